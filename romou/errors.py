@@ -1,0 +1,114 @@
+"""Every error that Romou raises on purpose, and the words in which an unknown name is reported.
+
+A message says what went wrong, the value, the limit, where the limit came from and what to do next. The parts that a program
+wants to read are also attributes: ``DeviceError("...", device="adreno640").device``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NO_DEVICE = 3
+
+
+class RomouError(Exception):
+    """Base of all errors with a message meant for a person.
+
+    Parameters
+    ----------
+    message
+        One self-contained text; the command line prints nothing else.
+    hint
+        What to do next; stands on a line of its own below the message.
+    fields
+        Anything a program may want to read; each becomes an attribute and is kept when the error crosses a process border.
+    """
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None, **fields: Any) -> None:
+        super().__init__(message if hint is None else f"{message}\n{hint}")
+        self.message = message
+        self.hint = hint
+        self.fields = dict(fields)
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not set; spelled out so that type checkers accept `error.device`.
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}; it has {sorted(self.__dict__.get('fields', ()))}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own pickling replays `args` positionally and would lose hint and fields.
+        return _rebuild, (type(self), self.message, self.hint, self.fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as JSON-ready data: type, message, hint, exit_code and the fields as text where they are not plain."""
+        plain = (str, int, float, bool, type(None))
+        fields = {k: v if isinstance(v, plain) else str(v) for k, v in self.fields.items()}
+        return {"type": type(self).__name__, "message": self.message, "hint": self.hint, "exit_code": self.exit_code, "fields": fields}
+
+
+def _rebuild(cls: type[RomouError], message: str, hint: str | None, fields: dict[str, Any]) -> RomouError:
+    return cls(message, hint=hint, **fields)
+
+
+class UsageError(RomouError):
+    """The caller asked for something that does not exist or cannot be: wrong option, name, shape or type."""
+
+    exit_code = EXIT_USAGE
+
+
+class DeviceError(RomouError):
+    """No device can do the work: no ICD loader, no platform, or a device that failed a tiny kernel."""
+
+    exit_code = EXIT_NO_DEVICE
+
+
+class ModelError(RomouError):
+    """The ONNX model is broken or uses something that Romou cannot compile."""
+
+
+class RecordError(RomouError):
+    """Tuning records are unreadable or belong to another device or format version."""
+
+
+class BuildError(RomouError):
+    """A kernel or module could not be built."""
+
+
+class CompatError(RomouError):
+    """The installed TVM is not the pair of wheels that Romou was checked with."""
+
+
+class InvalidConfigError(RomouError):
+    """A schedule template cannot build this config. Search keeps it as the outcome "invalid", it is no failure of the run."""
+
+
+class SpaceEmptyError(RomouError):
+    """A knob space holds no config that could be tried."""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The entry of `known` that `name` was probably meant to be, or None."""
+    folded = {entry.lower().replace("-", "_"): entry for entry in known}
+    matches = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.5)
+    return folded[matches[0]] if matches else None
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """The one wording for a name that is not in a list: says which are known and which is nearest.
+
+    unknown_name("device", "adreno64", ["adreno640", "host"])
+    -> UsageError: unknown device 'adreno64'; known: adreno640, host
+       Did you mean 'adreno640'?
+    """
+    entries = sorted(known)
+    near = nearest_name(name, entries)
+    hint = f"Did you mean {near!r}?" if near else None
+    return UsageError(f"unknown {what} {name!r}; known: {', '.join(entries) or 'none'}", hint=hint, name=name, known=entries, nearest=near)
