@@ -1,0 +1,199 @@
+"""What is known of a GPU, as numbers with units and sources: devices/*.json -> HardwareSpec.
+
+One file per device, flat: every key carries its unit in its name and again in `unit`, and says where the number comes from:
+
+    "l2_cache_bytes": {"value": 131072, "unit": "bytes", "source": "..."}
+
+`value` null means not known; 0 bytes means known to be absent. Where a measurement gave a span, `value` is its lower end and
+`range` holds both. A measured report in another format (ArchProbe's JSON) needs its own reader that ends in `HardwareSpec(...)`;
+nothing past this file knows the format on disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from romou.errors import UsageError, unknown_name
+
+_DEVICES = Path(__file__).parent / "devices"
+
+# key -> (unit, accepted types). The one place that says what a device file holds.
+SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {
+    "shader_cores": ("count", (int,)),
+    "alus_per_core": ("count", (int,)),
+    "warp_sizes": ("work-items", (list,)),
+    "register_file": ("pooled or dedicated", (str,)),
+    "register_lanes_per_core": ("work-items", (int,)),
+    "registers_per_lane": ("32-bit registers", (int,)),
+    "max_work_group_size": ("work-items", (int,)),
+    "l1_texture_cache_bytes": ("bytes", (int,)),
+    "l1_texture_line_bytes": ("bytes", (int,)),
+    "l1_buffer_cache_bytes": ("bytes", (int,)),
+    "l2_cache_bytes": ("bytes", (int,)),
+    "l2_line_bytes": ("bytes", (int,)),
+    "local_mem_bytes": ("bytes", (int,)),
+    "local_mem_place": ("on_chip or dram", (str,)),
+    "constant_mem_bytes": ("bytes", (int,)),
+    "constant_mem_place": ("on_chip or dram", (str,)),
+    "max_image_width_texels": ("texels", (int,)),
+    "max_image_height_texels": ("texels", (int,)),
+    "l1_texture_bandwidth_gbps": ("GB/s", (int, float)),
+    "l1_buffer_bandwidth_gbps": ("GB/s", (int, float)),
+    "l2_bandwidth_gbps": ("GB/s", (int, float)),
+    "local_mem_bandwidth_gbps": ("GB/s", (int, float)),
+    "constant_mem_bandwidth_gbps": ("GB/s", (int, float)),
+    "dram_bandwidth_gbps": ("GB/s", (int, float)),
+    "fp32_peak_gflops": ("GFLOPS", (int, float)),
+    "clock_mhz": ("MHz", (int, float)),
+    "has_scalar_vector_broadcast": ("yes or no", (bool,)),
+}
+_WORDS = {"register_file": ("pooled", "dedicated"), "local_mem_place": ("on_chip", "dram"), "constant_mem_place": ("on_chip", "dram")}
+_HEADER = ("name", "title", "facts")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HardwareSpec:
+    """Facts of one device; None where a fact is not known. Units are in the names.
+
+    `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more registers
+    each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
+    """
+
+    name: str
+    title: str
+    shader_cores: int | None = None
+    alus_per_core: int | None = None
+    warp_sizes: tuple[int, ...] | None = None
+    register_file: str | None = None
+    register_lanes_per_core: int | None = None
+    registers_per_lane: int | None = None
+    max_work_group_size: int | None = None
+    l1_texture_cache_bytes: int | None = None
+    l1_texture_line_bytes: int | None = None
+    l1_buffer_cache_bytes: int | None = None
+    l2_cache_bytes: int | None = None
+    l2_line_bytes: int | None = None
+    local_mem_bytes: int | None = None
+    local_mem_place: str | None = None
+    constant_mem_bytes: int | None = None
+    constant_mem_place: str | None = None
+    max_image_width_texels: int | None = None
+    max_image_height_texels: int | None = None
+    l1_texture_bandwidth_gbps: float | None = None
+    l1_buffer_bandwidth_gbps: float | None = None
+    l2_bandwidth_gbps: float | None = None
+    local_mem_bandwidth_gbps: float | None = None
+    constant_mem_bandwidth_gbps: float | None = None
+    dram_bandwidth_gbps: float | None = None
+    fp32_peak_gflops: float | None = None
+    clock_mhz: float | None = None
+    has_scalar_vector_broadcast: bool | None = None
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def registers_per_core(self) -> int | None:
+        """32-bit registers of one shader core, or None where either factor is not known."""
+        if self.register_lanes_per_core is None or self.registers_per_lane is None:
+            return None
+        return self.register_lanes_per_core * self.registers_per_lane
+
+    def source_of(self, key: str) -> str:
+        """Where the number `key` comes from, for messages; UsageError for a key that no device file has."""
+        if key not in SCHEMA:
+            raise unknown_name("hardware fact", key, SCHEMA)
+        return self.sources.get(key, "not known")
+
+    def filled_from(self, other: HardwareSpec) -> HardwareSpec:
+        """This spec with every unknown fact taken from `other`, sources included; known facts stay."""
+        gaps = {k: getattr(other, k) for k in SCHEMA if getattr(self, k) is None and getattr(other, k) is not None}
+        sources = {**self.sources, **{k: other.source_of(k) for k in gaps}}
+        return dataclasses.replace(self, **gaps, sources=sources)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The device file's form; ``spec_from_dict`` reads it back."""
+        facts: dict[str, Any] = {}
+        for key, (unit, _) in SCHEMA.items():
+            value = getattr(self, key)
+            value = list(value) if isinstance(value, tuple) else value
+            facts[key] = {"value": value, "unit": unit, "source": self.source_of(key)}
+        return {"name": self.name, "title": self.title, "facts": facts}
+
+
+def known_devices() -> tuple[str, ...]:
+    """Names that ``-device=`` accepts: the files in romou/hardware/devices, sorted."""
+    return tuple(sorted(path.stem for path in _DEVICES.glob("*.json")))
+
+
+def load_device(name: str) -> HardwareSpec:
+    """The spec of a shipped device; UsageError that lists the known ones and the nearest name otherwise."""
+    if name not in known_devices():
+        raise unknown_name("device", name, known_devices())
+    return load_spec(_DEVICES / f"{name}.json")
+
+
+def load_spec(path: Path) -> HardwareSpec:
+    """Read one device file; UsageError names the file and the first thing wrong with it."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"device file {path} does not exist", path=str(path)) from error
+    except ValueError as error:
+        raise UsageError(f"device file {path} is not JSON: {error}", path=str(path)) from error
+    spec = spec_from_dict(data, origin=str(path))
+    if spec.name != path.stem:
+        raise UsageError(f"device file {path} describes {spec.name!r}; the name must be the file's name, {path.stem!r}", path=str(path))
+    return spec
+
+
+def spec_from_dict(data: Any, *, origin: str = "device data") -> HardwareSpec:
+    """Check data of the device file's form and make a spec of it; `origin` names it in errors."""
+    if not isinstance(data, dict):
+        raise UsageError(f"{origin}: expected a JSON object, got {type(data).__name__}")
+    _check_keys(data, _HEADER, "key", origin)
+    facts = data["facts"]
+    if not isinstance(facts, dict):
+        raise UsageError(f"{origin}: 'facts' must be a JSON object, got {type(facts).__name__}")
+    _check_keys(facts, SCHEMA, "fact", origin)
+    values = {key: _checked_value(key, facts[key], origin) for key in SCHEMA}
+    return HardwareSpec(
+        name=str(data["name"]),
+        title=str(data["title"]),
+        sources={key: facts[key]["source"] for key in SCHEMA},
+        **values,
+    )
+
+
+def _check_keys(data: Mapping[str, Any], wanted: Any, what: str, origin: str) -> None:
+    for key in data:
+        if key not in wanted:
+            error = unknown_name(what, key, wanted)
+            raise UsageError(f"{origin}: {error.message}", hint=error.hint, key=key)
+    missing = [key for key in wanted if key not in data]
+    if missing:
+        raise UsageError(f"{origin}: missing {what} {', '.join(map(repr, missing))}", missing=missing)
+
+
+def _checked_value(key: str, fact: Any, origin: str) -> Any:
+    unit, types = SCHEMA[key]
+    if not isinstance(fact, dict) or not {"value", "unit", "source"} <= set(fact) <= {"value", "unit", "source", "range"}:
+        raise UsageError(f"{origin}: {key} must be an object with value, unit, source and at most range; got {fact!r}", key=key)
+    if fact["unit"] != unit:
+        raise UsageError(f"{origin}: {key} is given in {fact['unit']!r}; this key is in {unit!r}", key=key)
+    if not isinstance(fact["source"], str) or not fact["source"].strip():
+        raise UsageError(f"{origin}: {key} says no source for its value {fact['value']!r}", key=key)
+    value = fact["value"]
+    if value is None:
+        return None
+    # bool is an int to Python; a true core count is a mistake.
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise UsageError(f"{origin}: {key} must be {' or '.join(t.__name__ for t in types)}, got {value!r}", key=key)
+    if key in _WORDS and value not in _WORDS[key]:
+        raise UsageError(f"{origin}: {key} must be {' or '.join(_WORDS[key])}, got {value!r}", key=key)
+    numbers = value if isinstance(value, list) else [value]
+    if any(isinstance(n, (int, float)) and n < 0 for n in numbers):
+        raise UsageError(f"{origin}: {key} must not be negative, got {value!r}", key=key)
+    return tuple(value) if isinstance(value, list) else value

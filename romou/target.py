@@ -1,0 +1,299 @@
+"""What a model is compiled for: a device kind, the facts of one device, and where the host code runs.
+
+    Target("opencl")                            the attached device, asked for its limits when they are first needed
+    Target("opencl -device=host")               the CPU through OpenCL (PoCL)
+    Target("opencl -device=adreno640")          facts from romou/hardware/devices/adreno640.json
+    Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
+    Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
+
+TVM no longer parses "-key=value" text, so this file does. TVM itself is imported only when `tvm_target` is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from romou.errors import UsageError, unknown_name
+from romou.hardware import HardwareSpec, load_device
+
+if TYPE_CHECKING:
+    import tvm.target
+
+KINDS = ("opencl",)
+_LATER_KINDS = ("cuda", "vulkan")
+_KNOWN_KINDS_TEXT = f"known kinds: {', '.join(KINDS)} ({' and '.join(_LATER_KINDS)} are planned, not in this version)"
+
+# Limits that may be overridden in the target text, by TVM's names; all are whole numbers above zero.
+LIMITS = (
+    "image_base_address_alignment",
+    "max_function_args",
+    "max_num_threads",
+    "max_shared_memory_per_block",
+    "max_threads_per_block",
+    "texture_depth_limit",
+    "texture_spatial_limit",
+    "thread_warp_size",
+)
+_OPTIONS = ("device", "host", *LIMITS)
+
+# TVM keeps free text in "model"; it carries the device through a tvm Target and back.
+_ATTACHED = "attached"
+_DEFAULT_TVM_KEYS = {"opencl", "gpu"}
+
+
+class Target:
+    """An immutable compilation target; equal targets have equal text.
+
+    Parameters
+    ----------
+    target
+        Text ("opencl -device=adreno640"), a dict in TVM's form, a tvm Target, or another Target.
+    host
+        LLVM triple of the machine that runs the host code, e.g. "aarch64-linux-android"; None is this machine.
+
+    Raises
+    ------
+    UsageError
+        For an unknown kind, device or option (with the known ones and the nearest name) or a value out of range.
+    """
+
+    __slots__ = ("_device_name", "_host", "_kind", "_limits", "_spec", "_tvm_target")
+
+    def __init__(self, target: str | Mapping[str, Any] | tvm.target.Target | Target = "opencl", *, host: str | None = None) -> None:
+        if isinstance(target, Target):
+            kind, options = target.kind, target._options()
+        elif isinstance(target, str):
+            kind, options = _parse_text(target)
+        elif isinstance(target, Mapping):
+            kind, options = _parse_mapping(target)
+        elif hasattr(target, "export"):
+            kind, options = _parse_mapping(target.export())
+        else:
+            raise UsageError(f"a target is text, a dict or a tvm Target; got {type(target).__name__}", value=repr(target))
+        if host is not None:
+            options["host"] = host
+        self._kind = kind
+        self._device_name, self._host, self._limits = _checked_options(options)
+        self._spec: HardwareSpec | None = None
+        self._tvm_target: Any = None
+        if self._device_name is not None:
+            load_device(self._device_name)  # an unknown device fails here, not at first use
+
+    @property
+    def kind(self) -> str:
+        """The device kind, "opencl"."""
+        return self._kind
+
+    @property
+    def device_name(self) -> str | None:
+        """The device whose facts are used; None: the attached one."""
+        return self._device_name
+
+    @property
+    def host(self) -> str | None:
+        """LLVM triple of the machine that runs the host code; None: this machine."""
+        return self._host
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Limits given in the target itself, by TVM's names; they win over those of the spec."""
+        return dict(self._limits)
+
+    @property
+    def spec(self) -> HardwareSpec:
+        """Facts of the device.
+
+        A named phone GPU comes from its file. "host" and no name ask the attached device once; without one, "host" falls
+        back to OpenCL's minimum.
+
+        Raises
+        ------
+        DeviceError
+            No device was named and none is attached.
+        """
+        if self._spec is None:
+            from romou.backends.opencl import devices
+
+            if self._device_name is None:
+                self._spec = devices.attached_spec()
+            elif self._device_name == "host":
+                self._spec = devices.host_spec()
+            else:
+                self._spec = load_device(self._device_name)
+        return self._spec
+
+    @property
+    def tvm_target(self) -> tvm.target.Target:
+        """The target for TVM, limits and host included; facts that are not known keep TVM's defaults."""
+        if self._tvm_target is None:
+            import tvm.target
+
+            host = {"kind": "llvm"} if self._host is None else {"kind": "llvm", "mtriple": self._host}
+            config = {"kind": self._kind, "model": self._device_name or _ATTACHED, **self._derived_limits(), **self._limits}
+            self._tvm_target = tvm.target.Target(config, host=host)
+        return self._tvm_target
+
+    def _derived_limits(self) -> dict[str, int]:
+        spec = self.spec
+        sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
+        found = {
+            "max_num_threads": spec.max_work_group_size,
+            "max_threads_per_block": spec.max_work_group_size,
+            # The narrower mode: what is safe for it is safe for the wider one.
+            "thread_warp_size": min(spec.warp_sizes) if spec.warp_sizes else None,
+            "max_shared_memory_per_block": spec.local_mem_bytes,
+            "texture_spatial_limit": min(sides) if sides else None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"device": self._device_name, "host": self._host}
+        return {k: v for k, v in options.items() if v is not None} | self._limits
+
+    def to_json(self) -> str:
+        """Canonical JSON text; ``Target.from_json`` gives an equal target."""
+        return json.dumps({"kind": self._kind, **self._options()}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Target:
+        """The target that ``to_json`` wrote; UsageError if `text` is not such JSON."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"target is not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise UsageError(f"target JSON must be an object, got {type(data).__name__}")
+        return Target(data)
+
+    def __str__(self) -> str:
+        options = self._options()
+        ordered = [name for name in _OPTIONS if name in options]
+        return " ".join([self._kind, *(f"-{name}={options[name]}" for name in ordered)])
+
+    def __repr__(self) -> str:
+        return f"Target({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other) if isinstance(other, Target) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Target, (str(self),)
+
+
+def _checked_kind(kind: Any) -> str:
+    if kind in KINDS:
+        return str(kind)
+    if kind in _LATER_KINDS:
+        raise UsageError(f"target kind {kind!r} is not supported in this version; {_KNOWN_KINDS_TEXT}", hint="Use 'opencl'.", kind=kind)
+    raise UsageError(f"unknown target kind {kind!r}; {_KNOWN_KINDS_TEXT}", hint="A target starts with its kind: 'opencl -device=host'.", kind=kind)
+
+
+def _parse_text(text: str) -> tuple[str, dict[str, Any]]:
+    """"opencl -device=host -max_num_threads=64" -> ("opencl", {"device": "host", "max_num_threads": "64"})."""
+    stripped = text.strip()
+    if stripped.startswith("{"):
+        target = Target.from_json(stripped)
+        return target.kind, target._options()
+    words = _split(text)
+    kind = _checked_kind(words[0] if words else "")
+    options: dict[str, Any] = {}
+    for word in words[1:]:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not equals or not value:
+            raise UsageError(f"target {text!r}: cannot read {word!r}", hint="Options have the form -name=value, e.g. -device=host.", word=word)
+        if name in options:
+            raise UsageError(f"target {text!r}: -{name} is given twice ({options[name]!r} and {value!r})", option=name)
+        options[name] = value
+    return kind, options
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"target {text!r}: {error}") from error
+
+
+def _parse_mapping(data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A dict in TVM's form or in ours -> (kind, options); what TVM filled in by itself is dropped again."""
+    if "kind" not in data:
+        raise UsageError(f"target dict has no 'kind'; got {sorted(map(str, data))}", hint="For example {'kind': 'opencl', 'device': 'host'}.")
+    options = {str(k): v for k, v in data.items()}
+    kind = _checked_kind(options.pop("kind"))
+    keys = set(options.pop("keys", ()))
+    if keys - _DEFAULT_TVM_KEYS - {options.get("device")}:
+        raise UsageError(
+            f"target keys {sorted(keys - _DEFAULT_TVM_KEYS)} choose schedules inside TVM, which Romou does not use",
+            hint="Leave 'keys' out and name the device: {'kind': 'opencl', 'device': 'adreno640'}.",
+        )
+    if options.get("tag") == "":
+        del options["tag"]
+    if "host" in options:
+        triple = _host_triple(options.pop("host"))
+        if triple is not None:
+            options["host"] = triple
+    model = options.pop("model", None)
+    if model is not None:
+        if model != _ATTACHED:
+            options.setdefault("device", model)
+        # Written by `tvm_target`: limits equal to the derived ones came from the spec, not from the user.
+        derived = Target(kind if "device" not in options else {"kind": kind, "device": options["device"]})._derived_limits()
+        options = {k: v for k, v in options.items() if derived.get(k) != v}
+    return kind, _without_tvm_defaults(kind, options, from_tvm=bool(keys))
+
+
+def _without_tvm_defaults(kind: str, options: dict[str, Any], *, from_tvm: bool) -> dict[str, Any]:
+    """Drop the limits that a tvm Target always carries; in a hand-written dict they are the user's wish and stay."""
+    if not from_tvm:
+        return options
+    import tvm.target
+
+    defaults = tvm.target.Target({"kind": kind}).export()
+    return {k: v for k, v in options.items() if k not in LIMITS or defaults.get(k) != v}
+
+
+def _host_triple(host: Any) -> str | None:
+    """The LLVM triple of a host given as text, dict or tvm Target; None for this machine's own."""
+    if host is None or host == "llvm":
+        return None
+    if isinstance(host, str):
+        return host
+    if not isinstance(host, Mapping):
+        host = host.export()
+    if host.get("kind") != "llvm":
+        raise UsageError(f"the host target must be of kind 'llvm', got {host.get('kind')!r}")
+    triple = host.get("mtriple")
+    if triple is None:
+        return None
+    import tvm.target
+
+    return None if triple == tvm.target.Target("llvm").export().get("mtriple") else str(triple)
+
+
+def _checked_options(options: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, int]]:
+    """(device, host, limits), each checked."""
+    for name in options:
+        if name not in _OPTIONS:
+            raise unknown_name("target option", name, _OPTIONS)
+    limits = {name: _positive(name, options[name]) for name in LIMITS if name in options}
+    host = options.get("host")
+    if host is not None and (not isinstance(host, str) or host.count("-") < 2 or not host.replace("-", "").replace("_", "").replace(".", "").isalnum()):
+        raise UsageError(f"host {host!r} is not an LLVM triple", hint="For example aarch64-linux-android; leave it out for this machine.")
+    device = options.get("device")
+    return (None if device is None else str(device)), host, limits
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if number <= 0 or isinstance(value, bool):
+        raise UsageError(f"target option -{name}={value}: must be a whole number above zero", option=name, value=value)
+    return number
