@@ -32,7 +32,6 @@ LIMITS = (
     "max_function_args",
     "max_num_threads",
     "max_shared_memory_per_block",
-    "max_threads_per_block",
     "texture_depth_limit",
     "texture_spatial_limit",
     "thread_warp_size",
@@ -132,7 +131,11 @@ class Target:
             import tvm.target
 
             host = {"kind": "llvm"} if self._host is None else {"kind": "llvm", "mtriple": self._host}
-            config = {"kind": self._kind, "model": self._device_name or _ATTACHED, **self._derived_limits(), **self._limits}
+            limits = {**self._derived_limits(), **self._limits}
+            if "max_num_threads" in limits:
+                # TVM has two names for the largest work group; its passes read one or the other.
+                limits["max_threads_per_block"] = limits["max_num_threads"]
+            config = {"kind": self._kind, "model": self._device_name or _ATTACHED, **limits}
             self._tvm_target = tvm.target.Target(config, host=host)
         return self._tvm_target
 
@@ -141,7 +144,6 @@ class Target:
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
         found = {
             "max_num_threads": spec.max_work_group_size,
-            "max_threads_per_block": spec.max_work_group_size,
             # The narrower mode: what is safe for it is safe for the wider one.
             "thread_warp_size": min(spec.warp_sizes) if spec.warp_sizes else None,
             "max_shared_memory_per_block": spec.local_mem_bytes,
@@ -238,24 +240,28 @@ def _parse_mapping(data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         triple = _host_triple(options.pop("host"))
         if triple is not None:
             options["host"] = triple
+    second_name = options.pop("max_threads_per_block", None)
+    if second_name is not None:
+        options["max_num_threads"] = min(second_name, options.get("max_num_threads", second_name))
     model = options.pop("model", None)
-    if model is not None:
-        if model != _ATTACHED:
-            options.setdefault("device", model)
-        # Written by `tvm_target`: limits equal to the derived ones came from the spec, not from the user.
-        derived = Target(kind if "device" not in options else {"kind": kind, "device": options["device"]})._derived_limits()
-        options = {k: v for k, v in options.items() if derived.get(k) != v}
-    return kind, _without_tvm_defaults(kind, options, from_tvm=bool(keys))
+    if model is not None and model != _ATTACHED:
+        options.setdefault("device", model)
+    return kind, _without_implied_limits(kind, options, is_from_tvm=bool(keys), is_ours=model is not None)
 
 
-def _without_tvm_defaults(kind: str, options: dict[str, Any], *, from_tvm: bool) -> dict[str, Any]:
-    """Drop the limits that a tvm Target always carries; in a hand-written dict they are the user's wish and stay."""
-    if not from_tvm:
+def _without_implied_limits(kind: str, options: dict[str, Any], *, is_from_tvm: bool, is_ours: bool) -> dict[str, Any]:
+    """Drop the limits that a tvm Target carries without the user's asking: TVM's defaults and those that `tvm_target` derived.
+
+    In a hand-written dict every limit is the user's wish and stays.
+    """
+    if not is_from_tvm:
         return options
     import tvm.target
 
-    defaults = tvm.target.Target({"kind": kind}).export()
-    return {k: v for k, v in options.items() if k not in LIMITS or defaults.get(k) != v}
+    implied = dict(tvm.target.Target({"kind": kind}).export())
+    if is_ours:
+        implied |= Target({"kind": kind} | ({"device": options["device"]} if "device" in options else {}))._derived_limits()
+    return {k: v for k, v in options.items() if k not in LIMITS or implied.get(k) != v}
 
 
 def _host_triple(host: Any) -> str | None:

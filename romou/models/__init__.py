@@ -1,0 +1,60 @@
+"""Eight well-known networks as small ONNX graphs, for demonstrations, tests and benchmarks.
+
+The graphs were exported by PyTorch from torchvision, timm and transformers with their float weights taken out; `load` fills them
+with seeded values. They compute no useful answer, but have the shapes, the operators and the cost of the real networks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from romou.errors import unknown_name
+
+if TYPE_CHECKING:
+    import onnx
+
+_GRAPHS = Path(__file__).parent
+
+
+def names() -> tuple[str, ...]:
+    """Names that `load` knows, sorted."""
+    return tuple(sorted(path.stem for path in _GRAPHS.glob("*.onnx")))
+
+
+def load(name: str, *, seed: int = 0) -> onnx.ModelProto:
+    """A complete, checked model: weights He-normal by fan-in, biases small, norm scales near one.
+
+    Each tensor has a random stream of its own, drawn from `seed` and its name, so a model is the same on every machine.
+
+    Raises
+    ------
+    UsageError
+        For an unknown name; lists the known ones and the nearest.
+    """
+    if name not in names():
+        raise unknown_name("bundled model", name, names())
+    import onnx
+
+    model = onnx.load(str(_GRAPHS / f"{name}.onnx"))
+    for tensor in model.graph.initializer:
+        count = int(np.prod(tensor.dims))
+        is_stripped = tensor.data_type == onnx.TensorProto.FLOAT and not tensor.raw_data and not tensor.float_data
+        if is_stripped and count:
+            tensor.raw_data = _weights(tensor.name, tuple(tensor.dims), seed).astype("<f4").tobytes()
+    onnx.checker.check_model(model)
+    return model
+
+
+def _weights(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Values that keep activations finite through a deep net, float64 of `shape`."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    if len(shape) > 1:
+        fan_in = int(np.prod(shape)) // shape[0]
+        return rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)
+    if name.endswith(("var", "weight", "gamma")):
+        return 1.0 + 0.1 * np.abs(rng.standard_normal(shape))
+    return 0.02 * rng.standard_normal(shape)
