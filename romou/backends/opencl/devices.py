@@ -32,3 +32,62 @@ def list_devices() -> list[dict[str, Any]]:
         )
     found = json.loads(str(ask()))
     return list(found)
+
+
+def no_device_error(index: int, found: list[dict[str, Any]]) -> DeviceError:
+    """The error for a device index that does not exist, with what to do about it."""
+    if found:
+        names = ", ".join(f"{i}: {facts['name']}" for i, facts in enumerate(found))
+        return DeviceError(f"there is no OpenCL device {index}; the runtime sees {names}", index=index, hint="`romou devices` lists them.")
+    return DeviceError("no OpenCL device: no ICD loader was found, or no platform offers a device", index=index, hint="`romou doctor` says what is missing.")
+
+
+def device_index(device_name: str | None) -> int:
+    """Which `tvm.opencl(i)` a target runs on: the first CPU for "host", the first device for everything else.
+
+    Raises
+    ------
+    DeviceError
+        No device is attached, or "host" was asked for and no device is a CPU.
+    """
+    found = list_devices()
+    if not found:
+        raise no_device_error(0, found)
+    if device_name != "host":
+        return 0
+    for index, facts in enumerate(found):
+        if facts["type"] == "cpu":
+            return index
+    names = ", ".join(str(facts["name"]) for facts in found)
+    raise DeviceError(f"-device=host means the CPU through OpenCL, but the runtime sees only {names}", hint=MEND_NO_PLATFORM, device="host")
+
+
+def attached_spec() -> HardwareSpec:
+    """The limits of the attached device, asked from its driver; DeviceError without one."""
+    return _spec_of(list_devices()[device_index(None)])
+
+
+def host_spec() -> HardwareSpec:
+    """The CPU's limits asked from its driver, the rest (or all, where no CPU device is attached) from host.json."""
+    minimum = load_device("host")
+    try:
+        asked = _spec_of(list_devices()[device_index("host")])
+    except DeviceError:
+        return minimum
+    return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
+
+
+def _spec_of(facts: dict[str, Any]) -> HardwareSpec:
+    # Only what a driver can answer; caches, registers and bandwidths stay unknown until they are measured.
+    asked = {
+        "shader_cores": facts["compute_units"],
+        "max_work_group_size": facts["max_work_group_size"],
+        "local_mem_bytes": facts["local_mem_bytes"],
+        "constant_mem_bytes": facts["constant_mem_bytes"],
+        "max_image_width_texels": facts["max_image_width"],
+        "max_image_height_texels": facts["max_image_height"],
+        "clock_mhz": facts["clock_mhz"],
+    }
+    known = {key: value for key, value in asked.items() if value}
+    source = f"asked from the driver of {facts['name']} ({facts['platform']})"
+    return HardwareSpec(name=str(facts["name"]), title=f"{facts['name']} ({facts['platform']})", sources=dict.fromkeys(known, source), **known)

@@ -1,0 +1,133 @@
+"""Tiny kernels whose results are known: the proof that an OpenCL device works, run in a process of its own.
+
+    python -m romou.backends.opencl.probe INDEX        one JSON object on the last line of stdout
+
+A broken driver may crash or hang, so `usable.check_device` runs this file as a child and reads the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+_ROWS, _COLUMNS, _LANES = 4, 8, 4
+_SHAPE = (1, _ROWS, _COLUMNS, _LANES)
+
+
+def _build(body_of: Any, source_scope: str, result_scope: str, dtype: str) -> Any:
+    """One work-item per texel; `body_of(source, result, x, y)` gives its statement. Returns f(source, result)."""
+    import tvm
+    from tvm import ir, tirx
+
+    source = tirx.decl_buffer(_SHAPE, dtype, name="source", scope=source_scope)
+    result = tirx.decl_buffer(_SHAPE, dtype, name="result", scope=result_scope)
+    thread = tirx.Var("thread", "int32")
+    extent = _ROWS * _COLUMNS
+    axis = tirx.IterVar(ir.Range(0, extent), thread, tirx.IterVar.ThreadIndex, "threadIdx.x")
+    body = tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body_of(source, result, thread % _COLUMNS, thread // _COLUMNS))
+    func = tirx.PrimFunc([source, result], body).with_attrs({"global_symbol": "main", "tirx.noalias": True})
+    # The plain pipeline on purpose: the device is on trial here, not our passes.
+    target = tvm.target.Target({"kind": "opencl"}, host={"kind": "llvm"})
+    return tvm.tirx.build(tvm.IRModule({"main": func}), target=target)["main"]
+
+
+def _texel(buffer: Any, x: Any, y: Any) -> Any:
+    from tvm import tirx
+
+    return [tirx.const(0, "int32"), y, x, tirx.Ramp(0, 1, _LANES)]
+
+
+def _texel_bits(dtype: str) -> Any:
+    from tvm import tirx
+
+    return tirx.const(_LANES * np.dtype(dtype).itemsize * 8, "int32")
+
+
+def _double_plus_one(dtype: str) -> Any:
+    """result = 2 * source + 1, four lanes at a time."""
+    from tvm import tirx
+
+    def body(source: Any, result: Any, x: Any, y: Any) -> Any:
+        where = _texel(source, x, y)
+        two, one = (tirx.Broadcast(tirx.const(c, dtype), _LANES) for c in (2, 1))
+        return tirx.BufferStore(result, tirx.BufferLoad(source, where) * two + one, where)
+
+    return body
+
+
+def _to_image(dtype: str) -> Any:
+    from tvm import tirx
+
+    def body(source: Any, result: Any, x: Any, y: Any) -> Any:
+        texel = tirx.BufferLoad(source, _texel(source, x, y))
+        layer = tirx.const(0, "int32")
+        return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", result.data, x, y, layer, _texel_bits(dtype), texel))
+
+    return body
+
+
+def _from_image(dtype: str) -> Any:
+    from tvm import tirx
+
+    def body(source: Any, result: Any, x: Any, y: Any) -> Any:
+        layer, lanes = tirx.const(0, "int32"), tirx.Ramp(0, 1, _LANES)
+        texel = tirx.call_intrin(f"{dtype}x{_LANES}", "tirx.texture2d_load", source.data, x, y, layer, _texel_bits(dtype), lanes)
+        return tirx.BufferStore(result, texel, _texel(result, x, y))
+
+    return body
+
+
+def _check_buffers(device: Any, dtype: str) -> None:
+    import tvm.runtime
+
+    values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE)
+    result = tvm.runtime.empty(_SHAPE, dtype, device)
+    _build(_double_plus_one(dtype), "global", "global", dtype)(tvm.runtime.tensor(values, device), result)
+    _expect(result.numpy(), 2 * values + 1, f"2 * x + 1 in {dtype}")
+
+
+def _check_images(device: Any, dtype: str) -> None:
+    import tvm.runtime
+
+    values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE)
+    image = tvm.runtime.empty(_SHAPE, dtype, device, mem_scope="global.texture")
+    result = tvm.runtime.empty(_SHAPE, dtype, device)
+    _build(_to_image(dtype), "global", "global.texture", dtype)(tvm.runtime.tensor(values, device), image)
+    _build(_from_image(dtype), "global.texture", "global", dtype)(image, result)
+    _expect(result.numpy(), values, f"copy through a {dtype} image")
+
+
+def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
+    # Small whole numbers are exact in half precision too: any difference is a fault.
+    wrong = np.flatnonzero(got.ravel() != wanted.ravel())
+    if wrong.size:
+        first = int(wrong[0])
+        raise ArithmeticError(f"{what}: {wrong.size} of {got.size} values wrong, the first at {first}: {got.flat[first]}, not {wanted.flat[first]}")
+
+
+def run(index: int) -> dict[str, str | None]:
+    """Try everything on device `index`; aspect -> None where it works, else what went wrong."""
+    import tvm
+
+    device = tvm.device("opencl", index)
+    answers: dict[str, str | None] = {}
+    for aspect, check, dtype in (
+        ("buffers", _check_buffers, "float32"),
+        ("fp16", _check_buffers, "float16"),
+        ("images", _check_images, "float32"),
+        ("fp16_images", _check_images, "float16"),
+    ):
+        # Whatever the driver answers is the finding: nothing here may end the other tries.
+        try:
+            check(device, dtype)
+            answers[aspect] = None
+        except Exception as error:
+            answers[aspect] = f"{type(error).__name__}: {error}"
+    return answers
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(int(sys.argv[1]))))

@@ -1,0 +1,99 @@
+"""Is an OpenCL device usable: a tiny kernel was built, ran and gave the right numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+from romou.backends.opencl import devices
+from romou.errors import DeviceError
+
+PROBE_TIMEOUT_S = 120.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceReport:
+    """The finding on one device. `problem` is None for a usable one; `has_images` and `has_fp16` tell what it can do besides."""
+
+    index: int
+    device: str
+    platform: str
+    driver: str
+    is_usable: bool
+    has_images: bool
+    has_fp16: bool
+    problem: str | None = None
+    mend: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"notes": list(self.notes)}
+
+
+def check_device(index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
+    """Build and run tiny kernels on device `index` (as in `tvm.opencl(index)`) in a child process.
+
+    Raises
+    ------
+    DeviceError
+        There is no device with this index; says how many there are and how to get one.
+    """
+    found = devices.list_devices()
+    if not 0 <= index < len(found):
+        raise devices.no_device_error(index, found)
+    facts = found[index]
+    answers, crash = _probe(index, timeout_s)
+    problem = crash or answers.get("buffers")
+    notes = [f"{aspect}: {_first_line(answers[aspect])}" for aspect in ("fp16", "images", "fp16_images") if answers.get(aspect)]
+    return DeviceReport(
+        index=index,
+        device=str(facts["name"]),
+        platform=str(facts["platform"]),
+        driver=str(facts["driver"]),
+        is_usable=problem is None,
+        has_images=problem is None and answers.get("images") is None,
+        has_fp16=problem is None and answers.get("fp16") is None,
+        problem=problem,
+        mend=_mend(facts) if problem else None,
+        notes=tuple(notes) if problem is None else (),
+    )
+
+
+def is_usable(index: int = 0) -> bool:
+    """True if device `index` exists and computed a tiny kernel correctly; `check_device` gives the reasons."""
+    try:
+        return check_device(index).is_usable
+    except DeviceError:
+        return False
+
+
+def _probe(index: int, timeout_s: float) -> tuple[dict[str, str | None], str | None]:
+    """(answers per aspect, what broke the probe itself)."""
+    command = [sys.executable, "-m", "romou.backends.opencl.probe", str(index)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired:
+        return {}, f"a tiny kernel did not finish within {timeout_s:g} s"
+    if done.returncode < 0:
+        return {}, f"the driver crashed on a tiny kernel (signal {-done.returncode}): {_last_line(done.stderr)}"
+    if done.returncode != 0:
+        return {}, f"the probe failed (exit code {done.returncode}): {_last_line(done.stderr)}"
+    return json.loads(done.stdout.strip().splitlines()[-1]), None
+
+
+def _mend(facts: dict[str, Any]) -> str:
+    if facts.get("type") == "cpu":
+        return "Reinstall the CPU's platform (apt-get install --reinstall pocl-opencl-icd) or choose another device with ROMOU_OPENCL_DEVICE=NAME."
+    return "Update or reinstall the vendor's driver, or choose another device with ROMOU_OPENCL_DEVICE=NAME."
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[0] if text else ""
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no message"
