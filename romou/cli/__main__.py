@@ -1,0 +1,3 @@
+from romou.cli import run_main
+
+run_main()

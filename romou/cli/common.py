@@ -1,0 +1,52 @@
+"""Options and output that the subcommands share.
+
+With --json, stdout carries one JSON document and nothing else; everything for a person goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from romou import settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+JSON_KEY = "romou.is_json"
+DEBUG_KEY = "romou.is_debug"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
+    # ctx.meta is shared along the chain of contexts: the group's error handler must know what the subcommand was given.
+    def callback(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+        ctx.meta[key] = ctx.meta.get(key, False) or value or (key == DEBUG_KEY and settings.from_environment().is_debug)
+        return value
+
+    return callback
+
+
+def json_option(function: _F) -> _F:
+    return click.option("--json", "is_json", is_flag=True, is_eager=True, callback=_remember(JSON_KEY), help="One JSON document on stdout; all else on stderr.")(function)
+
+
+def debug_option(function: _F) -> _F:
+    return click.option(
+        "--debug", is_flag=True, is_eager=True, expose_value=False, callback=_remember(DEBUG_KEY), help="Show the traceback of an error (or set ROMOU_DEBUG=1)."
+    )(function)
+
+
+def print_json(data: Any) -> None:
+    """One document on stdout; NaN and infinity, which JSON does not have, are a bug here."""
+    click.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def console(*, is_json: bool) -> Console:
+    """Where text for a person goes: stdout, or stderr where stdout is for the machine."""
+    from rich.console import Console
+
+    return Console(stderr=is_json, highlight=False, soft_wrap=False)

@@ -1,0 +1,152 @@
+"""romou doctor: everything that must be right on this machine, each with how to mend it."""
+
+from __future__ import annotations
+
+import ctypes.util
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from romou import settings
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
+
+_DEFAULT_VENDORS = "/etc/OpenCL/vendors"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing looked at. `is_ok` None: worth knowing, but nothing is broken."""
+
+    name: str
+    is_ok: bool | None
+    detail: str
+    mend: str | None = None
+
+
+def _python() -> Finding:
+    return Finding(name="python", is_ok=True, detail=f"{sys.version.split()[0]} at {sys.executable}")
+
+
+def _packages() -> Finding:
+    from romou.tvm_patches import compat
+
+    try:
+        compat.check()
+    except RomouError as error:
+        return Finding(name="packages", is_ok=False, detail=error.message, mend=error.hint)
+    import tvm
+    import tvm_ffi
+
+    return Finding(name="packages", is_ok=True, detail=f"apache-tvm {tvm.__version__}, apache-tvm-ffi {tvm_ffi.__version__}")
+
+
+def _compiler() -> Finding:
+    for name in (os.environ.get("CXX"), "g++", "clang++"):
+        path = shutil.which(name) if name else None
+        if path:
+            return Finding(name="compiler", is_ok=True, detail=path)
+    return Finding(
+        name="compiler", is_ok=False, detail="no C++ compiler; saving a tuned model links a library with g++", mend="apt-get install g++ (Debian, Ubuntu)."
+    )
+
+
+def _vendors() -> Finding:
+    folder = Path(os.environ.get("OCL_ICD_VENDORS") or _DEFAULT_VENDORS)
+    origin = "OCL_ICD_VENDORS" if os.environ.get("OCL_ICD_VENDORS") else "the usual place"
+    entries = sorted(p.name for p in folder.glob("*.icd")) if folder.is_dir() else []
+    if entries:
+        return Finding(name="vendors", is_ok=True, detail=f"{folder} ({origin}): {', '.join(entries)}")
+    # Some loaders (Android, macOS) need no such folder, so this alone is no failure.
+    return Finding(name="vendors", is_ok=None, detail=f"{folder} ({origin}) lists no OpenCL platform", mend=None)
+
+
+def _environment() -> list[Finding]:
+    found = settings.from_environment()
+    findings = [Finding(name="environment", is_ok=None, detail=text) for text in found.unknown]
+    if found.opencl_device:
+        findings.append(Finding(name="environment", is_ok=True, detail=f"ROMOU_OPENCL_DEVICE={found.opencl_device}: other devices are hidden"))
+    return findings
+
+
+def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
+    """(findings, a report per device)."""
+    from romou.backends import BACKENDS, backend
+
+    findings, reports = [], []
+    for kind in BACKENDS:
+        module = backend(kind)
+        try:
+            count = len(module.list_devices())
+        except RomouError as error:
+            findings.append(Finding(name=kind, is_ok=False, detail=error.message, mend=error.hint))
+            continue
+        if count == 0:
+            findings.append(_nothing_attached(kind))
+        for index in range(count):
+            report = module.check_device(index)
+            reports.append({"backend": kind, **report.to_dict()})
+            findings.append(_device_finding(kind, report))
+    return findings, reports
+
+
+def _device_finding(kind: str, report: Any) -> Finding:
+    name = f"{kind}:{report.index}"
+    who = f"{report.device} ({report.platform}, driver {report.driver})"
+    if not report.is_usable:
+        return Finding(name=name, is_ok=False, detail=f"{who}: {report.problem}", mend=report.mend)
+    extras = ", ".join(f"{label} {'yes' if has else 'no'}" for label, has in (("images", report.has_images), ("fp16", report.has_fp16)))
+    return Finding(name=name, is_ok=True, detail=f"{who}: a tiny kernel ran and its result is right; {extras}" + "".join(f"\n{note}" for note in report.notes))
+
+
+def _nothing_attached(kind: str) -> Finding:
+    from romou.backends.opencl.devices import MEND_NO_LOADER, MEND_NO_PLATFORM
+
+    if ctypes.util.find_library("OpenCL") is None:
+        return Finding(name=kind, is_ok=False, detail="no OpenCL ICD loader (libOpenCL.so.1) on this machine", mend=f"{MEND_NO_LOADER} {MEND_NO_PLATFORM}")
+    return Finding(name=kind, is_ok=False, detail="the OpenCL ICD loader is there, but no platform offers a device", mend=MEND_NO_PLATFORM)
+
+
+@click.command("doctor")
+@json_option
+@debug_option
+def command(is_json: bool) -> None:
+    """Check Python packages, compiler and OpenCL; build and run a tiny kernel on every device.
+
+    \b
+    Exit codes: 0 all is well, 1 something needs mending, 3 no usable device.
+    """
+    findings = [_python(), _packages(), _compiler(), *_environment(), _vendors()]
+    devices, reports = _devices()
+    findings += devices
+    has_device = any(report["is_usable"] for report in reports)
+    failed = [f for f in findings if f.is_ok is False]
+    code = EXIT_NO_DEVICE if not has_device else EXIT_FAILED if failed else 0
+    if is_json:
+        print_json({"findings": [dataclasses.asdict(f) for f in findings], "devices": reports, "has_usable_device": has_device, "exit_code": code})
+    else:
+        _print(findings, has_device)
+    raise click.exceptions.Exit(code)
+
+
+def _print(findings: list[Finding], has_device: bool) -> None:
+    from rich.markup import escape
+
+    out = console(is_json=False)
+    marks = {True: "[green]ok  [/]", False: "[red]BAD [/]", None: "[yellow]note[/]"}
+    for finding in findings:
+        out.print(f"{marks[finding.is_ok]} {finding.name}: {escape(finding.detail)}")
+        if finding.mend and finding.is_ok is not True:
+            out.print(f"     mend: {escape(finding.mend)}")
+    bad = sum(f.is_ok is False for f in findings)
+    if not has_device:
+        out.print("No usable device.")
+    elif bad:
+        out.print(f"{bad} thing{'s' if bad > 1 else ''} to mend.")
+    else:
+        out.print("All is well.")

@@ -1,0 +1,98 @@
+"""romou run: a saved module, given inputs or random ones, its outputs and its time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def random_inputs(signature: dict[str, tuple[tuple[int, ...], str]], *, seed: int) -> dict[str, np.ndarray]:
+    """A value for every input: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both accept."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    values = {}
+    for name, (shape, dtype) in signature.items():
+        is_float = np.issubdtype(np.dtype(dtype), np.floating)
+        values[name] = (rng.standard_normal(shape) if is_float else rng.integers(0, 2, shape)).astype(dtype)
+    return values
+
+
+def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, np.ndarray]:
+    """("x=x.npy",) -> {"x": array}, each checked against the model's shape and dtype."""
+    import numpy as np
+
+    values: dict[str, np.ndarray] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals or not name or not file:
+            raise UsageError(f"--input {text!r}: expected NAME=FILE.npy")
+        if name not in signature:
+            raise unknown_name("input", name, signature)
+        try:
+            value = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--input {name}: cannot read {file}: {error}", path=file) from error
+        shape, dtype = signature[name]
+        if tuple(value.shape) != tuple(shape) or value.dtype != np.dtype(dtype):
+            raise UsageError(f"--input {name}: {file} holds {value.dtype} {tuple(value.shape)}; the model takes {np.dtype(dtype)} {tuple(shape)}", name=name)
+        values[name] = value
+    return values
+
+
+@click.command("run")
+@click.argument("module", type=click.Path(path_type=Path))
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a file; the others are random.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True, help="Timed runs.")
+@click.option("--profile", is_flag=True, help="Also print the time of every layer.")
+@click.option("--save-outputs", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the outputs as output_0.npy, output_1.npy, …")
+@json_option
+@debug_option
+def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profile: bool, save_outputs: Path | None, is_json: bool) -> None:
+    """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time."""
+    import numpy as np
+
+    if not module.exists():
+        raise UsageError(f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module))
+    import romou
+
+    model = romou.load(module)
+    values = random_inputs(model.inputs, seed=seed) | read_inputs(inputs, model.inputs)
+    outputs = model.run(values)
+    time_ms = model.time(repeat=repeat)
+    if save_outputs is not None:
+        save_outputs.mkdir(parents=True, exist_ok=True)
+        for i, array in enumerate(outputs):
+            np.save(save_outputs / f"output_{i}.npy", array)
+    described = [_describe(array) for array in outputs]
+    if is_json:
+        data: dict[str, Any] = {"module": str(module), "outputs": described, "time_ms": time_ms}
+        if profile:
+            data["summary"] = model.summary().to_dict()
+        print_json(data)
+        return
+    out = console(is_json=False)
+    for i, entry in enumerate(described):
+        out.print(f"output {i}: {entry['dtype']} {entry['shape']}, min {entry['min']:.6g}, max {entry['max']:.6g}, mean {entry['mean']:.6g}", markup=False)
+    out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs)", markup=False)
+    if profile:
+        from romou.report.table import print_summary
+
+        print_summary(model.summary(), out)
+
+
+def _describe(array: np.ndarray) -> dict[str, Any]:
+    import numpy as np
+
+    finite = bool(np.isfinite(array).all())
+    stats = {"min": float(array.min()), "max": float(array.max()), "mean": float(array.mean())} if finite and array.size else {}
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "is_finite": finite, **(stats or {"min": None, "max": None, "mean": None})}

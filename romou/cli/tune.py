@@ -1,0 +1,89 @@
+"""romou tune: an ONNX model in, a tuned and saved module and a table of what it brought out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.errors import UsageError
+
+_BUNDLED = "bundled:"
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """("x=1,3,224,224",) -> {"x": (1, 3, 224, 224)}; UsageError for anything else."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        # The last "=": names of ONNX inputs may hold one.
+        name, equals, sizes = text.rpartition("=")
+        try:
+            shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+        except ValueError:
+            shape = (0,)
+        if not equals or not name or any(size <= 0 for size in shape):
+            raise UsageError(f"--shape {text!r}: expected NAME=SIZES", hint="For example --shape input=1,3,224,224; sizes are whole numbers above zero.")
+        if name in shapes:
+            raise UsageError(f"--shape gives {name!r} twice: {shapes[name]} and {shape}", name=name)
+        shapes[name] = shape
+    return shapes
+
+
+def default_output(model: str) -> Path:
+    """Where a model is saved when --output is not given: its name with .romou, in the current folder."""
+    return Path(f"{Path(model.removeprefix(_BUNDLED)).stem}.romou")
+
+
+@click.command("tune")
+@click.argument("model")
+@click.option("--target", default="opencl", show_default=True, help='For example "opencl -device=host" or "opencl -device=adreno640".')
+@click.option("--trials", type=click.IntRange(min=0), default=64, show_default=True, help="Candidates to measure over all tasks; 0: default schedules.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Stop tuning after this time.")
+@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for records; a later run resumes from it.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the search; the same seed tries the same candidates first.")
+@json_option
+@debug_option
+def command(
+    model: str, target: str, trials: int, seconds: float | None, work_dir: Path | None, shapes: tuple[str, ...], output: Path | None, seed: int, is_json: bool
+) -> None:
+    """Tune MODEL and save it.
+
+    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0).
+    """
+    from romou.target import Target
+
+    fixed = parse_shapes(shapes)
+    parsed = Target(target)
+    source: Any = _model(model)
+    import romou
+
+    tuned = romou.tune(source, target=parsed, trials=trials, seconds=seconds, work_dir=work_dir, shapes=fixed or None, seed=seed, progress=True)
+    path = output or default_output(model)
+    tuned.save(path)
+    summary = tuned.summary()
+    if is_json:
+        print_json({"model": model, "target": str(parsed), "output": str(path), "summary": summary.to_dict()})
+        return
+    from romou.report.table import print_summary
+
+    out = console(is_json=False)
+    print_summary(summary, out)
+    out.print(f"Saved to {path}. Run it: romou run {path}", markup=False)
+
+
+def _model(model: str) -> Any:
+    if model.startswith(_BUNDLED):
+        from romou import models
+
+        return models.load(model.removeprefix(_BUNDLED))
+    path = Path(model)
+    if not path.is_file():
+        from romou import models
+
+        hint = f"{_BUNDLED}{model} is a bundled network." if model in models.names() else f"Bundled networks: {', '.join(_BUNDLED + n for n in models.names())}."
+        raise UsageError(f"model file {model!r} does not exist", hint=hint, path=model)
+    return path
