@@ -82,7 +82,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
         return
     out = console(is_json=False)
     for i, entry in enumerate(described):
-        out.print(f"output {i}: {entry['dtype']} {entry['shape']}, min {entry['min']:.6g}, max {entry['max']:.6g}, mean {entry['mean']:.6g}", markup=False)
+        out.print(f"output {i}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
     out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs)", markup=False)
     if profile:
         from romou.report.table import print_summary
@@ -96,3 +96,11 @@ def _describe(array: np.ndarray) -> dict[str, Any]:
     finite = bool(np.isfinite(array).all())
     stats = {"min": float(array.min()), "max": float(array.max()), "mean": float(array.mean())} if finite and array.size else {}
     return {"dtype": str(array.dtype), "shape": list(array.shape), "is_finite": finite, **(stats or {"min": None, "max": None, "mean": None})}
+
+
+def _range_text(entry: dict[str, Any]) -> str:
+    if not entry["is_finite"]:
+        return "holds NaN or infinity"
+    if entry["min"] is None:
+        return "empty"
+    return f"min {entry['min']:.6g}, max {entry['max']:.6g}, mean {entry['mean']:.6g}"

@@ -1,0 +1,1 @@
+"""What a person reads: tables of a tuned model."""

@@ -1,0 +1,62 @@
+# Sourced by demo.sh and test.sh: system packages and a Python virtual environment with Romou in it.
+#   setup_system            OpenCL for the CPU (PoCL), an ICD loader, g++ and venv, by apt-get where something is missing
+#   setup_python EXTRAS     $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "" or "[test]"
+# Needs bash, Debian or Ubuntu for the system part, and python3 3.10 or newer.
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${VENV:-$ROOT/.venv}
+# pyopencl brings an ICD loader of its own that looks elsewhere; this is where the system lists its platforms.
+export OCL_ICD_VENDORS=${OCL_ICD_VENDORS:-/etc/OpenCL/vendors}
+
+say() { printf '==> %s\n' "$*"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+has_loader() { ldconfig -p 2>/dev/null | grep -q 'libOpenCL\.so\.1' || /sbin/ldconfig -p 2>/dev/null | grep -q 'libOpenCL\.so\.1'; }
+has_platform() { compgen -G "$OCL_ICD_VENDORS/*.icd" > /dev/null; }
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.10; do
+    [ -n "$candidate" ] || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+setup_system() {
+  local wanted=() missing
+  has_platform || wanted+=(pocl-opencl-icd)
+  has_loader || wanted+=(ocl-icd-libopencl1)
+  command -v g++ > /dev/null || wanted+=(g++)
+  find_python > /dev/null || wanted+=(python3)
+  # A Python from elsewhere may bring venv along; Debian's own has it in a package apart.
+  "$(find_python || echo python3)" -c 'import venv, ensurepip' 2>/dev/null || wanted+=(python3-venv)
+  # Headers for the extension that setup.py builds are inside the TVM wheel; no -dev package is needed.
+  [ ${#wanted[@]} -gt 0 ] || { say "system packages: all there"; return; }
+  missing="${wanted[*]}"
+  command -v apt-get > /dev/null || fail "missing: $missing. This script installs them with apt-get, which is not here; install them yourself and run it again."
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo > /dev/null || fail "missing: $missing. Run as root, or install sudo, or run: apt-get install $missing"
+    sudo=(sudo)
+  fi
+  say "installing $missing"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq < /dev/null
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" < /dev/null > /dev/null
+  find_python > /dev/null || fail "python3 is older than 3.10; set PYTHON to a newer one"
+}
+
+setup_python() {
+  local python extras=$1
+  shift
+  if [ ! -x "$VENV/bin/python" ]; then
+    python=$(find_python) || fail "no python3 of version 3.10 or newer; set PYTHON to one"
+    say "making $VENV with $python"
+    "$python" -m venv "$VENV"
+  fi
+  say "installing Romou into $VENV"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@" "$ROOT$extras" < /dev/null
+}

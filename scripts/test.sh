@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Sets everything up and runs every check: ruff, mypy and pytest. Arguments go to pytest: scripts/test.sh tests/target -k json
+# An active virtual environment is used only if it is complete (Romou in editable form from this checkout, and the test tools).
+set -euo pipefail
+source "$(dirname -- "${BASH_SOURCE[0]}")/setup_env.sh"
+cd "$ROOT"
+
+is_complete() {
+  [ -n "${VIRTUAL_ENV:-}" ] && "$VIRTUAL_ENV/bin/python" - "$ROOT" > /dev/null 2>&1 <<'PY'
+import pathlib, sys
+import hypothesis, mypy, pytest, ruff, xdist  # noqa: F401
+import romou
+assert pathlib.Path(romou.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
+import tvm
+assert tvm.get_global_func("romou.opencl.devices", allow_missing=True) is not None
+PY
+}
+
+setup_system
+if is_complete; then
+  VENV=$VIRTUAL_ENV
+  say "using the active environment $VENV"
+else
+  setup_python "[test]" --editable
+fi
+say "ruff"
+"$VENV/bin/python" -m ruff check .
+say "mypy"
+"$VENV/bin/python" -m mypy
+say "pytest"
+exec "$VENV/bin/python" -m pytest -n 2 "$@" < /dev/null
