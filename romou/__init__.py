@@ -1,0 +1,35 @@
+"""Romou: fast DNN kernels for every GPU, mobile ones first, on the official apache-tvm wheel.
+
+    import romou
+    tuned = romou.tune("model.onnx", target="opencl -device=adreno640", trials=200)
+    outputs = tuned.run({"input": x})
+
+Names are imported when first used: `import tvm` itself loads romou.tvm_patches, and a command line should answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "tune": "romou.api",
+    "compile": "romou.api",
+    "load": "romou.module.tuned_model",
+    "TunedModel": "romou.module.tuned_model",
+    "Target": "romou.target",
+    "RomouError": "romou.errors",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'romou' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

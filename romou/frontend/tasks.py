@@ -1,0 +1,39 @@
+"""Find the kernels that are worth tuning in a fused module, once each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import tvm
+from tvm import relax, tirx
+from tvm_ffi.structural import structural_walk
+
+from romou.task import Task
+
+
+def count_calls(mod: tvm.IRModule) -> dict[str, int]:
+    """Name of a TIR function -> how often `main` calls it."""
+    calls: dict[str, int] = {}
+
+    def visit(call: relax.Call) -> None:
+        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir":
+            name = call.args[0].name_hint
+            calls[name] = calls.get(name, 0) + 1
+
+    structural_walk(mod["main"].body, (relax.Call, visit))
+    return calls
+
+
+def extract_tasks(mod: tvm.IRModule) -> tuple[list[Task], dict[str, str]]:
+    """Tasks in the order of their first call, de-duplicated by structure, and (function name -> task key)."""
+    tasks: dict[str, Task] = {}
+    key_of: dict[str, str] = {}
+    for name, calls in count_calls(mod).items():
+        func = mod[name]
+        task = Task.of(func, calls) if isinstance(func, tirx.PrimFunc) else None
+        if task is None:
+            continue
+        key_of[name] = task.key
+        known = tasks.get(task.key)
+        tasks[task.key] = replace(known, calls=known.calls + calls) if known else task
+    return list(tasks.values()), key_of

@@ -1,0 +1,277 @@
+"""Move a Relax graph to channels packed by four, and its weights with it.
+
+    conv2d(x: NCHW, w: OIHW) -> add -> relu -> max_pool      ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
+
+Convolutions demand packed channels; element-wise operators, pooling, global means and concatenations keep them; every
+other operator gets its plain layout back. So a transform stands only where packed and plain parts of the graph meet.
+Weights and per-channel constants are packed here, once.
+
+The lanes that pad the last texel of a tensor hold finite values of no meaning: weights are zero there, so nothing that
+is stored depends on them. An operator that could make an infinity or NaN out of a zero (division) keeps the plain
+layout where the last texel is not full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+
+from romou.schedules import FAMILIES
+from romou.schedules.workload import LANES, Conv2d, Dense
+
+Shape = tuple[int, ...]
+FLOATS = ("float32", "float16")
+# TVM's pattern kind for "an operator that element-wise consumers may be fused into".
+OUT_ELEMWISE_FUSABLE = 4
+
+# Operators of one tensor whose value at zero is finite; further arguments are scalars.
+UNARY = {
+    f"relax.{name}"
+    for name in (
+        "abs ceil clip cos erf exp floor negative round sigmoid sin sqrt square tanh nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.relu6 nn.silu nn.softplus"
+    ).split()
+}
+BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
+POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
+
+
+def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is."""
+    main = mod["main"]
+    packer = _Packer()
+    bb = packer.bb
+    with bb.function("main", list(main.params)):
+        with bb.dataflow():
+            for block in main.body.blocks:
+                for binding in block.bindings:
+                    packer.visit(binding)
+            result = bb.emit_output(packer.plain_expr(main.body.body))
+        bb.emit_func_output(result)
+    rewritten = bb.finalize()
+    if main.attrs:
+        rewritten["main"] = rewritten["main"].with_attrs(dict(main.attrs))
+    for var, func in mod.functions_items():
+        if var.name_hint != "main":
+            rewritten[var] = func
+    return relax.transform.DeadCodeElimination()(rewritten)
+
+
+def _shape(expr: relax.Expr) -> Shape | None:
+    """Static shape of a tensor expression, else None."""
+    ty = expr.ty
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        return None
+    dims = list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else []
+    return tuple(int(d) for d in dims) if all(isinstance(d, tirx.IntImm | int) for d in dims) else None
+
+
+def _dtype(expr: relax.Expr) -> str:
+    return str(expr.ty.dtype)
+
+
+def _is_constant(expr: relax.Expr) -> bool:
+    return isinstance(expr, tvm.ir.GenericConst)
+
+
+class _Packer:
+    """Walks the bindings in order; `plain` and `packed` hold the forms in which each variable is at hand."""
+
+    def __init__(self) -> None:
+        self.bb = relax.BlockBuilder()
+        self.plain: dict[relax.Var, relax.Expr] = {}
+        self.packed: dict[relax.Var, relax.Expr] = {}
+
+    # Forms of a value
+
+    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
+        """`expr` with every variable replaced by its plain form, unpacking where needed."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.plain_expr(f) for f in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self.plain_expr(expr.tuple_value), expr.index)
+        if isinstance(expr, relax.Call):
+            return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
+        if isinstance(expr, relax.Var) and expr in self.packed and expr not in self.plain:
+            self.plain[expr] = self._unpack(self.packed[expr], _shape(expr))
+        return self.plain.get(expr, expr) if isinstance(expr, relax.Var) else expr
+
+    def packed_expr(self, expr: relax.Expr) -> relax.Expr:
+        """The packed form of a 4-D float tensor, packing where needed."""
+        if isinstance(expr, relax.Var) and expr in self.packed:
+            return self.packed[expr]
+        packed = self._pack(self.plain_expr(expr), _shape(expr))
+        if isinstance(expr, relax.Var):
+            self.packed[expr] = packed
+        return packed
+
+    def _pack(self, x: relax.Expr, shape: Shape) -> relax.Expr:
+        n, c, h, w = shape
+        if h == w == 1 and c % LANES == 0:
+            return self.bb.emit(relax.op.reshape(x, (n, c // LANES, 1, 1, LANES)))
+
+        def pack(data: te.Tensor) -> te.Tensor:
+            def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+                load = data[n, o * LANES + lane, y, x]
+                return load if c % LANES == 0 else te.if_then_else(o * LANES + lane < c, load, tirx.const(0, data.dtype))
+
+            return te.compute((n, -(-c // LANES), h, w, LANES), value, name="pack")
+
+        return self.bb.emit_te(pack, x, primfunc_name_hint="pack")
+
+    def _unpack(self, x: relax.Expr, shape: Shape) -> relax.Expr:
+        if shape[2] == shape[3] == 1 and shape[1] % LANES == 0:
+            return self.bb.emit(relax.op.reshape(x, shape))
+
+        def unpack(data: te.Tensor) -> te.Tensor:
+            return te.compute(shape, lambda n, c, y, x: data[n, c // LANES, y, x, c % LANES], name="unpack")
+
+        return self.bb.emit_te(unpack, x, primfunc_name_hint="unpack")
+
+    # Operators
+
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit a binding in the layout that suits it."""
+        var, value = binding.var, binding.value
+        if isinstance(binding, relax.MatchCast):
+            self.plain[var] = self.bb.match_cast(self.plain_expr(value), binding.ty)
+            return
+        if isinstance(value, relax.Var):
+            for forms in (self.plain, self.packed):
+                if value in forms:
+                    forms[var] = forms[value]
+            if value not in self.plain and value not in self.packed:
+                self.plain[var] = value
+            return
+        name = value.op.name if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else ""
+        packed = self._packed_form(name, var, value)
+        if packed is not None:
+            self.packed[var] = packed
+            return
+        if name == "relax.matmul":
+            dense = self._dense(value)
+            if dense is not None:
+                self.plain[var] = dense
+                return
+        self.plain[var] = self.bb.emit(self.plain_expr(value))
+
+    def _packed_form(self, name: str, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        """The packed result, or None where the operator needs the plain layout."""
+        shape = _shape(var)
+        if shape is None or len(shape) != 4 or _dtype(var) not in FLOATS:
+            return None
+        if name == "relax.nn.conv2d":
+            return self._conv2d(call)
+        if name in UNARY and call.args[0] in self.packed:
+            return self.bb.emit(relax.Call(call.op, [self.packed[call.args[0]], *call.args[1:]], call.attrs))
+        if name in BINARY and any(a in self.packed for a in call.args):
+            return self._binary(call, shape)
+        if name in POOL and call.args[0] in self.packed:
+            return self._pool(call)
+        if name == "relax.mean" and call.args[0] in self.packed and tuple(int(a) for a in call.attrs.axis or ()) == (2, 3) and call.attrs.keepdims:
+            return self.bb.emit(relax.op.mean(self.packed[call.args[0]], axis=[2, 3], keepdims=True))
+        if name == "relax.concat" and int(call.attrs.axis) == 1:
+            return self._concat(call.args[0])
+        return None
+
+    def _conv2d(self, call: relax.Call) -> relax.Expr | None:
+        data, weight = call.args
+        attrs = call.attrs
+        shapes = _shape(data), _shape(weight)
+        if not _is_constant(weight) or shapes[0] is None or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or _dtype(weight) != _dtype(data):
+            return None
+        (n, c, h, w), (oc, _, kh, kw) = shapes
+        pads = [int(p) for p in attrs.padding]
+        work = Conv2d(
+            batch=n,
+            in_channels=c,
+            in_hw=(h, w),
+            out_channels=oc,
+            kernel=(kh, kw),
+            stride=tuple(int(s) for s in attrs.strides),
+            padding=tuple(pads if len(pads) == 4 else pads * 2 if len(pads) == 2 else pads * 4),
+            dilation=tuple(int(d) for d in attrs.dilation),
+            groups=int(attrs.groups),
+            dtype=_dtype(data),
+        )
+        family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
+        return self._emit_family(family, work, self.packed_expr(data), weight)
+
+    def _dense(self, call: relax.Call) -> relax.Expr | None:
+        """matmul with a constant matrix on the right; leading dimensions of the left side become rows."""
+        data, weight = call.args
+        left, right = _shape(data), _shape(weight)
+        if not _is_constant(weight) or left is None or right is None or len(right) != 2 or len(left) < 2 or _dtype(data) not in FLOATS or _dtype(weight) != _dtype(data):
+            return None
+        rows = int(np.prod(left[:-1], dtype=np.int64))
+        work = Dense(m=rows, k=left[-1], n=right[1], dtype=_dtype(data))
+        plain = self.plain_expr(data)
+        if len(left) == 2:
+            return self._emit_family(FAMILIES["dense"], work, plain, weight)
+        flat = self.bb.emit(relax.op.reshape(plain, (rows, left[-1])))
+        return self.bb.emit(relax.op.reshape(self._emit_family(FAMILIES["dense"], work, flat, weight), (*left[:-1], right[1])))
+
+    def _emit_family(self, family, work: Conv2d | Dense, data: relax.Expr, weight: relax.Expr) -> relax.Expr:  # type: ignore[no-untyped-def]
+        packed = family.pack_weight(work, weight.value.numpy())
+        define: Callable[..., te.Tensor] = lambda d, w: family.define(work, d, w)  # noqa: E731
+        return self.bb.emit_te(
+            define, data, relax.const(packed, work.dtype), primfunc_name_hint=family.FAMILY, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE}
+        )
+
+    def _binary(self, call: relax.Call, shape: Shape) -> relax.Expr | None:
+        divides = call.op.name == "relax.divide"
+        operands = []
+        for position, arg in enumerate(call.args):
+            operand_shape = _shape(arg)
+            divisor = divides and position == 1
+            if operand_shape is None or len(operand_shape) > 4:
+                return None
+            full = (1,) * (4 - len(operand_shape)) + operand_shape
+            if int(np.prod(full)) == 1 and _is_constant(arg):
+                operands.append(lambda a=arg: relax.const(a.value.numpy().reshape(()), _dtype(a)))
+            elif full[1] == 1:
+                # The same for all channels: one lane that broadcasts.
+                if not _is_constant(arg):
+                    return None
+                operands.append(lambda a=arg, s=full: relax.const(a.value.numpy().reshape((*s, 1)), _dtype(a)))
+            elif _is_constant(arg):
+                operands.append(lambda a=arg, s=full, fill=float(divisor): relax.const(_pack_constant(a.value.numpy().reshape(s), fill), _dtype(a)))
+            elif len(operand_shape) == 4 and not (divisor and shape[1] % LANES):
+                operands.append(lambda a=arg: self.packed_expr(a))
+            else:
+                return None
+        return self.bb.emit(relax.Call(call.op, [make() for make in operands], call.attrs))
+
+    def _pool(self, call: relax.Call) -> relax.Expr:
+        attrs = call.attrs
+        op = relax.op.nn.max_pool2d if call.op.name == "relax.nn.max_pool2d" else relax.op.nn.avg_pool2d
+        return self.bb.emit(
+            op(
+                self.packed[call.args[0]],
+                pool_size=[int(p) for p in attrs.pool_size],
+                strides=[int(s) for s in attrs.strides],
+                padding=[int(p) for p in attrs.padding],
+                dilation=[int(d) for d in attrs.dilation],
+                ceil_mode=bool(attrs.ceil_mode),
+                count_include_pad=bool(attrs.count_include_pad),
+                layout=f"NCHW{LANES}c",
+            )
+        )
+
+    def _concat(self, fields: relax.Expr) -> relax.Expr | None:
+        if not isinstance(fields, relax.Tuple) or not any(f in self.packed for f in fields.fields):
+            return None
+        channels: Sequence[int] = [_shape(f)[1] for f in fields.fields]  # type: ignore[index]
+        if any(c % LANES for c in channels[:-1]):
+            return None
+        return self.bb.emit(relax.op.concat([self.packed_expr(f) for f in fields.fields], axis=1))
+
+
+def _pack_constant(array: np.ndarray, fill: float) -> np.ndarray:
+    """NCHW -> NCHW4c; the lanes that pad the last texel hold `fill`."""
+    n, c, h, w = array.shape
+    full = np.full((n, -(-c // LANES) * LANES, h, w), fill, array.dtype)
+    full[:, :c] = array
+    return np.ascontiguousarray(full.reshape(n, -1, LANES, h, w).transpose(0, 1, 3, 4, 2))

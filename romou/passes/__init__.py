@@ -1,0 +1,1 @@
+"""TIR passes, one file each; `pipeline.py` shows their order."""

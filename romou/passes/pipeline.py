@@ -1,0 +1,72 @@
+"""The whole way from scheduled TIR to what the code generator sees, in order.
+
+It is TVM's S-TIR pipeline without the passes for hardware that Romou does not target, with one change of substance:
+TVM simplifies once more after SplitHostDevice, which inlines every variable that common-subexpression elimination
+made, so that the source repeats whole addresses (see tvm_patches/README.md). Here elimination has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.tirx import compilation_pipeline
+
+NAME = "romou"
+
+
+def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]]:
+    """Passes for (the whole module, host functions, device functions), as `tvm.tirx.build(pipeline=...)` wants them."""
+    lower = tvm.transform.Sequential(
+        [
+            # Blocks to loops
+            s_tir.transform.CanonicalizeLoop(),
+            s_tir.transform.LowerCrossThreadReduction(),
+            s_tir.transform.LowerInitBlock(),
+            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+            s_tir.transform.ConvertBlocksToOpaque(),
+            s_tir.transform.LiftThreadBinding(),
+            s_tir.transform.CompactBufferAllocation(),
+            s_tir.transform.LowerAutoCopy(),
+            s_tir.transform.UnifyThreadBinding(),
+            s_tir.transform.LowerMatchBuffer(),
+            s_tir.transform.StmtSimplify(),
+            s_tir.transform.AnnotateIrregularLoop(),
+            s_tir.transform.LowerOpaqueBlock(),
+            # Loops to vectors and straight-line code
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.BF16ComputeLegalize(),
+            tirx.transform.NarrowDataType(32),
+            s_tir.transform.LoopPartition(),
+            tirx.transform.VectorizeLoop(),
+            s_tir.transform.InjectVirtualThread(),
+            tirx.transform.StorageRewrite(),
+            s_tir.transform.HoistIfThenElse(),
+            tirx.transform.UnrollLoop(),
+            s_tir.transform.RenormalizeSplitPattern(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.RemoveNoOp(),
+            s_tir.transform.RewriteUnsafeSelect(),
+            tirx.transform.CommonSubexprElim(),
+            # Memory, barriers, and the split into host and device
+            tirx.transform.FP8ComputeLegalize(),
+            tirx.transform.VerifyMemory(),
+            tirx.transform.AnnotateEntryFunc(),
+            s_tir.transform.ThreadSync("shared"),
+            s_tir.transform.ThreadSync("shared.dyn"),
+            s_tir.transform.ThreadSync("warp"),
+            s_tir.transform.LowerThreadAllreduce(),
+            s_tir.transform.MergeSharedMemoryAllocations(),
+            tirx.transform.SplitHostDevice(),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.FP8StorageLegalize(),
+            tirx.transform.BF16StorageLegalize(),
+        ]
+    )
+    host = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+    device = tvm.transform.Sequential([tirx.transform.LowerWarpMemory(), tirx.transform.LowerIntrin()])
+    return lower, lambda: host, lambda: device
+
+
+compilation_pipeline.register_tir_pipeline(NAME, romou_tir_pipeline)

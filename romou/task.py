@@ -1,0 +1,98 @@
+"""A task: one kernel to tune, as data that can be recorded, compared and sent to a worker process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_hash
+
+from romou.schedules.contraction import Limits
+from romou.schedules.template import Template
+from romou.space import Config, Space
+
+if TYPE_CHECKING:
+    from romou.target import Target
+
+
+@dataclass(frozen=True)
+class Task:
+    """A fused function that a schedule template covers.
+
+    key: 16 hex digits of the function's structure: equal kernels have equal keys, in any model.
+    name: readable, not unique: two tasks may differ in their epilogue alone.
+    func: unscheduled; static shapes; the last parameter is the output.
+    calls: how often the model calls it.   flops: multiplications and additions of one call, epilogue not counted.
+    """
+
+    key: str
+    name: str
+    family: str
+    func: tirx.PrimFunc
+    calls: int
+    flops: int
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
+        """The task of a fused function, or None where no template covers it."""
+        plain = plain_form(func)
+        template = Template.of(plain)
+        if template is None:
+            return None
+        return cls(key_of(plain), template.name, template.family, plain, calls, template.workload.flops)
+
+    @cached_property
+    def template(self) -> Template:
+        """The schedule template that covers the function."""
+        template = Template.of(self.func)
+        assert template is not None, "a Task is made by Task.of or from_json, from a function that has a template"
+        return template
+
+    def space(self, target: Target) -> Space:
+        """The knob space on `target`."""
+        return self.template.space(limits_of(target))
+
+    def default_config(self, target: Target) -> Config:
+        """The config that is tried first, and used where nothing was tuned."""
+        return self.template.default_config(limits_of(target))
+
+    def schedule(self, config: Config, target: Target) -> tvm.IRModule:
+        """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
+        self.space(target).index_of(config)
+        return self.template.schedule(config)
+
+    def to_json(self) -> str:
+        """Text from which `from_json` makes an equal task."""
+        return json.dumps({"func": tvm.ir.save_json(self.func), "calls": self.calls})
+
+    @staticmethod
+    def from_json(text: str) -> Task:
+        """Inverse of `to_json`."""
+        data = json.loads(text)
+        task = Task.of(tvm.ir.load_json(data["func"]), data["calls"])
+        assert task is not None, "the text was written from a task"
+        return task
+
+
+def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with 32-bit indices and without the attributes that only tie it to its module."""
+    for name in ("global_symbol", "op_pattern"):
+        if func.attrs and name in func.attrs:
+            func = func.without_attr(name)
+    narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
+    return narrow["main"]
+
+
+def key_of(func: tirx.PrimFunc) -> str:
+    """16 hex digits that depend on structure alone, not on names of variables."""
+    return f"{structural_hash(func) & (2**64 - 1):016x}"
+
+
+def limits_of(target: Target) -> Limits:
+    """What `target` allows a work group."""
+    attrs = target.tvm_target.attrs
+    return Limits(max_work_group_size=int(attrs["max_num_threads"]), local_memory_bytes=int(attrs["max_shared_memory_per_block"]))

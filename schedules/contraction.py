@@ -1,0 +1,311 @@
+"""The one shape that convolutions and dense layers share: a sum of products over channels packed by four.
+
+    acc[o, h, w, lane] = sum over r of  lhs(o, h, w, lane, r) * rhs(o, lane, r)
+
+`o` counts texels of output channels, (h, w) the pixels and r the reduction. A family says what `lhs` and `rhs` read; this
+file turns that into stages over a padded domain, declares the knobs, and schedules the stages:
+
+    work group    wg_w x wg_o [x split_k] work-items, each with a register tile of tile_o x tile_h x tile_w float4
+    padded domain the register tile never needs a bounds check: indices are clamped to the last valid one, what is computed
+                  beyond the edge is never stored (only the final store is guarded)
+    local         the work group's share of lhs and rhs is staged in local memory, `local` texels of the reduction at a time
+    split_k       the reduction is split over work-items, which add up their partial sums in local memory (paper, Section 5.3:
+                  its answer to operators with few outputs and a long reduction)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import s_tir, te, tirx
+
+from romou.space import Config, Space
+
+LANES = 4
+# float4 accumulators of one work-item beyond which every known GPU spills.
+MAX_TILE = 32
+Expr = tirx.Expr | int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contraction:
+    """What a family hands over.
+
+    extents: (o, h, w) exact, in texels and pixels.
+    reduce: name -> extent; the first one is the axis that `split_k` and `local` cut.
+    lhs, rhs: expressions over (o, h, w, lane, *r) and (o, lane, *r); indices handed in are always inside the exact extents.
+    lhs_varies: whether lhs depends on o and lane (depthwise); it is then not worth staging in local memory.
+    vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
+    output: indices of the output buffer -> (o, h, w, lane).
+    output_shape: of the buffer that the sum is written to, in single precision.
+    """
+
+    inputs: Sequence[te.Tensor]
+    extents: tuple[int, int, int]
+    reduce: Mapping[str, int]
+    lhs: Callable[..., tirx.Expr]
+    rhs: Callable[..., tirx.Expr]
+    output: Callable[..., tuple[Expr, Expr, Expr, Expr]]
+    output_shape: tuple[int, ...]
+    lhs_varies: bool = False
+    vector: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the device allows: work-items in a group, and bytes of local memory for it."""
+
+    max_work_group_size: int
+    local_memory_bytes: int
+
+
+def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> None:
+    """The knobs of every contraction, cut down to what this one's extents make different.
+
+    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds.
+    """
+    o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
+    first, *window = flat.reduce.values()
+    space.define_knob("tile_o", [1] if flat.lhs_varies else [t for t in (1, 2, 4) if t <= o])
+    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h])
+    space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
+    space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o])
+    space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w])
+    space.define_knob("split_k", [1] if flat.lhs_varies else [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0])
+    space.define_knob("local", [0] if flat.lhs_varies else [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0])
+    space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
+    space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
+
+    def is_allowed(config: Config) -> bool:
+        o, h, w = (rows if config.get("pixels") == "rows" else flat).extents
+        tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
+        group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
+        if config["tile_h"] > h or config["tile_w"] > w or tile > MAX_TILE:
+            return False
+        if config["wg_o"] * config["wg_w"] * config["split_k"] > limits.max_work_group_size:
+            return False
+        # A group more than twice as large as the whole operator computes mostly padding.
+        if (config["wg_o"] > 1 and group_o >= 2 * o) or (config["wg_w"] > 1 and group_w >= 2 * w):
+            return False
+        texels = 0
+        if config["split_k"] > 1:
+            if config["local"]:
+                return False
+            texels = config["split_k"] * group_o * group_w * config["tile_h"]
+        elif config["local"]:
+            texels = config["local"] * math.prod(window) * (group_w * config["tile_h"] / LANES + group_o)
+        return texels * LANES * 4 <= limits.local_memory_bytes
+
+    space.add_constraint(is_allowed)
+
+
+def default_config(space: Space) -> Config:
+    """A config that is decent on any GPU: a 1x4 register tile, about 64 work-items, nothing in local memory."""
+    wanted = {"pixels": "flat", "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 8, "wg_w": 8, "split_k": 1, "local": 0, "unroll": "lanes", "vector_width": 4}
+    chosen = {}
+    for name, choices in space.knobs.items():
+        value = wanted[name]
+        if value not in choices:
+            smaller = [c for c in choices if isinstance(c, int) and isinstance(value, int) and c < value]
+            value = max(smaller) if smaller else choices[0]
+        chosen[name] = value
+    config = Config(chosen)
+    while not space.is_valid(config):
+        # Too large for a small operator: halve the larger side of the group, then the tile.
+        name = max(("wg_w", "wg_o", "tile_w"), key=lambda n: config[n])
+        smaller = [c for c in space.knobs[name] if c < config[name]]
+        if not smaller:
+            break
+        config = config.replace(**{name: max(smaller)})
+    return config
+
+
+def _padded(extent: int, tile: int) -> int:
+    return -(-extent // tile) * tile
+
+
+def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
+    """The contraction as stages over a domain padded to whole work groups: [patch,] acc | part, sum; crop."""
+    o, h, w = c.extents
+    domain = (
+        _padded(o, config["wg_o"] * config["tile_o"]),
+        _padded(h, config["tile_h"]),
+        _padded(w, config["wg_w"] * config["tile_w"]),
+    )
+
+    def clamp(index: Expr, extent: int, padded: int) -> Expr:
+        return index if padded == extent else te.min(index, extent - 1)
+
+    def lhs(oo: Expr, hh: Expr, ww: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        return c.lhs(clamp(oo, o, domain[0]), clamp(hh, h, domain[1]), clamp(ww, w, domain[2]), lane, *r)
+
+    def rhs(oo: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        return c.rhs(clamp(oo, o, domain[0]), lane, *r)
+
+    def wide(x: tirx.Expr) -> tirx.Expr:
+        # Half-precision storage still accumulates in single precision.
+        return x.astype("float32")
+
+    names, extents = list(c.reduce), list(c.reduce.values())
+    if c.lhs_varies:
+        left = lhs
+    else:
+        # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
+        patch = te.compute(
+            (*extents[:-1], domain[1], domain[2], extents[-1]),
+            lambda *i: lhs(0, i[-3], i[-2], 0, *i[:-3], i[-1]),
+            name="patch",
+        )
+        left = lambda _o, h, w, _lane, *r: patch[(*r[:-1], h, w, r[-1])]  # noqa: E731
+    right = rhs
+    if config["local"]:
+        kernel = te.compute((*extents, domain[0], LANES), lambda *i: rhs(i[-2], i[-1], *i[:-2]), name="kernel")
+        right = lambda o, lane, *r: kernel[(*r, o, lane)]  # noqa: E731
+
+    def product(o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        # Half-precision storage still accumulates in single precision.
+        return left(o, h, w, lane, *r).astype("float32") * right(o, lane, *r).astype("float32")
+
+    pieces = config["split_k"]
+    share = extents[0] // pieces
+    axes = [te.reduce_axis((0, e), n) for n, e in zip(names, [share, *extents[1:]], strict=True)]
+    if pieces > 1:
+        part = te.compute((pieces, *domain, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name="part")
+        piece = te.reduce_axis((0, pieces), "piece")
+        acc = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *i)], axis=piece), name="acc")
+    else:
+        acc = te.compute((*domain, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
+    crop = te.compute(c.output_shape, lambda *i: acc[c.output(*i)], name="crop")
+    return te.create_prim_func([*c.inputs, crop])
+
+
+def schedule_stages(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], reduce_names: Sequence[str], config: Config) -> None:
+    """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it."""
+    o, h, w, lane = loops
+    block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
+    block_h, tile_h = sch.split(h, [None, config["tile_h"]])
+    block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
+    sch.reorder(block_o, block_h, block_w, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
+    # OpenCL and CUDA allow long grids in x alone: the pixels go there. Fusing with a unit loop would leave a modulo behind.
+    grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
+    sch.bind(block_o, "blockIdx.y")
+    sch.bind(grid_x, "blockIdx.x")
+    sch.bind(thread_o, "threadIdx.y")
+    sch.bind(thread_w, "threadIdx.x")
+    if config["split_k"] > 1:
+        _schedule_split(sch, grid_x, tile_o, tile_h, tile_w, lane, config)
+        return
+    acc = sch.get_sblock("acc")
+    sch.compute_at(acc, thread_w, preserve_unit_loops=True)
+    sch.set_scope(acc, 0, "local")
+    spatial, reduction = _loops_of(sch, acc, len(reduce_names))
+    if config["local"]:
+        outer, inner = sch.split(reduction[0], [None, config["local"]])
+        sch.reorder(outer, inner, *reduction[1:], *spatial)
+        for name in ("patch", "kernel"):
+            _stage_in_local_memory(sch, sch.get_sblock(name), outer, config)
+        first, reduction = outer, [inner, *reduction[1:]]
+    else:
+        sch.reorder(*reduction, *spatial)
+        _load_texels(sch, reduction)
+        first = reduction[0]
+    _unroll_tile(sch, spatial, reduction, config)
+    init = sch.decompose_reduction(acc, first)
+    _finish_tile(sch, sch.get_loops(init)[-len(spatial) :], config)
+    _finish_tile(sch, [tile_o, tile_h, tile_w, lane], config)
+
+
+def _loops_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, reductions: int) -> tuple[list, list]:
+    """The innermost loops of a freshly placed block: its four spatial ones, then its reduction."""
+    loops = sch.get_loops(block)
+    return loops[-reductions - 4 : -reductions], loops[-reductions:]
+
+
+def _unroll_tile(sch: s_tir.Schedule, spatial: Sequence, reduction: Sequence, config: Config) -> None:
+    """Unroll the register tile, the lanes of the reduction, and on request the window."""
+    if len(reduction) > 1:
+        sch.unroll(reduction[-1])
+    if config["unroll"] == "window":
+        for loop in reduction[1:-1]:
+            sch.unroll(loop)
+    _finish_tile(sch, spatial, config)
+
+
+def _finish_tile(sch: s_tir.Schedule, tile: Sequence, config: Config) -> None:
+    for loop in tile[:-1]:
+        sch.unroll(loop)
+    width = config["vector_width"]
+    if width == LANES:
+        sch.vectorize(tile[-1])
+    elif width == 1:
+        sch.unroll(tile[-1])
+    else:
+        outer, inner = sch.split(tile[-1], [None, width])
+        sch.unroll(outer)
+        sch.vectorize(inner)
+
+
+def _load_texels(sch: s_tir.Schedule, reduction: Sequence) -> None:
+    """Load the register tile's input texels whole, before their lanes are used one by one."""
+    if any(sch.get(b).name_hint == "patch" for b in sch.get_child_blocks(sch.get_sblock("root"))):
+        patch = sch.get_sblock("patch")
+        sch.compute_at(patch, reduction[-2], preserve_unit_loops=True)
+        sch.set_scope(patch, 0, "local")
+        *tile, lane = sch.get_loops(patch)[_depth_of(sch, patch, reduction[-2]) :]
+        for loop in tile:
+            sch.unroll(loop)
+        sch.vectorize(lane)
+
+
+def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config) -> None:
+    """All work-items of the group load the block's share together, neighbours next to each other."""
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    sch.set_scope(block, 0, "shared")
+    fused = sch.fuse(*sch.get_loops(block)[_depth_of(sch, block, at) :])
+    _, thread_o, thread_w = sch.split(fused, [None, config["wg_o"], config["wg_w"]])
+    sch.bind(thread_o, "threadIdx.y")
+    sch.bind(thread_w, "threadIdx.x")
+
+
+def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> int:
+    loop = sch.get(at)
+    return next(i for i, rv in enumerate(sch.get_loops(block)) if sch.get(rv).same_as(loop)) + 1
+
+
+def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, tile_h, tile_w, lane, config: Config) -> None:  # type: ignore[no-untyped-def]
+    """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
+    part = sch.get_sblock("part")
+    sch.compute_at(part, group, preserve_unit_loops=True)
+    sch.set_scope(part, 0, "shared")
+    outside = _depth_of(sch, part, group)
+    k, o, h, w, lanes, *reduction = sch.get_loops(part)[outside:]
+    thread_o, inner_o = sch.split(o, [None, config["tile_o"]])
+    thread_w, inner_w = sch.split(w, [None, config["tile_w"]])
+    sch.reorder(k, thread_o, thread_w, *reduction, inner_o, h, inner_w, lanes)
+    _load_texels(sch, reduction)
+    registers = sch.cache_write(part, 0, "local")
+    sch.reverse_compute_at(registers, thread_w, preserve_unit_loops=True)
+    for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):
+        sch.bind(loop, axis)
+    _unroll_tile(sch, [inner_o, h, inner_w, lanes], reduction, config)
+    init = sch.decompose_reduction(part, reduction[0])
+    _finish_tile(sch, sch.get_loops(init)[-4:], config)
+    _finish_tile(sch, sch.get_loops(registers)[-4:], config)
+
+    tile = sch.fuse(tile_o, tile_h, tile_w)
+    outer, thread_k = sch.split(tile, [None, config["split_k"]])
+    sch.bind(thread_k, "threadIdx.z")
+    acc = sch.get_sblock("acc")
+    sch.compute_at(acc, thread_k, preserve_unit_loops=True)
+    sch.set_scope(acc, 0, "local")
+    piece = sch.get_loops(acc)[-1]
+    spatial = sch.get_loops(acc)[-2]
+    sch.reorder(piece, spatial)
+    sch.unroll(piece)
+    _finish_tile(sch, [spatial], config)
+    init = sch.decompose_reduction(acc, piece)
+    _finish_tile(sch, sch.get_loops(init)[-1:], config)
+    sch.unroll(outer)
+    _finish_tile(sch, [lane], config)

@@ -1,0 +1,66 @@
+"""Put a schedulable form of an operator in the place of its plain definition inside a fused function.
+
+Fusion works on plain definitions (one block that anyone can read and that serves as the reference). Only when a config
+is chosen does the operator take the form that suits it: a padded domain, a patch in local memory, a split reduction.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import s_tir, tirx
+from tvm_ffi.structural import structural_map, structural_walk
+
+
+def find_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """All blocks below the root block, in program order."""
+    found: list[s_tir.SBlock] = []
+    structural_walk(func.body.block.body, (s_tir.SBlock, found.append))
+    return found
+
+
+def nests_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
+    """The statements of the root block: one loop nest for each block of an unscheduled function."""
+    body = func.body.block.body
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace the loop nest of `block` by the body of `variant`.
+
+    for …: block            ->  for …: stage_1
+    for …: epilogue             for …: stage_2 (writes what block wrote)
+                                for …: epilogue
+
+    The parameters of `variant` stand for the buffers that `block` reads, in order of first use, and then the one it writes.
+    """
+    reads: list[tirx.Buffer] = []
+    for region in block.reads:
+        if not any(region.source.same_as(b) for b in reads):
+            reads.append(region.source)
+    actual = [*reads, block.writes[0].source]
+    formal = list(variant.params)
+    if len(actual) != len(formal):
+        raise ValueError(f"block {block.name_hint} touches {len(actual)} buffers, its variant has {len(formal)} parameters")
+
+    def rename(var: tirx.Var) -> tirx.Var:
+        return next((a for f, a in zip(formal, actual, strict=True) if f.same_as(var)), var)
+
+    root = structural_map(variant.body, (tirx.Var, rename)).block
+    stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    old = func.body.block
+    nests = nests_of(func)
+    (at,) = (i for i, nest in enumerate(nests) if _contains(nest, block))
+    body = tirx.SeqStmt([*nests[:at], *stages, *nests[at + 1 :]])
+    new_root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[*old.alloc_buffers, *root.alloc_buffers])
+    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, new_root), func.ret_type, func.attrs)
+
+
+def _contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
+    inside: list[s_tir.SBlock] = []
+    structural_walk(nest, (s_tir.SBlock, inside.append))
+    return any(b.same_as(block) for b in inside)
+
+
+def as_module(func: tirx.PrimFunc) -> tvm.IRModule:
+    """A module that holds `func` as its entry `main`."""
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})

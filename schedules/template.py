@@ -1,0 +1,110 @@
+"""From a fused function to its knob space, and from a config to its schedule; the same for every family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import s_tir, te, tirx
+
+from romou.errors import InvalidConfigError
+from romou.schedules import FAMILIES
+from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
+from romou.schedules.splice import as_module, find_blocks, replace_stage
+from romou.schedules.workload import Conv2d, Dense
+from romou.space import Config, Space
+
+Workload = Conv2d | Dense
+
+
+class Template:
+    """The template that fits a fused function. `Template.of` returns None where none does."""
+
+    def __init__(self, func: tirx.PrimFunc, block: s_tir.SBlock):
+        self.func = func
+        self.block = block
+        self.family = str(block.annotations["romou.family"])
+        kind = Dense if self.family == "dense" else Conv2d
+        self.workload: Workload = kind.from_json(str(block.annotations["romou.workload"]))
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc) -> Template | None:
+        """The template for `func`: it holds exactly one block of a family, and the epilogue keeps that block's shape."""
+        marked = [b for b in find_blocks(func) if "romou.family" in b.annotations]
+        if len(marked) != 1:
+            return None
+        outputs = [int(d) for d in func.params[-1].shape]
+        if outputs != [int(d) for d in marked[0].writes[0].source.shape]:
+            return None
+        return cls(func, marked[0])
+
+    @property
+    def name(self) -> str:
+        """Readable name of the operator."""
+        return f"{self.family}_{self.workload.name}"
+
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this operator on a device with these limits."""
+        space = Space()
+        if isinstance(self.workload, Conv2d):
+            space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
+        # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
+        declare_knobs(space, self._contraction(flat=True), self._contraction(flat=False), limits)
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """The config that is tried first and used where nothing was tuned."""
+        return default_config(self.space(limits))
+
+    def _contraction(self, flat: bool) -> Contraction:
+        reads: list[tirx.Buffer] = []
+        for region in self.block.reads:
+            if not any(region.source.same_as(b) for b in reads):
+                reads.append(region.source)
+        tensors = [te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in reads]
+        return FAMILIES[self.family].contraction(self.workload, *tensors, flat)  # type: ignore[no-any-return]
+
+    def schedule(self, config: Config) -> tvm.IRModule:
+        """Scheduled TIR for a config: a module with the one function `main`.
+
+        Raises
+        ------
+        InvalidConfigError
+            If TVM's scheduler refuses the config.
+        """
+        contraction = self._contraction(flat=config.get("pixels", "flat") == "flat")
+        func = replace_stage(self.func, self.block, build_stages(contraction, config))
+        sch = s_tir.Schedule(as_module(func))
+        try:
+            output = _inline_epilogue(sch)
+            schedule_stages(sch, self._output_loops(sch, output, config), list(contraction.reduce), config)
+        except s_tir.ScheduleError as error:
+            raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
+        return sch.mod
+
+    def _output_loops(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> Sequence[s_tir.schedule.LoopRV]:
+        """The output nest as loops (o, h, w, lane)."""
+        if isinstance(self.workload, Dense):
+            m, n = sch.get_loops(output)
+            o, lane = sch.split(n, [None, 4])
+            sch.reorder(o, m, lane)
+            return o, sch.add_unit_loop(m), m, lane
+        oh, ow = self.workload.out_hw
+        if config["pixels"] == "flat":
+            sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
+            o, w, lane = sch.get_loops(output)
+            return o, sch.add_unit_loop(w), w, lane
+        sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, n * oh + y, x, lane))
+        o, h, w, lane = sch.get_loops(output)
+        return o, h, w, lane
+
+
+def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
+    """Inline everything between the contraction and the output; returns the output block."""
+    root = sch.get_sblock("root")
+    (output,) = sch.get_output_blocks(root)
+    stages = {"patch", "kernel", "part", "acc"}
+    for block in sch.get_child_blocks(root):
+        if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
+            sch.compute_inline(block)
+    return output

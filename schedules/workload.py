@@ -1,0 +1,151 @@
+"""What an operator is, apart from how it is computed: the numbers that a schedule template starts from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+LANES = 4
+Expr = tirx.Expr | int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv2d:
+    """A 2-D convolution. Channels, pixels and padding (top, left, bottom, right) in elements."""
+
+    batch: int
+    in_channels: int
+    in_hw: tuple[int, int]
+    out_channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+    dtype: str
+
+    @property
+    def out_hw(self) -> tuple[int, int]:
+        """Height and width of the output, in pixels."""
+        top, left, bottom, right = self.padding
+        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        padded = (self.in_hw[0] + top + bottom, self.in_hw[1] + left + right)
+        return tuple((p - r) // s + 1 for p, r, s in zip(padded, reach, self.stride, strict=True))  # type: ignore[return-value]
+
+    @property
+    def out_texels(self) -> int:
+        """Texels of output channels."""
+        return -(-self.out_channels // LANES)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the packed output, in elements."""
+        return (self.batch, self.out_texels, *self.out_hw, LANES)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of the unpadded operator."""
+        taps = self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
+        return 2 * self.batch * self.out_channels * self.out_hw[0] * self.out_hw[1] * taps
+
+    @property
+    def name(self) -> str:
+        """Readable name: family-independent, shapes as the ONNX graph has them."""
+        (ih, iw), (kh, kw), (sh, sw) = self.in_hw, self.kernel, self.stride
+        text = f"{self.batch}x{self.in_channels}x{ih}x{iw}_{self.out_channels}_{kh}x{kw}_s{sh}" + (f"x{sw}" if sh != sw else "")
+        if self.dilation != (1, 1):
+            text += f"_d{self.dilation[0]}"
+        return text + (f"_g{self.groups}" if self.groups > 1 else "")
+
+    def block_attrs(self, family: str) -> dict[str, str]:
+        """Annotations by which the operator is found again after fusion."""
+        return {"romou.family": family, "romou.workload": json.dumps(asdict(self))}
+
+    @classmethod
+    def from_json(cls, text: str) -> Conv2d:
+        """Inverse of what `block_attrs` writes."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()})
+
+    def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:
+        """How output pixels are laid over the (h, w) plane of a contraction.
+
+        flat: all pixels of the batch in one row, so that a tile wastes nothing at the end of a short row;
+        else: one row a row, so that neighbouring pixels of a tile share the input that their windows have in common.
+
+        Returns (extents, place, output): extents (o, h, w); place(h, w) -> (n, y, x); output(n, o, y, x, lane) -> (o, h, w, lane).
+        """
+        oh, ow = self.out_hw
+        if flat:
+            return (
+                (self.out_texels, 1, self.batch * oh * ow),
+                lambda _h, w: ((w // (oh * ow) if self.batch > 1 else 0), (w // ow % oh if self.batch > 1 else w // ow), w % ow),
+                lambda n, o, y, x, lane: (o, 0, (n * oh + y) * ow + x, lane),
+            )
+        return (
+            (self.out_texels, self.batch * oh, ow),
+            lambda h, w: (h // oh if self.batch > 1 else 0, h % oh if self.batch > 1 else h, w),
+            lambda n, o, y, x, lane: (o, n * oh + y, x, lane),
+        )
+
+
+def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callable[[Expr, Expr], tirx.Expr]) -> tirx.Expr:
+    """The input pixel under tap (kh, kw) of the window at (oy, ox); zero where it lies in the padding.
+
+    Only sides that have padding are compared, so an unpadded convolution has no branch at all.
+    """
+    (sh, sw), (dh, dw), (top, left, bottom, right) = w.stride, w.dilation, w.padding
+    y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
+    checks = []
+    if top:
+        checks.append(y >= 0)
+    if bottom:
+        checks.append(y < w.in_hw[0])
+    if left:
+        checks.append(x >= 0)
+    if right:
+        checks.append(x < w.in_hw[1])
+    value = load(y, x)
+    return te.if_then_else(te.all(*checks), value, tirx.const(0, w.dtype)) if checks else value
+
+
+def stored_as(dtype: str, total: te.Tensor) -> te.Tensor:
+    """Sums are single precision whatever the storage; this rounds them once, at the end."""
+    return total if dtype == "float32" else te.compute(total.shape, lambda *i: total[i].astype(dtype), name="store")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A matrix product with a constant right side: (m, k) x (k, n)."""
+
+    m: int
+    k: int
+    n: int
+    dtype: str
+
+    @property
+    def out_texels(self) -> int:
+        """Texels of output columns."""
+        return -(-self.n // LANES)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.m * self.k * self.n
+
+    @property
+    def name(self) -> str:
+        """Readable name."""
+        return f"{self.m}x{self.k}_{self.n}"
+
+    def block_attrs(self, family: str) -> dict[str, str]:
+        """Annotations by which the operator is found again after fusion."""
+        return {"romou.family": family, "romou.workload": json.dumps(asdict(self))}
+
+    @classmethod
+    def from_json(cls, text: str) -> Dense:
+        """Inverse of what `block_attrs` writes."""
+        return cls(**json.loads(text))
