@@ -1,0 +1,25 @@
+"""The environment is checked: wrong values fail, unknown ROMOU_ names are reported with the nearest one."""
+
+from __future__ import annotations
+
+import pytest
+
+from romou import settings
+from romou.errors import UsageError
+
+
+def test_values() -> None:
+    found = settings.from_environment({"ROMOU_DEBUG": "1", "ROMOU_OPENCL_DEVICE": "pocl", "OTHER": "x"})
+    assert found == settings.Settings(is_debug=True, opencl_device="pocl")
+    assert settings.from_environment({}) == settings.Settings()
+
+
+def test_wrong_value() -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.from_environment({"ROMOU_DEBUG": "maybe"})
+    assert str(caught.value) == "ROMOU_DEBUG='maybe': must be 1 or 0"
+
+
+def test_unknown_name() -> None:
+    (text,) = settings.from_environment({"ROMOU_OPENCL_DEVICES": "x"}).unknown
+    assert text == "ROMOU_OPENCL_DEVICES is set but Romou does not read it; did you mean ROMOU_OPENCL_DEVICE?"

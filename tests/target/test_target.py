@@ -1,0 +1,163 @@
+"""Target text, dicts and TVM targets: what is accepted, that it comes back the same, and every error's words."""
+
+from __future__ import annotations
+
+import pickle
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from romou.errors import UsageError
+from romou.hardware import known_devices
+from romou.target import LIMITS, Target
+
+PHONES = ("adreno630", "adreno640", "mali_g76")
+
+
+@st.composite
+def target_texts(draw: st.DrawFn) -> str:
+    options = [f"-device={draw(st.sampled_from(known_devices()))}"] if draw(st.booleans()) else []
+    limits = draw(st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 1 << 20)))
+    options += [f"-{name}={value}" for name, value in limits.items()]
+    if draw(st.booleans()):
+        options.append("-host=aarch64-linux-android")
+    return " ".join(["opencl", *draw(st.permutations(options))])
+
+
+@given(target_texts())
+def test_text_and_json_come_back_equal(text: str) -> None:
+    target = Target(text)
+    for other in (Target(str(target)), Target.from_json(target.to_json()), Target(target), Target(target.to_json()), pickle.loads(pickle.dumps(target))):
+        assert other == target
+        assert hash(other) == hash(target)
+        assert str(other) == str(target)
+        assert (other.kind, other.device_name, other.host, other.limits) == (target.kind, target.device_name, target.host, target.limits)
+
+
+@given(target_texts())
+def test_order_of_options_does_not_matter(text: str) -> None:
+    kind, *options = text.split()
+    assert Target(" ".join([kind, *reversed(options)])) == Target(text)
+
+
+@given(st.text(string.printable, max_size=40))
+def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
+    try:
+        target = Target(text)
+    except UsageError as error:
+        assert error.exit_code == 2
+    else:
+        assert Target(str(target)) == target
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(PHONES), st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 1 << 14)), st.sampled_from([None, "aarch64-linux-android"]))
+def test_tvm_target_comes_back(device: str, limits: dict[str, int], host: str | None) -> None:
+    target = Target({"kind": "opencl", "device": device, **limits}, host=host)
+    back = Target(target.tvm_target)
+    assert (back.device_name, back.host) == (device, host)
+    # A limit that equals what the device has anyway may be dropped; the TVM target stays the same.
+    assert back.tvm_target.export() == target.tvm_target.export()
+
+
+def test_tvm_target_has_the_limits_of_the_device() -> None:
+    exported = Target("opencl -device=adreno640").tvm_target.export()
+    assert exported["kind"] == "opencl"
+    assert exported["max_num_threads"] == exported["max_threads_per_block"] == 1024
+    assert exported["max_shared_memory_per_block"] == 32768
+    assert exported["thread_warp_size"] == 64
+    assert exported["host"]["kind"] == "llvm"
+
+
+def test_given_limits_win_over_the_device() -> None:
+    exported = Target("opencl -device=adreno640 -max_num_threads=128").tvm_target.export()
+    assert exported["max_num_threads"] == exported["max_threads_per_block"] == 128
+
+
+def test_host_triple_reaches_tvm() -> None:
+    target = Target("opencl -device=adreno640", host="aarch64-linux-android")
+    assert target.tvm_target.host.export()["mtriple"] == "aarch64-linux-android"
+    assert target != Target("opencl -device=adreno640")
+
+
+def test_plain_tvm_target_means_the_attached_device() -> None:
+    import tvm.target
+
+    assert Target(tvm.target.Target({"kind": "opencl"})) == Target("opencl")
+    assert Target({"kind": "opencl"}) == Target() == Target("opencl")
+    assert Target({"kind": "opencl", "device": "mali_g76", "host": {"kind": "llvm"}}) == Target("opencl -device=mali_g76")
+
+
+@pytest.mark.parametrize("text", ["opencl", "opencl -device=host"])
+def test_attached_device_is_asked_for_its_limits(text: str) -> None:
+    target = Target(text)
+    assert target.spec.max_work_group_size is not None
+    assert "asked from the driver of" in target.spec.source_of("max_work_group_size")
+    assert target.tvm_target.export()["max_num_threads"] == target.spec.max_work_group_size
+    assert Target(target.tvm_target) == target
+
+
+def test_host_is_named_host() -> None:
+    assert Target("opencl -device=host").spec.name == "host"
+    assert Target("opencl -device=host").device_name == "host"
+    assert Target("opencl").device_name is None
+
+
+KINDS_TEXT = "known kinds: opencl (cuda and vulkan are planned, not in this version)"
+DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("opengl", f"unknown target kind 'opengl'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
+        ("", f"unknown target kind ''; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
+        ("cuda", f"target kind 'cuda' is not supported in this version; {KINDS_TEXT}\nUse 'opencl'."),
+        ("vulkan -device=host", f"target kind 'vulkan' is not supported in this version; {KINDS_TEXT}\nUse 'opencl'."),
+        ("opencl -device=adreno64", f"unknown device 'adreno64'; {DEVICES_TEXT}\nDid you mean 'adreno640'?"),
+        ("opencl -device=Mali-G76x", f"unknown device 'Mali-G76x'; {DEVICES_TEXT}\nDid you mean 'mali_g76'?"),
+        ("opencl -device=zzz", f"unknown device 'zzz'; {DEVICES_TEXT}"),
+        ("opencl device", "target 'opencl device': cannot read 'device'\nOptions have the form -name=value, e.g. -device=host."),
+        ("opencl -device=", "target 'opencl -device=': cannot read '-device='\nOptions have the form -name=value, e.g. -device=host."),
+        ("opencl -device=host -device=adreno640", "target 'opencl -device=host -device=adreno640': -device is given twice ('host' and 'adreno640')"),
+        ("opencl -max_num_threads=0", "target option -max_num_threads=0: must be a whole number above zero"),
+        ("opencl -max_num_threads=many", "target option -max_num_threads=many: must be a whole number above zero"),
+        ("opencl 'x", "target \"opencl 'x\": No closing quotation"),
+        ({"device": "host"}, "target dict has no 'kind'; got ['device']\nFor example {'kind': 'opencl', 'device': 'host'}."),
+        ({"kind": "opencl", "host": {"kind": "c"}}, "the host target must be of kind 'llvm', got 'c'"),
+        ({"kind": "opencl", "host": "phone"}, "host 'phone' is not an LLVM triple\nFor example aarch64-linux-android; leave it out for this machine."),
+        (
+            {"kind": "opencl", "keys": ["texture", "opencl", "gpu"]},
+            "target keys ['texture'] choose schedules inside TVM, which Romou does not use\n"
+            "Leave 'keys' out and name the device: {'kind': 'opencl', 'device': 'adreno640'}.",
+        ),
+        (7, "a target is text, a dict or a tvm Target; got int"),
+    ],
+)
+def test_error_text(bad: object, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Target(bad)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        Target("opencl -max_num_thread=64")
+    assert str(caught.value) == f"unknown target option 'max_num_thread'; known: {', '.join(sorted(('device', 'host', *LIMITS)))}\nDid you mean 'max_num_threads'?"
+    assert caught.value.nearest == "max_num_threads"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "nonsense"])
+def test_broken_json_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="target"):
+        Target.from_json(text)
+
+
+def test_a_target_does_not_import_tvm() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, romou.target; romou.target.Target('opencl -device=adreno640').spec; print('tvm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
