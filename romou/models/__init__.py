@@ -54,7 +54,7 @@ def _weights(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     if len(shape) > 1:
         fan_in = int(np.prod(shape)) // shape[0]
-        return rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)
+        return np.asarray(rng.standard_normal(shape) * np.sqrt(2.0 / fan_in))
     if name.endswith(("var", "weight", "gamma")):
-        return 1.0 + 0.1 * np.abs(rng.standard_normal(shape))
-    return 0.02 * rng.standard_normal(shape)
+        return np.asarray(1.0 + 0.1 * np.abs(rng.standard_normal(shape)))
+    return np.asarray(0.02 * rng.standard_normal(shape))

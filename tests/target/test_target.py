@@ -145,7 +145,8 @@ def test_error_text(bad: object, message: str) -> None:
 def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         Target("opencl -max_num_thread=64")
-    assert str(caught.value) == f"unknown target option 'max_num_thread'; known: {', '.join(sorted(('device', 'host', *LIMITS)))}\nDid you mean 'max_num_threads'?"
+    known = ", ".join(sorted(("device", "host", *LIMITS)))
+    assert str(caught.value) == f"unknown target option 'max_num_thread'; known: {known}\nDid you mean 'max_num_threads'?"
     assert caught.value.nearest == "max_num_threads"
 
 

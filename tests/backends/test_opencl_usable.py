@@ -1,0 +1,115 @@
+"""Every attached OpenCL device is put to the proof; a machine without one is a failure here, not a skip."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from romou.backends import BACKENDS, backend
+from romou.backends.opencl import devices, probe, usable
+from romou.errors import DeviceError, UsageError
+
+FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_size", "local_mem_bytes", "constant_mem_bytes", "clock_mhz")
+
+
+def test_registry() -> None:
+    for kind in BACKENDS:
+        for function in ("list_devices", "check_device", "is_usable", "device_index"):
+            assert callable(getattr(backend(kind), function))
+    with pytest.raises(UsageError) as caught:
+        backend("opengl")
+    assert str(caught.value) == "unknown backend 'opengl'; known: opencl\nDid you mean 'opencl'?"
+
+
+def test_a_device_is_attached_and_described() -> None:
+    found = devices.list_devices()
+    assert found, "no OpenCL device; install pocl-opencl-icd"
+    for facts in found:
+        assert set(FACTS) <= set(facts)
+
+
+def test_every_device_computes_correctly() -> None:
+    for index in range(len(devices.list_devices())):
+        report = usable.check_device(index)
+        assert report.is_usable, report
+        assert report.problem is None
+        assert report.device == devices.list_devices()[index]["name"]
+    assert usable.is_usable(0)
+
+
+def test_the_cpu_has_images() -> None:
+    report = usable.check_device(devices.device_index("host"))
+    assert report.has_images, report.notes
+
+
+def test_unknown_index() -> None:
+    count = len(devices.list_devices())
+    with pytest.raises(DeviceError, match=f"there is no OpenCL device {count}; the runtime sees 0: "):
+        usable.check_device(count)
+    assert not usable.is_usable(count)
+    assert str(devices.no_device_error(0, [])).startswith("no OpenCL device: ")
+
+
+def test_a_wrong_result_is_a_problem() -> None:
+    with pytest.raises(ArithmeticError, match=r"2 \* x: 1 of 3 values wrong, the first at 1: 5\.0, not 4\.0"):
+        probe._expect(np.array([2.0, 5.0, 6.0]), np.array([2.0, 4.0, 6.0]), "2 * x")
+
+
+@pytest.mark.parametrize(
+    ("answers", "crash", "problem"),
+    [
+        ({"buffers": "ArithmeticError: wrong"}, None, "ArithmeticError: wrong"),
+        ({}, "the driver crashed on a tiny kernel (signal 11): no message", "the driver crashed on a tiny kernel (signal 11): no message"),
+    ],
+)
+def test_a_broken_device_is_reported_with_how_to_mend_it(monkeypatch: pytest.MonkeyPatch, answers: Any, crash: Any, problem: str) -> None:
+    monkeypatch.setattr(usable, "_probe", lambda index, timeout_s: (answers, crash))
+    report = usable.check_device(0)
+    assert (report.is_usable, report.has_images, report.has_fp16, report.problem) == (False, False, False, problem)
+    assert report.mend is not None
+    assert "ROMOU_OPENCL_DEVICE" in report.mend
+
+
+def test_a_missing_aspect_is_only_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usable, "_probe", lambda index, timeout_s: ({"buffers": None, "images": "no images\nlong log", "fp16": None}, None))
+    report = usable.check_device(0)
+    assert (report.is_usable, report.has_images, report.has_fp16, report.notes) == (True, False, True, ("images: no images",))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the driver crashed on a tiny kernel (signal 11)"),
+        ("raise SystemExit('no way')", "the probe failed (exit code 1): no way"),
+        ("import time; time.sleep(60)", "a tiny kernel did not finish within 0.5 s"),
+    ],
+)
+def test_crash_and_hang_do_not_end_the_caller(monkeypatch: pytest.MonkeyPatch, code: str, expected: str) -> None:
+    real_run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: real_run([sys.executable, "-c", code], **options))
+    answers, problem = usable._probe(0, 0.5)
+    assert answers == {}
+    assert problem is not None
+    assert problem.startswith(expected)
+
+
+def test_host_without_a_cpu_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "list_devices", lambda: [{"name": "Big GPU", "type": "gpu"}])
+    assert devices.device_index(None) == devices.device_index("adreno640") == 0
+    with pytest.raises(DeviceError, match="-device=host means the CPU through OpenCL, but the runtime sees only Big GPU"):
+        devices.device_index("host")
+    assert devices.host_spec().source_of("local_mem_bytes").startswith("minimum that OpenCL 1.2 asks")
+
+
+def test_no_platform_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    code = "from romou.target import Target; Target('opencl').spec"
+    env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "DeviceError: no OpenCL device: no ICD loader was found, or no platform offers a device" in done.stderr

@@ -1,0 +1,205 @@
+"""The command line as a person and as a program meets it: exit codes, one-line errors, JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from romou.cli import COMMANDS, main
+from romou.errors import DeviceError, UsageError
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-m", "romou.cli", *arguments], env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def no_platform(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the ICD loader finds no platform."""
+    return {"OCL_ICD_VENDORS": str(tmp_path_factory.mktemp("vendors"))}
+
+
+def test_help_lists_the_commands_without_loading_tvm() -> None:
+    code = "import sys\nfrom romou.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: print(e.code, 'tvm' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "0 False"
+    for name in COMMANDS:
+        assert name in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_json(name: str) -> None:
+    result = invoke(name, "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tun"], "Did you mean 'tune'?"),
+        (["tune"], "Missing argument 'MODEL'"),
+        (["tune", "--trial", "3", "x.onnx"], "Did you mean"),
+        (["tune", "none.onnx"], "romou: model file 'none.onnx' does not exist\nBundled networks: bundled:alexnet, "),
+        (["tune", "resnet18"], "romou: model file 'resnet18' does not exist\nbundled:resnet18 is a bundled network."),
+        (["tune", "bundled:resnet19"], "romou: unknown bundled model 'resnet19'"),
+        (["tune", "x.onnx", "--target", "cuda"], "romou: target kind 'cuda' is not supported in this version"),
+        (["tune", "x.onnx", "--shape", "a"], "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224"),
+        (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
+        (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),
+        (["tune", "x.onnx", "--trials", "-1"], "Invalid value for '--trials'"),
+        (["run", "none.romou"], "romou: module 'none.romou' does not exist\n`romou tune MODEL` makes one."),
+    ],
+)
+def test_wrong_use_is_exit_code_2_and_one_message(arguments: list[str], message: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.output
+
+
+def test_json_error_is_a_document_on_stdout() -> None:
+    result = invoke("tune", "none.onnx", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["type"] == "UsageError"
+    assert "none.onnx" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "run", "none.romou"], ["run", "--debug", "none.romou"]])
+def test_debug_shows_the_traceback(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "Traceback (most recent call last)" in result.stderr
+
+
+def test_debug_by_environment() -> None:
+    assert "Traceback" in run_process("run", "none.romou", ROMOU_DEBUG="1").stderr
+    assert "Traceback" not in run_process("run", "none.romou", ROMOU_DEBUG="0").stderr
+
+
+def test_devices_lists_attached_and_known() -> None:
+    result = invoke("devices", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert {"backend", "index", "name", "platform", "type", "driver"} <= set(data["attached"][0])
+    assert [entry["name"] for entry in data["known"]] == ["adreno630", "adreno640", "host", "mali_g76"]
+    assert "adreno640" in invoke("devices").stdout
+
+
+def test_doctor_finds_this_machine_well() -> None:
+    result = run_process("doctor", "--json")
+    data = json.loads(result.stdout)
+    assert result.returncode == 0, data
+    assert data["has_usable_device"] is True
+    assert data["exit_code"] == 0
+    names = [finding["name"] for finding in data["findings"]]
+    assert {"python", "packages", "compiler", "vendors", "opencl:0"} <= set(names)
+    assert data["devices"][0]["is_usable"] is True
+
+
+def test_doctor_in_words() -> None:
+    result = invoke("doctor")
+    assert result.exit_code == 0, result.output
+    assert "a tiny kernel ran and its result is right" in " ".join(result.stdout.split())
+    assert "All is well." in result.stdout
+
+
+def test_without_a_platform_the_exit_code_is_3_and_doctor_says_what_to_install(no_platform: dict[str, str]) -> None:
+    result = run_process("doctor", **no_platform)
+    assert result.returncode == 3, result.stdout + result.stderr
+    words = " ".join(result.stdout.split())
+    assert "no platform offers a device" in words
+    assert "apt-get install pocl-opencl-icd" in words
+    data = json.loads(run_process("doctor", "--json", **no_platform).stdout)
+    assert (data["has_usable_device"], data["exit_code"], data["devices"]) == (False, 3, [])
+    assert any("pocl-opencl-icd" in (finding["mend"] or "") for finding in data["findings"])
+
+
+def test_devices_without_a_platform(no_platform: dict[str, str]) -> None:
+    result = run_process("devices", "--json", **no_platform)
+    assert result.returncode == 3
+    assert json.loads(result.stdout)["attached"] == []
+    assert "romou doctor" in result.stderr
+
+
+def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctypes.util
+    import shutil
+
+    from romou.cli import doctor
+    from romou.errors import CompatError
+    from romou.tvm_patches import compat
+
+    def mismatch() -> None:
+        raise CompatError("apache-tvm 0.1 is installed", hint="pip install apache-tvm==0.27.0.post1")
+
+    monkeypatch.setattr(compat, "check", mismatch)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setenv("ROMOU_DEBGU", "1")
+    result = invoke("doctor", "--json")
+    assert result.exit_code == 1
+    findings = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
+    assert findings["packages"]["mend"] == "pip install apache-tvm==0.27.0.post1"
+    assert findings["compiler"]["mend"] == "apt-get install g++ (Debian, Ubuntu)."
+    assert "did you mean ROMOU_DEBUG" in findings["environment"]["detail"]
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    assert "apt-get install ocl-icd-libopencl1" in (doctor._nothing_attached("opencl").mend or "")
+
+
+def test_an_unexpected_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from romou.backends import opencl
+
+    def bug() -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(opencl, "list_devices", bug)
+    result = invoke("devices")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_device_error_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    from romou.backends import opencl
+
+    def broken() -> Any:
+        raise DeviceError("gone", hint="plug it in")
+
+    monkeypatch.setattr(opencl, "list_devices", broken)
+    result = invoke("devices")
+    assert result.exit_code == 3
+    assert result.stderr == "romou: gone\nplug it in\n"
+
+
+def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
+    from romou.cli.run import random_inputs, read_inputs
+
+    signature = {"x": ((1, 3), "float32"), "ids": ((2,), "int64")}
+    np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))
+    (tmp_path / "bad.npy").write_bytes(b"nothing")
+    assert read_inputs((f"x={tmp_path}/x.npy",), signature)["x"].sum() == 3
+    with pytest.raises(UsageError, match=r"holds float32 \(1, 3\); the model takes int64 \(2,\)"):
+        read_inputs((f"ids={tmp_path}/x.npy",), signature)
+    with pytest.raises(UsageError, match="unknown input 'id'; known: ids, x\nDid you mean 'ids'?"):
+        read_inputs((f"id={tmp_path}/x.npy",), signature)
+    with pytest.raises(UsageError, match="cannot read"):
+        read_inputs((f"x={tmp_path}/bad.npy",), signature)
+    with pytest.raises(UsageError, match="expected NAME=FILE.npy"):
+        read_inputs(("x",), signature)
+    values = random_inputs(signature, seed=0)
+    assert {name: (value.shape, str(value.dtype)) for name, value in values.items()} == signature
+    assert set(np.unique(values["ids"])) <= {0, 1}
+    np.testing.assert_array_equal(values["x"], random_inputs(signature, seed=0)["x"])

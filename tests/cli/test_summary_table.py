@@ -1,0 +1,54 @@
+"""The table of a tuned model: sums count calls, a dash stands for what was not measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+from rich.console import Console
+
+from romou.report.table import layer_table, print_summary
+
+
+@dataclasses.dataclass
+class FakeRow:
+    name: str
+    calls: int
+    default_ms: float | None
+    tuned_ms: float | None
+    gflops: float | None = 12.5
+    speedup: float | None = None
+    trials: int = 3
+
+
+@dataclasses.dataclass
+class FakeSummary:
+    rows: list[FakeRow]
+    default_ms: float | None
+    tuned_ms: float | None
+    relative_l2_error: float | None
+
+
+def text_of(summary: FakeSummary) -> str:
+    out = io.StringIO()
+    print_summary(summary, Console(file=out, width=120))
+    return out.getvalue()
+
+
+def test_sums_and_order() -> None:
+    text = text_of(FakeSummary([FakeRow("small", 1, 1.0, 0.5, speedup=2.0), FakeRow("[big]", 3, 2.0, 1.0, speedup=2.0)], 8.0, 4.0, 1.5e-6))
+    lines = text.splitlines()
+    assert text.index("[big]") < text.index("small")
+    footer = next(line for line in lines if "all calls" in line)
+    assert [cell.strip() for cell in footer.split("│")[1:-1]] == ["all calls", "4", "7.000", "3.500", "2.00x", "", "6"]
+    assert "Whole model: 8.000 ms with default schedules, 4.000 ms tuned: 2.00x." in text
+    assert "Against onnxruntime: relative L2 error 1.50e-06." in text
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    table = layer_table([FakeRow("a", 1, 1.0, None, gflops=None), FakeRow("b", 1, 1.0, 1.0)])
+    assert table.columns[2].footer == "2.000"
+    assert table.columns[3].footer == "-"
+    text = text_of(FakeSummary([], None, None, None))
+    assert "Against onnxruntime: not checked." in text
+    assert "Whole model" not in text
