@@ -204,12 +204,15 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV],
     if config["local"]:
         outer, inner = sch.split(reduction[0], [None, config["local"]])
         sch.reorder(outer, inner, *reduction[1:], *spatial)
+        texels = sch.cache_read(acc, [r.source.name for r in sch.get(acc).reads].index("patch"), "local")
+        _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner)
         for name in ("patch", "kernel"):
             _stage_in_local_memory(sch, sch.get_sblock(name), outer, config)
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)
-        _load_texels(sch, reduction)
+        if _has_patch(sch):
+            _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
         first = reduction[0]
     _unroll_tile(sch, spatial, reduction, config)
     init = sch.decompose_reduction(acc, first)
@@ -247,26 +250,30 @@ def _finish_tile(sch: s_tir.Schedule, tile: Sequence, config: Config) -> None:
         sch.vectorize(inner)
 
 
-def _load_texels(sch: s_tir.Schedule, reduction: Sequence) -> None:
+def _has_patch(sch: s_tir.Schedule) -> bool:
+    return any(sch.get(b).name_hint == "patch" for b in sch.get_child_blocks(sch.get_sblock("root")))
+
+
+def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> None:
     """Load the register tile's input texels whole, before their lanes are used one by one."""
-    if any(sch.get(b).name_hint == "patch" for b in sch.get_child_blocks(sch.get_sblock("root"))):
-        patch = sch.get_sblock("patch")
-        sch.compute_at(patch, reduction[-2], preserve_unit_loops=True)
-        sch.set_scope(patch, 0, "local")
-        *tile, lane = sch.get_loops(patch)[_depth_of(sch, patch, reduction[-2]) :]
-        for loop in tile:
-            sch.unroll(loop)
-        sch.vectorize(lane)
+    sch.set_scope(texels, 0, "local")
+    sch.compute_at(texels, at, preserve_unit_loops=True)
+    *tile, lane = sch.get_loops(texels)[_depth_of(sch, texels, at) :]
+    for loop in tile:
+        sch.unroll(loop)
+    sch.vectorize(lane)
 
 
 def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config) -> None:
     """All work-items of the group load the block's share together, neighbours next to each other."""
-    sch.compute_at(block, at, preserve_unit_loops=True)
+    # The scope comes first: only then does compute_at see that all work-items of the group need the data.
     sch.set_scope(block, 0, "shared")
-    fused = sch.fuse(*sch.get_loops(block)[_depth_of(sch, block, at) :])
-    _, thread_o, thread_w = sch.split(fused, [None, config["wg_o"], config["wg_w"]])
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    *texels, lane = sch.get_loops(block)[_depth_of(sch, block, at) :]
+    _, thread_o, thread_w = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
+    sch.vectorize(lane)
 
 
 def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> int:
@@ -276,24 +283,6 @@ def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.sch
 
 def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, tile_h, tile_w, lane, config: Config) -> None:  # type: ignore[no-untyped-def]
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
-    part = sch.get_sblock("part")
-    sch.compute_at(part, group, preserve_unit_loops=True)
-    sch.set_scope(part, 0, "shared")
-    outside = _depth_of(sch, part, group)
-    k, o, h, w, lanes, *reduction = sch.get_loops(part)[outside:]
-    thread_o, inner_o = sch.split(o, [None, config["tile_o"]])
-    thread_w, inner_w = sch.split(w, [None, config["tile_w"]])
-    sch.reorder(k, thread_o, thread_w, *reduction, inner_o, h, inner_w, lanes)
-    _load_texels(sch, reduction)
-    registers = sch.cache_write(part, 0, "local")
-    sch.reverse_compute_at(registers, thread_w, preserve_unit_loops=True)
-    for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):
-        sch.bind(loop, axis)
-    _unroll_tile(sch, [inner_o, h, inner_w, lanes], reduction, config)
-    init = sch.decompose_reduction(part, reduction[0])
-    _finish_tile(sch, sch.get_loops(init)[-4:], config)
-    _finish_tile(sch, sch.get_loops(registers)[-4:], config)
-
     tile = sch.fuse(tile_o, tile_h, tile_w)
     outer, thread_k = sch.split(tile, [None, config["split_k"]])
     sch.bind(thread_k, "threadIdx.z")
@@ -309,3 +298,21 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, t
     _finish_tile(sch, sch.get_loops(init)[-1:], config)
     sch.unroll(outer)
     _finish_tile(sch, [lane], config)
+
+    part = sch.get_sblock("part")
+    sch.set_scope(part, 0, "shared")
+    sch.compute_at(part, group, preserve_unit_loops=True)
+    outside = _depth_of(sch, part, group)
+    k, o, h, w, lanes, *reduction = sch.get_loops(part)[outside:]
+    thread_o, inner_o = sch.split(o, [None, config["tile_o"]])
+    thread_w, inner_w = sch.split(w, [None, config["tile_w"]])
+    sch.reorder(k, thread_o, thread_w, *reduction, inner_o, h, inner_w, lanes)
+    _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
+    registers = sch.cache_write(part, 0, "local")
+    sch.reverse_compute_at(registers, thread_w, preserve_unit_loops=True)
+    for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):
+        sch.bind(loop, axis)
+    _unroll_tile(sch, [inner_o, h, inner_w, lanes], reduction, config)
+    init = sch.decompose_reduction(part, reduction[0])
+    _finish_tile(sch, sch.get_loops(init)[-4:], config)
+    _finish_tile(sch, sch.get_loops(registers)[-4:], config)

@@ -12,7 +12,7 @@ say() { printf '==> %s\n' "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 has_loader() { ldconfig -p 2>/dev/null | grep -q 'libOpenCL\.so\.1' || /sbin/ldconfig -p 2>/dev/null | grep -q 'libOpenCL\.so\.1'; }
-has_platform() { compgen -G "$OCL_ICD_VENDORS/*.icd" > /dev/null; }
+has_platform() { [ -f "$OCL_ICD_VENDORS" ] || compgen -G "$OCL_ICD_VENDORS/*.icd" > /dev/null; }
 
 find_python() {
   local candidate

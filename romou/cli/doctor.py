@@ -59,7 +59,8 @@ def _compiler() -> Finding:
 def _vendors() -> Finding:
     folder = Path(os.environ.get("OCL_ICD_VENDORS") or _DEFAULT_VENDORS)
     origin = "OCL_ICD_VENDORS" if os.environ.get("OCL_ICD_VENDORS") else "the usual place"
-    entries = sorted(p.name for p in folder.glob("*.icd")) if folder.is_dir() else []
+    # ocl-icd also takes the path of one .icd file or of a platform's library here.
+    entries = [folder.name] if folder.is_file() else sorted(p.name for p in folder.glob("*.icd"))
     if entries:
         return Finding(name="vendors", is_ok=True, detail=f"{folder} ({origin}): {', '.join(entries)}")
     # Some loaders (Android, macOS) need no such folder, so this alone is no failure.

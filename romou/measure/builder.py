@@ -1,0 +1,87 @@
+"""Builds candidates in worker processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
+from romou.measure.options import MeasureOptions
+from romou.measure.types import BuildResult, Candidate, TargetLike, Toolchain
+
+_MOST_WORKERS = 8
+
+
+class LocalBuilder:
+    """`Builder` with `build_workers` processes that live as long as the builder.
+
+    A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as "build_error" of its candidate alone.
+
+    Parameters
+    ----------
+    folder
+        Where the libraries of candidates go; a temporary folder, removed by `close`, where None.
+    """
+
+    def __init__(self, target: TargetLike, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None) -> None:
+        self._target_json = target.to_json()
+        self._options = options or MeasureOptions()
+        self._toolchain = toolchain or Toolchain()
+        workers = self._options.build_workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+        # One thread per build and TVM's own pool at one thread: the workers are the parallelism.
+        environment = {"TVM_NUM_THREADS": "1"}
+        self._children = [ChildProcess("build", environment=environment) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for child in self._children:
+            self._idle.put(child)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="romou-build")
+        self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="romou-build-")
+        self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
+        """See `Builder.build`. Exceptions of a bug in a worker come out here."""
+        futures = [self._threads.submit(self._build_one, candidate, stop_at) for candidate in batch]
+        try:
+            results = [future.result() for future in futures]
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        return [result for result in results if result is not None]
+
+    def _build_one(self, candidate: Candidate, stop_at: float | None) -> BuildResult | None:
+        limit_s = min(self._options.build_timeout_s, seconds_left(stop_at))
+        if limit_s <= 0:
+            return None
+        library = self._folder / f"{candidate.task.key}-{candidate.trial}-{os.getpid()}.so"
+        child = self._idle.get()
+        start = time.monotonic()
+        try:
+            arguments = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json, str(library))
+            outcome, seconds, error = child.call("romou.measure.build_job:build", *arguments, timeout_s=limit_s)
+        except ChildTimeoutError:
+            if limit_s < self._options.build_timeout_s:
+                return None
+            outcome, seconds, error = "build_error", time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s"
+        except ChildCrashError as crash:
+            outcome, seconds, error = "build_error", time.monotonic() - start, str(crash)
+        finally:
+            self._idle.put(child)
+        if outcome != "ok":
+            library.unlink(missing_ok=True)
+        return BuildResult(candidate=candidate, outcome=outcome, library=str(library) if outcome == "ok" else None, seconds=seconds, error=error)
+
+    def close(self) -> None:
+        """End all workers, also in the middle of a build, and remove the temporary folder."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for child in self._children:
+            child.kill()
+        self._threads.shutdown(wait=True)
+        if self._temporary is not None:
+            self._temporary.cleanup()

@@ -1,0 +1,82 @@
+"""Which device, driver and platform a timing belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from romou.errors import DeviceError, UsageError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceFingerprint:
+    """A device as its driver names itself; timings are comparable only between equal fingerprints.
+
+    `is_host_cpu`: kernels run on the cores that also build the candidates (PoCL, plain LLVM).
+    """
+
+    kind: str
+    name: str
+    driver: str
+    platform: str
+    is_host_cpu: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready data."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> DeviceFingerprint:
+        """Inverse of `to_dict`; TypeError for missing or unknown fields."""
+        return DeviceFingerprint(**data)
+
+
+def split_device(device: str) -> tuple[str, int]:
+    """"opencl:1" -> ("opencl", 1); "opencl" -> ("opencl", 0)."""
+    kind, _, index = device.partition(":")
+    if not kind or not (index or "0").isdecimal():
+        raise UsageError(f"device {device!r}: expected KIND:INDEX, for example opencl:0")
+    return kind, int(index or 0)
+
+
+def device_fingerprint(device: str) -> DeviceFingerprint:
+    """Ask the driver of `device` ("opencl:0"). Runs in a worker process: a broken driver may take that down.
+
+    Raises
+    ------
+    DeviceError
+        The device does not exist.
+    """
+    import tvm
+
+    kind, index = split_device(device)
+    if kind in ("cpu", "llvm"):
+        return DeviceFingerprint(kind="cpu", name=_cpu_name(), driver=f"tvm {tvm.__version__}", platform=platform.machine(), is_host_cpu=True)
+    if kind == "opencl":
+        from romou.backends.opencl.devices import list_devices, no_device_error
+
+        found = list_devices()
+        if index >= len(found):
+            raise no_device_error(index, found)
+        facts = found[index]
+        return DeviceFingerprint(
+            kind=kind,
+            name=str(facts["name"]),
+            driver=str(facts["driver"]),
+            platform=str(facts["platform"]),
+            is_host_cpu=facts["type"] == "cpu",
+        )
+    handle = tvm.device(kind, index)
+    if not handle.exist:
+        raise DeviceError(f"there is no device {kind}:{index}", device=device, hint="`romou devices` lists what is there.")
+    return DeviceFingerprint(kind=kind, name=str(handle.device_name), driver=str(handle.driver_version), platform=str(handle.compute_version))
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

@@ -1,0 +1,161 @@
+"""What the device process does: the reference of a task once, then each candidate: load, run, compare, time.
+
+The device, and the tensors of the tasks seen last, stay alive between calls. Everything that calls into the driver or a built kernel
+stands inside `_kernel_call`: an exception there, of whatever type, is the kernel's failure; everywhere else it is a bug.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from romou.errors import DeviceError
+from romou.measure import verify
+from romou.measure.fingerprint import split_device
+from romou.measure.types import Toolchain, resolve, shorten
+
+_KEPT_TASKS = 4
+_references: dict[str, tuple[list[np.ndarray], np.ndarray]] = {}
+
+
+class _KernelError(Exception):
+    """A built kernel or the driver failed; the text is for the record."""
+
+
+@contextlib.contextmanager
+def _kernel_call(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _KernelError(shorten(f"{what}: {type(error).__name__}: {error}")) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One candidate for `run`, in a form that crosses the process border."""
+
+    library: str
+    reference: str
+    device: str
+    repeat: int
+    min_repeat_ms: float
+    skip_above_s: float
+    timing_limit_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunReply:
+    """See `MeasureResult` for the fields."""
+
+    outcome: str
+    times_s: tuple[float, ...] = ()
+    error: str | None = None
+    relative_l2_error: float | None = None
+    max_error: float | None = None
+
+
+def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:
+    """Compute inputs and reference output of a task on the CPU, unless they are there; returns the file that holds them.
+
+    Raises
+    ------
+    BuildError
+        The reference is not finite.
+    """
+    import tvm
+
+    task = resolve(toolchain.load_task)(task_json)
+    path = verify.reference_path(Path(folder), task, seed)
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        verify.load_reference(path)
+        return str(path)
+    function = resolve(toolchain.build_reference)(task)["main"]
+    inputs, output = [], np.empty(0)
+    for is_positive in (False, True):
+        inputs = verify.make_inputs(task, seed, is_positive=is_positive)
+        tensors = [tvm.runtime.tensor(array) for array in (*inputs, verify.poison(*verify.output_spec(task)))]
+        function(*tensors)
+        output = tensors[-1].numpy()
+        if output.dtype.kind != "f" or np.isfinite(output).all():
+            break
+    verify.finite_or_raise(task, output)
+    verify.save_reference(path, inputs, output)
+    return str(path)
+
+
+def run(spec: RunSpec) -> RunReply:
+    """Load, run, compare and time one candidate. A candidate that is not right is not timed.
+
+    Raises
+    ------
+    DeviceError
+        The device is gone.
+    """
+    inputs, reference = _reference(spec.reference)
+    device = _device(spec.device)
+    try:
+        return _run(spec, device, inputs, reference)
+    except _KernelError as error:
+        return RunReply(outcome="run_error", error=str(error))
+
+
+def _run(spec: RunSpec, device: Any, inputs: list[np.ndarray], reference: np.ndarray) -> RunReply:
+    import tvm
+
+    with _kernel_call("loading the candidate"):
+        module = tvm.runtime.load_module(spec.library)
+        function = module["main"]
+    with _kernel_call("copying the inputs"):
+        # New tensors for every candidate: one that writes past its output must not spoil the inputs of the next.
+        tensors = [tvm.runtime.tensor(array, device) for array in (*inputs, verify.poison(reference.shape, str(reference.dtype)))]
+    with _kernel_call("running the kernel"):
+        function(*tensors)
+        device.sync()
+        output = tensors[-1].numpy()
+    checked = verify.compare(output, reference)
+    errors = {"relative_l2_error": checked.relative_l2_error, "max_error": checked.max_error}
+    if checked.problem is not None:
+        return RunReply(outcome="wrong_result", error=checked.problem, **errors)
+    times = _time(spec, module, device, tensors)
+    with _kernel_call("reading the output after timing"):
+        output = tensors[-1].numpy()
+    again = verify.compare(output, reference)
+    if again.problem is not None:
+        # Right once and wrong later: a race between work-items, or an output that is added to instead of written.
+        return RunReply(outcome="wrong_result", error=f"right in the first run, wrong after repeated runs: {again.problem}", **errors)
+    return RunReply(outcome="ok", times_s=times, **errors)
+
+
+def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:
+    """Seconds of one launch, one mean for each repeat; a single one where the first is already too slow."""
+    with _kernel_call("timing the kernel"):
+        first_s = float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0])
+        if first_s > spec.skip_above_s or first_s * spec.repeat > spec.timing_limit_s:
+            return (first_s,)
+        longest_s = spec.timing_limit_s / spec.repeat
+        number = math.ceil(min(spec.min_repeat_ms / 1e3, longest_s) / max(first_s, 1e-7))
+        found = module.time_evaluator("main", device, number=max(1, number), repeat=spec.repeat)(*tensors)
+    return tuple(float(seconds) for seconds in found.results)
+
+
+def _device(device: str) -> Any:
+    import tvm
+
+    handle = tvm.device(*split_device(device))
+    if not handle.exist:
+        raise DeviceError(f"there is no device {device}", device=device, hint="`romou doctor` says what is missing.")
+    return handle
+
+
+def _reference(path: str) -> tuple[list[np.ndarray], np.ndarray]:
+    if path not in _references:
+        while len(_references) >= _KEPT_TASKS:
+            del _references[next(iter(_references))]
+        _references[path] = verify.load_reference(Path(path))
+    return _references[path]

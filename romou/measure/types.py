@@ -1,0 +1,144 @@
+"""What goes into a measurement and what comes out of it; no TVM in this file.
+
+The one way through: Candidate -> BuildResult -> MeasureResult. An outcome is data; anything that is not one of `OUTCOMES` is an exception.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from romou.errors import UsageError
+from romou.space import Config
+
+if TYPE_CHECKING:
+    from romou.measure.fingerprint import DeviceFingerprint
+
+# ok            ran, right, timed
+# invalid       the schedule template refuses the config
+# build_error   TVM or the host compiler could not build it, in time or at all, or took the process down
+# run_error     the driver or the kernel failed while loading or running
+# timeout       loading, running and checking took longer than run_timeout_s
+# wrong_result  ran, but differs from the reference
+OUTCOMES = ("ok", "invalid", "build_error", "run_error", "timeout", "wrong_result")
+
+_ERROR_CHARS = 1200
+
+
+class TaskLike(Protocol):
+    """What measuring needs of a task; `romou.task.Task` is one. The last parameter of `func` is the output."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def func(self) -> Any: ...
+    @property
+    def flops(self) -> int: ...
+    def to_json(self) -> str: ...
+
+
+class TargetLike(Protocol):
+    """What measuring needs of a target; `romou.Target` is one."""
+
+    @property
+    def kind(self) -> str: ...
+    def to_json(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """The functions that a worker process calls, each as "module:name" because a worker has to find them by itself."""
+
+    load_task: str = "romou.task:Task.from_json"
+    load_target: str = "romou.target:Target.from_json"
+    build: str = "romou.build:build_task"
+    build_reference: str = "romou.build:build_reference"
+
+
+def resolve(name: str) -> Any:
+    """The object that "package.module:Class.attribute" names."""
+    module, colon, path = name.partition(":")
+    if not colon:
+        raise UsageError(f"{name!r} does not name a function; write it as 'module:name'")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One config of one task, with its place in the search."""
+
+    task: TaskLike
+    config: Config
+    trial: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """A candidate after building: `outcome` is "ok" and `library` its file, or "invalid" or "build_error" with `error`."""
+
+    candidate: Candidate
+    outcome: str
+    library: str | None
+    seconds: float
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasureResult:
+    """A candidate after running.
+
+    `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is "ok".
+    `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an element; both None where
+    the output was not compared or not finite. `seed` gives the inputs again.
+    """
+
+    candidate: Candidate
+    outcome: str
+    times_s: tuple[float, ...] = ()
+    error: str | None = None
+    relative_l2_error: float | None = None
+    max_error: float | None = None
+    seed: int = 0
+
+
+class Builder(Protocol):
+    """Builds candidates. One per session; `build` may be called from another thread than the runner's."""
+
+    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
+        """The results in the order of `batch`; those not finished at `stop_at` (`time.monotonic`) are left out."""
+
+    def close(self) -> None:
+        """End all worker processes."""
+
+
+class Runner(Protocol):
+    """Runs built candidates on one device. A remote or a replaying runner implements the same three methods."""
+
+    def fingerprint(self) -> DeviceFingerprint:
+        """The device that the results belong to."""
+
+    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+        """A result for each built candidate, in order, as soon as it is there.
+
+        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate that is cut off by
+        it has no result.
+        """
+
+    def close(self) -> None:
+        """Let go of the device."""
+
+
+def shorten(text: str, limit: int = _ERROR_CHARS) -> str:
+    """`text` cut to `limit` characters in its middle: the first lines name the error, the last ones the place."""
+    text = text.strip()
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -1,0 +1,59 @@
+"""Put schedules back into the fused model and compile the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight
+
+import romou.passes.pipeline as pipeline
+from romou.space import Config
+from romou.task import Task
+
+if TYPE_CHECKING:
+    from romou.target import Target
+
+
+def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config], target: Target) -> relax.VMExecutable:
+    """Compile a fused module.
+
+    Parameters
+    ----------
+    fused
+        What `layout.fuse_operators` returned.
+    tasks
+        Name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
+    configs
+        Task key -> config; a task without one gets its default config.
+    """
+    scheduled = tvm.IRModule(dict(fused.functions_items()))
+    for var, func in fused.functions_items():
+        task = tasks.get(var.name_hint)
+        if task is None:
+            continue
+        config = configs.get(task.key) or task.default_config(target)
+        body = task.schedule(config, target)["main"]
+        name = func.attrs["global_symbol"] if "global_symbol" in func.attrs else None
+        body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
+        scheduled[var] = body.with_attr("tirx.is_scheduled", True)
+    rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]
+    passes = [
+        dlight.ApplyDefaultSchedule(*rules),
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+    with target.tvm_target:
+        lowered = tvm.transform.Sequential(passes)(scheduled)
+    return tvm.compile(lowered, target=target.tvm_target, relax_pipeline=None, tir_pipeline=pipeline.NAME)

@@ -1,0 +1,62 @@
+"""What tuning brought, as numbers: one row a task, and the whole model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerRow:
+    """One task. Times are medians of one call in milliseconds, None where nothing was measured."""
+
+    name: str
+    calls: int
+    trials: int
+    flops: int
+    default_ms: float | None
+    tuned_ms: float | None
+    config: dict[str, Any]
+
+    @property
+    def gflops(self) -> float | None:
+        """Billions of operations a second of the tuned kernel."""
+        return self.flops / self.tuned_ms / 1e6 if self.tuned_ms else None
+
+    @property
+    def speedup(self) -> float | None:
+        """default_ms / tuned_ms."""
+        return self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A tuned model.
+
+    default_ms, tuned_ms: the whole model with default and with tuned schedules, median in milliseconds, one session.
+    relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not checked.
+    outcomes: how the trials of this run and its resumed ones ended, by name.
+    """
+
+    target: str
+    device: str
+    rows: tuple[LayerRow, ...]
+    default_ms: float | None
+    tuned_ms: float | None
+    relative_l2_error: float | None
+    outcomes: dict[str, int]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, derived numbers included."""
+        data = dataclasses.asdict(self)
+        data["rows"] = [{**dataclasses.asdict(r), "gflops": r.gflops, "speedup": r.speedup} for r in self.rows]
+        data["speedup"] = self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Summary:
+        """Inverse of `to_dict`."""
+        fields = {f.name for f in dataclasses.fields(LayerRow)}
+        rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
+        return cls(**{**{k: v for k, v in data.items() if k != "speedup"}, "rows": rows})

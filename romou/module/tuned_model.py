@@ -1,0 +1,181 @@
+"""A compiled model that runs: in the process that tuned it, or loaded from its folder in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from romou.errors import DeviceError, ModelError, UsageError
+from romou.module.summary import Summary
+from romou.target import Target
+
+LIBRARY, META = "module.so", "romou.json"
+FORMAT = 1
+
+
+class TunedModel:
+    """A model compiled for a target, with the record of how it was tuned.
+
+    inputs: name -> (shape, numpy dtype name), in call order. outputs: names, in the order of `run`.
+    """
+
+    def __init__(
+        self,
+        executable: relax.VMExecutable | tvm.runtime.Module,
+        *,
+        target: Target,
+        inputs: Mapping[str, tuple[tuple[int, ...], str]],
+        outputs: tuple[str, ...],
+        summary: Summary,
+        device_index: int = 0,
+    ):
+        self._executable = executable
+        self.target = target
+        self.inputs = dict(inputs)
+        self.outputs = tuple(outputs)
+        self.device_index = device_index
+        self._summary = summary
+        self._vm: relax.VirtualMachine | None = None
+
+    def summary(self) -> Summary:
+        """What tuning brought, layer by layer."""
+        return self._summary
+
+    def with_summary(self, summary: Summary) -> TunedModel:
+        """The same model under another summary."""
+        self._summary = summary
+        return self
+
+    @property
+    def device(self) -> tvm.runtime.Device:
+        """The device that the model runs on."""
+        return tvm.device(self.target.kind, self.device_index)
+
+    def _machine(self) -> relax.VirtualMachine:
+        if self._vm is None:
+            if not self.device.exist:
+                raise DeviceError(f"{self.target.kind}:{self.device_index} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
+            self._vm = relax.VirtualMachine(self._executable, self.device)
+        return self._vm
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Run once.
+
+        Parameters
+        ----------
+        inputs
+            An array for every input, of exactly its shape and dtype.
+
+        Raises
+        ------
+        UsageError
+            If an input is missing, unknown, or of another shape or dtype.
+        """
+        machine = self._machine()
+        arguments = [tvm.runtime.tensor(np.ascontiguousarray(a), self.device) for a in self._checked(inputs)]
+        result = machine["main"](*arguments)
+        outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        return [o.numpy() for o in outputs]
+
+    def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        for name in inputs:
+            if name not in self.inputs:
+                raise UsageError(f"the model has no input {name!r}; its inputs are {', '.join(self.inputs)}")
+        arrays = []
+        for name, (shape, dtype) in self.inputs.items():
+            if name not in inputs:
+                raise UsageError(f"input {name!r} ({dtype} {shape}) is missing; given: {', '.join(inputs) or 'none'}")
+            array = np.asarray(inputs[name])
+            if array.shape != shape or array.dtype != np.dtype(dtype):
+                raise UsageError(f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}")
+            arrays.append(array)
+        return arrays
+
+    def time(self, repeat: int = 10, seed: int = 0) -> float:
+        """Median time of a run in milliseconds, on random inputs that already lie on the device."""
+        return float(np.median(self.times(repeat=repeat, seed=seed)))
+
+    def times(self, repeat: int = 10, seed: int = 0) -> list[float]:
+        """Times of `repeat` runs in milliseconds, after one warm-up; each ends when the device is idle."""
+        machine = self._machine()
+        arguments = [tvm.runtime.tensor(a, self.device) for a in random_inputs(self.inputs, seed).values()]
+        machine["main"](*arguments)
+        self.device.sync()
+        evaluator = machine.time_evaluator("main", self.device, number=1, repeat=repeat)
+        return [1e3 * float(t) for t in evaluator(*arguments).results]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced."""
+        path = Path(path)
+        if path.exists() and not (path / META).is_file():
+            raise UsageError(f"{path} exists and is not a saved model; choose another path")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Written beside its final place and moved: a half-written model never stands under the name.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+            fresh = Path(folder) / "model"
+            fresh.mkdir()
+            self._executable.export_library(str(fresh / LIBRARY))
+            (fresh / META).write_text(json.dumps(self._meta(), indent=1), encoding="utf-8")
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(fresh, path)
+        return path
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "target": self.target.to_json(),
+            "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
+            "outputs": list(self.outputs),
+            "summary": self._summary.to_dict(),
+        }
+
+
+def load(path: str | Path, *, device: int = 0) -> TunedModel:
+    """Load a model that `TunedModel.save` wrote; it runs on device number `device` of its target's kind.
+
+    Raises
+    ------
+    ModelError
+        If `path` is no saved model, or was written in another format.
+    """
+    path = Path(path)
+    try:
+        meta = json.loads((path / META).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(f"{path}: no saved model (it lacks {META}); `romou tune` or TunedModel.save writes one") from error
+    except (ValueError, NotADirectoryError) as error:
+        raise ModelError(f"{path}: not a saved model: {error}; save it again") from error
+    if meta.get("format") != FORMAT:
+        raise ModelError(f"{path}: saved in format {meta.get('format')!r}, this Romou reads {FORMAT}; tune the model again (records are kept)")
+    if not (path / LIBRARY).is_file():
+        raise ModelError(f"{path}: {LIBRARY} is missing; save the model again")
+    return TunedModel(
+        tvm.runtime.load_module(str(path / LIBRARY)),
+        target=Target.from_json(meta["target"]),
+        inputs={n: (tuple(s), d) for n, (s, d) in meta["inputs"].items()},
+        outputs=tuple(meta["outputs"]),
+        summary=Summary.from_dict(meta["summary"]),
+        device_index=device,
+    )
+
+
+def random_inputs(inputs: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:
+    """Random arrays for `inputs`: normal floats; integers from a range that stays inside any vocabulary."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for name, (shape, dtype) in inputs.items():
+        if np.issubdtype(np.dtype(dtype), np.floating):
+            arrays[name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            arrays[name] = rng.integers(0, 2, shape).astype(dtype)
+    return arrays

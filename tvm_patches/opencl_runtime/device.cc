@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device.h"
+
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <sstream>
+
+#include "error.h"
+#include "loader.h"
+#include "timer.h"
+
+namespace romou::opencl {
+namespace {
+
+// A query that fails leaves the default: one odd driver answer must not hide the device.
+template <typename T>
+T query(cl_device_id id, cl_uint what, T fallback = T{}) {
+  T value{};
+  return api().clGetDeviceInfo(id, what, sizeof(T), &value, nullptr) == CL_SUCCESS ? value : fallback;
+}
+
+template <typename Ask>
+std::string query_text(Ask ask) {
+  size_t bytes = 0;
+  if (ask(0, nullptr, &bytes) != CL_SUCCESS || bytes == 0) return {};
+  std::string text(bytes, '\0');
+  if (ask(bytes, text.data(), nullptr) != CL_SUCCESS) return {};
+  text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
+  return text;
+}
+
+std::string device_text(cl_device_id id, cl_uint what) {
+  return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetDeviceInfo(id, what, bytes, out, need); });
+}
+
+std::string platform_text(cl_platform_id id, cl_uint what) {
+  return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetPlatformInfo(id, what, bytes, out, need); });
+}
+
+DeviceFacts read_facts(cl_platform_id platform, cl_device_id id) {
+  DeviceFacts facts;
+  facts.platform = platform_text(platform, CL_PLATFORM_NAME);
+  facts.name = device_text(id, CL_DEVICE_NAME);
+  facts.vendor = device_text(id, CL_DEVICE_VENDOR);
+  facts.version = device_text(id, CL_DEVICE_VERSION);
+  facts.driver = device_text(id, CL_DRIVER_VERSION);
+  facts.extensions = device_text(id, CL_DEVICE_EXTENSIONS);
+  facts.type = query<cl_bitfield>(id, CL_DEVICE_TYPE);
+  facts.max_work_group_size = query<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  api().clGetDeviceInfo(id, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof(facts.max_work_item_sizes), facts.max_work_item_sizes, nullptr);
+  facts.local_mem_bytes = query<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE);
+  facts.global_mem_bytes = query<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE);
+  facts.global_cache_bytes = query<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
+  facts.max_alloc_bytes = query<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  facts.compute_units = query<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS);
+  facts.clock_mhz = query<cl_uint>(id, CL_DEVICE_MAX_CLOCK_FREQUENCY);
+  facts.mem_base_align_bits = query<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN);
+  facts.image_pitch_align_texels = query<cl_uint>(id, CL_DEVICE_IMAGE_PITCH_ALIGNMENT);
+  facts.timer_resolution_ns = query<size_t>(id, CL_DEVICE_PROFILING_TIMER_RESOLUTION);
+  facts.has_images = query<cl_bool>(id, CL_DEVICE_IMAGE_SUPPORT) == CL_TRUE;
+  if (facts.has_images) {
+    facts.image_max_width = query<size_t>(id, CL_DEVICE_IMAGE2D_MAX_WIDTH);
+    facts.image_max_height = query<size_t>(id, CL_DEVICE_IMAGE2D_MAX_HEIGHT);
+    facts.image_max_layers = query<size_t>(id, CL_DEVICE_IMAGE_MAX_ARRAY_SIZE);
+  }
+  // OpenCL 1.2 has no question for the warp size; these two vendors answer one of their own.
+  if (facts.extensions.find("cl_nv_device_attribute_query") != std::string::npos) {
+    facts.warp_size = query<cl_uint>(id, CL_DEVICE_WARP_SIZE_NV, 1);
+  } else if (facts.extensions.find("cl_amd_device_attribute_query") != std::string::npos) {
+    facts.warp_size = query<cl_uint>(id, CL_DEVICE_WAVEFRONT_WIDTH_AMD, 1);
+  }
+  return facts;
+}
+
+int type_rank(const DeviceFacts& facts) {
+  if (facts.type & CL_DEVICE_TYPE_GPU) return 0;
+  if (facts.type & CL_DEVICE_TYPE_ACCELERATOR) return 1;
+  return facts.type & CL_DEVICE_TYPE_CPU ? 2 : 3;
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
+
+Device::Device(cl_platform_id platform, cl_device_id id) : id_(id), facts_(read_facts(platform, id)) {}
+
+std::string Device::label() const {
+  return "opencl:" + std::to_string(index) + " '" + facts_.name + "' (" + facts_.platform + ")";
+}
+
+cl_context Device::context() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (context_ == nullptr) {
+    cl_int code = CL_SUCCESS;
+    context_ = api().clCreateContext(nullptr, 1, &id_, nullptr, nullptr, &code);
+    check(code, "clCreateContext", label());
+  }
+  return context_;
+}
+
+cl_command_queue Device::create_queue(cl_bitfield properties) {
+  cl_int code = CL_SUCCESS;
+  cl_command_queue queue = api().clCreateCommandQueue(context_, id_, properties, &code);
+  check(code, "clCreateCommandQueue", label());
+  return queue;
+}
+
+cl_command_queue Device::queue() {
+  if (cl_command_queue queue = active_queue_.load(std::memory_order_acquire)) return queue;
+  context();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (plain_queue_ == nullptr) plain_queue_ = create_queue(0);
+  if (active_queue_.load() == nullptr) active_queue_.store(plain_queue_);
+  return active_queue_.load();
+}
+
+void Device::finish() {
+  if (cl_command_queue queue = active_queue_.load(std::memory_order_acquire)) check(api().clFinish(queue), "clFinish", label());
+}
+
+void Device::start_logging(EventLog* log) {
+  queue();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (logs_.empty()) {
+    if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
+    check(api().clFinish(plain_queue_), "clFinish", label());
+    active_queue_.store(profiling_queue_);
+  }
+  logs_.push_back(log);
+  log_count_.store(static_cast<int>(logs_.size()));
+}
+
+void Device::stop_logging(EventLog* log) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  logs_.erase(std::remove(logs_.begin(), logs_.end(), log), logs_.end());
+  log_count_.store(static_cast<int>(logs_.size()));
+  if (logs_.empty()) {
+    check(api().clFinish(profiling_queue_), "clFinish", label());
+    active_queue_.store(plain_queue_);
+  }
+}
+
+void Device::log_event(cl_event event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (EventLog* log : logs_) {
+    api().clRetainEvent(event);
+    log->append(event);
+  }
+  api().clReleaseEvent(event);
+}
+
+DeviceTable& DeviceTable::global() {
+  // Leaked on purpose: modules and tensors of the interpreter may outlive any static of this library.
+  static auto* instance = new DeviceTable();
+  return *instance;
+}
+
+DeviceTable::DeviceTable() {
+  if (!api().loaded) return;
+  cl_uint platform_count = 0;
+  if (api().clGetPlatformIDs(0, nullptr, &platform_count) != CL_SUCCESS || platform_count == 0) return;
+  std::vector<cl_platform_id> platforms(platform_count);
+  if (api().clGetPlatformIDs(platform_count, platforms.data(), nullptr) != CL_SUCCESS) return;
+  for (cl_platform_id platform : platforms) {
+    cl_uint count = 0;
+    if (api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count) != CL_SUCCESS || count == 0) continue;
+    std::vector<cl_device_id> ids(count);
+    if (api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, ids.data(), nullptr) != CL_SUCCESS) continue;
+    for (cl_device_id id : ids) devices_.push_back(std::make_unique<Device>(platform, id));
+  }
+  std::stable_sort(devices_.begin(), devices_.end(),
+                   [](const auto& a, const auto& b) { return type_rank(a->facts()) < type_rank(b->facts()); });
+  const char* wanted = std::getenv("ROMOU_OPENCL_DEVICE");
+  if (wanted != nullptr && *wanted != '\0') {
+    const std::string pattern = lower(wanted);
+    auto matches = [&](const std::unique_ptr<Device>& device) {
+      return lower(device->facts().platform).find(pattern) != std::string::npos ||
+             lower(device->facts().name).find(pattern) != std::string::npos;
+    };
+    auto end_of_matches = std::stable_partition(devices_.begin(), devices_.end(), matches);
+    if (end_of_matches == devices_.begin() && !devices_.empty()) {
+      selection_error_ = std::string("ROMOU_OPENCL_DEVICE='") + wanted + "' matches no OpenCL device; found are:\n";
+    }
+  }
+  for (size_t i = 0; i < devices_.size(); ++i) devices_[i]->index = static_cast<int>(i);
+  if (!selection_error_.empty()) selection_error_ += listing() + "Set it to a part of a platform or device name above, or unset it.";
+}
+
+std::string DeviceTable::listing() const {
+  std::ostringstream text;
+  for (const auto& device : devices_) text << "  " << device->label() << "\n";
+  return text.str();
+}
+
+size_t DeviceTable::size() {
+  if (!selection_error_.empty()) TVM_FFI_THROW(ValueError) << selection_error_;
+  return devices_.size();
+}
+
+Device& DeviceTable::at(int index) {
+  const size_t count = size();
+  if (index >= 0 && static_cast<size_t>(index) < count) return *devices_[index];
+  if (!api().loaded) {
+    TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << ": no OpenCL library could be opened:\n"
+                                << api().failure
+                                << "Install an OpenCL driver (Debian: apt-get install pocl-opencl-icd) or set ROMOU_OPENCL_LIBRARY.";
+  }
+  if (count == 0) {
+    TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << ": " << api().library
+                                << " was opened but lists no device. Install a driver (Debian: apt-get install pocl-opencl-icd) "
+                                   "or set OCL_ICD_VENDORS to the folder of the system's .icd files.";
+  }
+  TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << "; there are " << count << ":\n" << listing();
+  TVM_FFI_UNREACHABLE();
+}
+
+}  // namespace romou::opencl

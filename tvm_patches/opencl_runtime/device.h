@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The devices of this process: enumeration, selection by name, and each device's context and in-order queues.
+#ifndef ROMOU_OPENCL_DEVICE_H_
+#define ROMOU_OPENCL_DEVICE_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cl_api.h"
+
+namespace romou::opencl {
+
+class EventLog;
+
+/// What was asked of the driver once, at enumeration.
+struct DeviceFacts {
+  std::string platform, name, vendor, version, driver, extensions;
+  cl_bitfield type = 0;
+  size_t max_work_group_size = 0;
+  size_t max_work_item_sizes[3] = {0, 0, 0};
+  cl_ulong local_mem_bytes = 0, global_mem_bytes = 0, global_cache_bytes = 0, max_alloc_bytes = 0;
+  cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, mem_base_align_bits = 0, image_pitch_align_texels = 0;
+  bool has_images = false;
+  size_t image_max_width = 0, image_max_height = 0, image_max_layers = 0;
+  size_t timer_resolution_ns = 0;
+};
+
+/// One OpenCL device, with a context of its own. Thread-safe.
+///
+/// Commands go to one in-order queue shared by all threads. While a timer runs they go to a second queue that was created with
+/// profiling: a profiled queue costs time per launch on some drivers, and a queue cannot be switched after its creation. Each
+/// change of queue waits for the one it leaves, so the order of commands holds across it.
+class Device {
+ public:
+  Device(cl_platform_id platform, cl_device_id id);
+
+  const DeviceFacts& facts() const { return facts_; }
+  cl_device_id id() const { return id_; }
+  /// "opencl:0 'name' (platform)"
+  std::string label() const;
+  int index = 0;  ///< the N of opencl:N
+
+  /// The context; created at the first use so that looking at a device costs nothing.
+  cl_context context();
+  /// The queue that commands go to now.
+  cl_command_queue queue();
+  /// Wait until every command has finished.
+  void finish();
+
+  /// Log the events of every launch from now on, until `stop_logging`. Several logs may be active at a time.
+  void start_logging(EventLog* log);
+  void stop_logging(EventLog* log);
+  /// Whether launches should ask for an event.
+  bool is_logging() const { return log_count_.load(std::memory_order_acquire) != 0; }
+  /// Hand a launch's event to the active logs; takes over the caller's reference.
+  void log_event(cl_event event);
+
+ private:
+  cl_command_queue create_queue(cl_bitfield properties);
+
+  cl_device_id id_;
+  DeviceFacts facts_;
+  std::mutex mutex_;
+  cl_context context_ = nullptr;
+  cl_command_queue plain_queue_ = nullptr, profiling_queue_ = nullptr;
+  std::atomic<cl_command_queue> active_queue_{nullptr};
+  std::vector<EventLog*> logs_;
+  std::atomic<int> log_count_{0};
+};
+
+/// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms. Those whose platform or device
+/// name contains $ROMOU_OPENCL_DEVICE (any case) are moved to the front. Enumerated at the first call; empty without a loader.
+class DeviceTable {
+ public:
+  static DeviceTable& global();
+  /// Number of usable devices. Raises ValueError if $ROMOU_OPENCL_DEVICE matches none.
+  size_t size();
+  /// The device opencl:`index`. Raises RuntimeError that says why there is none.
+  Device& at(int index);
+  /// Every device, without regard to a selection that failed.
+  const std::vector<std::unique_ptr<Device>>& all() const { return devices_; }
+  /// One device a line, for error messages.
+  std::string listing() const;
+
+ private:
+  DeviceTable();
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::string selection_error_;
+};
+
+}  // namespace romou::opencl
+
+#endif  // ROMOU_OPENCL_DEVICE_H_

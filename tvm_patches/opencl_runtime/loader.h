@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opens the OpenCL ICD loader (or a phone's vendor library) at run time and holds the functions found in it.
+#ifndef ROMOU_OPENCL_LOADER_H_
+#define ROMOU_OPENCL_LOADER_H_
+
+#include <string>
+
+#include "cl_api.h"
+
+namespace romou::opencl {
+
+/// Function pointers of the opened library. All are set, or `loaded` is false and none may be called.
+struct Api {
+#define ROMOU_CL_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
+  ROMOU_CL_FUNCTIONS(ROMOU_CL_DECLARE)
+#undef ROMOU_CL_DECLARE
+  bool loaded = false;
+  std::string library;  ///< the name or path that was opened; empty if none
+  std::string failure;  ///< why none was opened: one line per attempt
+};
+
+/// The process-wide library, opened at the first call and never closed (drivers do not survive dlclose).
+///
+/// Search order: $ROMOU_OPENCL_LIBRARY alone when it is set; else the system's ICD loader; else the vendor paths of phones.
+const Api& api();
+
+/// True once the process runs its exit handlers: drivers may have torn themselves down, so nothing is released any more.
+bool is_exiting();
+
+}  // namespace romou::opencl
+
+#endif  // ROMOU_OPENCL_LOADER_H_

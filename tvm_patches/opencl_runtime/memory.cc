@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory.h"
+
+#include <tvm/ffi/error.h>
+
+#include <sstream>
+#include <vector>
+
+#include "error.h"
+#include "loader.h"
+#include "statistics.h"
+
+namespace romou::opencl {
+namespace {
+
+std::string shape_text(int ndim, const int64_t* shape) {
+  std::ostringstream text;
+  text << "(";
+  for (int i = 0; i < ndim; ++i) text << (i ? ", " : "") << shape[i];
+  text << ")";
+  return text.str();
+}
+
+struct Region {
+  size_t origin[3] = {0, 0, 0};
+  size_t extent[3];
+  explicit Region(const ImageShape& shape) : extent{shape.width, shape.height, shape.layers} {}
+};
+
+void require_whole_image(const Place& place, size_t bytes) {
+  if (!place.memory->is_image) return;
+  const ImageShape& shape = place.memory->image;
+  if (place.offset != 0 || bytes != shape.bytes()) {
+    TVM_FFI_THROW(ValueError) << "an image is copied whole: asked for " << bytes << " bytes at offset " << place.offset
+                              << " of an image of " << shape.width << "x" << shape.height << "x" << shape.layers << " texels ("
+                              << shape.bytes() << " bytes) on " << place.memory->device->label();
+  }
+}
+
+void copy_to_host(const Place& from, char* host, size_t bytes) {
+  Memory& memory = *from.memory;
+  if (memory.is_image) {
+    Region region(memory.image);
+    check(api().clEnqueueReadImage(memory.device->queue(), memory.handle, CL_TRUE, region.origin, region.extent, 0, 0, host, 0,
+                                   nullptr, nullptr),
+          "clEnqueueReadImage", memory.device->label());
+  } else {
+    check(api().clEnqueueReadBuffer(memory.device->queue(), memory.handle, CL_TRUE, from.offset, bytes, host, 0, nullptr, nullptr),
+          "clEnqueueReadBuffer", memory.device->label());
+  }
+}
+
+void copy_from_host(const char* host, const Place& to, size_t bytes) {
+  Memory& memory = *to.memory;
+  if (memory.is_image) {
+    Region region(memory.image);
+    check(api().clEnqueueWriteImage(memory.device->queue(), memory.handle, CL_TRUE, region.origin, region.extent, 0, 0, host, 0,
+                                    nullptr, nullptr),
+          "clEnqueueWriteImage", memory.device->label());
+  } else {
+    check(api().clEnqueueWriteBuffer(memory.device->queue(), memory.handle, CL_TRUE, to.offset, bytes, host, 0, nullptr, nullptr),
+          "clEnqueueWriteBuffer", memory.device->label());
+  }
+}
+
+void copy_on_device(const Place& from, const Place& to, size_t bytes) {
+  Memory &source = *from.memory, &target = *to.memory;
+  const cl_command_queue queue = target.device->queue();
+  const std::string label = target.device->label();
+  if (!source.is_image && !target.is_image) {
+    check(api().clEnqueueCopyBuffer(queue, source.handle, target.handle, from.offset, to.offset, bytes, 0, nullptr, nullptr),
+          "clEnqueueCopyBuffer", label);
+  } else if (!source.is_image) {
+    Region region(target.image);
+    check(api().clEnqueueCopyBufferToImage(queue, source.handle, target.handle, from.offset, region.origin, region.extent, 0,
+                                           nullptr, nullptr),
+          "clEnqueueCopyBufferToImage", label);
+  } else if (!target.is_image) {
+    Region region(source.image);
+    check(api().clEnqueueCopyImageToBuffer(queue, source.handle, target.handle, region.origin, region.extent, to.offset, 0, nullptr,
+                                           nullptr),
+          "clEnqueueCopyImageToBuffer", label);
+  } else if (source.image == target.image) {
+    Region region(source.image);
+    check(api().clEnqueueCopyImage(queue, source.handle, target.handle, region.origin, region.origin, region.extent, 0, nullptr,
+                                   nullptr),
+          "clEnqueueCopyImage", label);
+  } else {
+    // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
+    Memory* flat = create_buffer(*target.device, bytes);
+    try {
+      copy_on_device(from, Place{flat}, bytes);
+      copy_on_device(Place{flat}, to, bytes);
+    } catch (...) {
+      release(flat);
+      throw;
+    }
+    release(flat);
+  }
+}
+
+}  // namespace
+
+bool is_buffer_scope(const std::string& scope) { return scope.empty() || scope == "global"; }
+
+ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope) {
+  int separator = 0;
+  if (scope == "global.texture") {
+    separator = ndim - 2;
+  } else if (scope == "global.texture-weight") {
+    separator = 1;
+  } else if (scope == "global.texture-nhwc") {
+    separator = 2;
+  } else {
+    TVM_FFI_THROW(ValueError) << "unknown memory scope '" << scope
+                              << "' for OpenCL; known are global, global.texture, global.texture-weight, global.texture-nhwc";
+  }
+  const std::string what = "a tensor of shape " + shape_text(ndim, shape) + " in scope '" + scope + "'";
+  if (ndim < 2 || separator >= ndim) {
+    TVM_FFI_THROW(ValueError) << what << " has too few axes for an image (" << std::max(2, separator + 1) << " are needed)";
+  }
+  if (shape[ndim - 1] != 4 || dtype.lanes != 1) {
+    TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be 4, the lanes of a texel";
+  }
+  if (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16)) {
+    TVM_FFI_THROW(ValueError) << what << " cannot be an image: only float32 and float16 can";
+  }
+  ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2};
+  for (int i = 0; i < ndim - 1; ++i) {
+    if (shape[i] <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
+    size_t& extent = i + 1 < separator ? image.layers : i + 1 == separator ? image.height : image.width;
+    extent *= static_cast<size_t>(shape[i]);
+  }
+  return image;
+}
+
+Memory* memory_of(const void* data) {
+  auto* memory = const_cast<Memory*>(static_cast<const Memory*>(data));
+  if (memory == nullptr || memory->magic != Memory::kMagic) {
+    TVM_FFI_THROW(ValueError) << "a data pointer was passed to OpenCL that this runtime did not allocate "
+                                 "(a host tensor, or one of another device?)";
+  }
+  return memory;
+}
+
+Memory* create_buffer(Device& device, size_t bytes) {
+  cl_int code = CL_SUCCESS;
+  // A tensor may be empty, a buffer may not.
+  const size_t size = bytes == 0 ? 1 : bytes;
+  cl_mem handle = api().clCreateBuffer(device.context(), CL_MEM_READ_WRITE, size, nullptr, &code);
+  if (code != CL_SUCCESS) {
+    check(code, "clCreateBuffer",
+          CallSite{device.label(), {}, std::to_string(size) + " bytes asked; the device has " +
+                                           std::to_string(device.facts().global_mem_bytes) + " bytes and allows " +
+                                           std::to_string(device.facts().max_alloc_bytes) + " a buffer"});
+  }
+  auto* memory = new Memory();
+  memory->handle = handle;
+  memory->device = &device;
+  memory->bytes = size;
+  statistics().live_buffers += 1;
+  statistics().live_bytes += size;
+  return memory;
+}
+
+Memory* create_image(Device& device, const ImageShape& shape) {
+  const DeviceFacts& facts = device.facts();
+  std::ostringstream detail;
+  detail << "image of " << shape.width << "x" << shape.height << "x" << shape.layers << " texels (width, height, layers) of "
+         << shape.texel_bytes << " bytes; the device allows " << facts.image_max_width << "x" << facts.image_max_height << "x"
+         << facts.image_max_layers;
+  if (!facts.has_images) TVM_FFI_THROW(RuntimeError) << "device " << device.label() << " has no images; keep the tensor in a buffer";
+  if (shape.width > facts.image_max_width || shape.height > facts.image_max_height || shape.layers > facts.image_max_layers) {
+    TVM_FFI_THROW(RuntimeError) << "image too large for device " << device.label() << ": " << detail.str();
+  }
+  const cl_image_format format{CL_RGBA, shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT};
+  cl_image_desc description{};
+  description.image_type = CL_MEM_OBJECT_IMAGE2D_ARRAY;
+  description.image_width = shape.width;
+  description.image_height = shape.height;
+  description.image_array_size = shape.layers;
+  cl_int code = CL_SUCCESS;
+  cl_mem handle = api().clCreateImage(device.context(), CL_MEM_READ_WRITE, &format, &description, nullptr, &code);
+  check(code, "clCreateImage", CallSite{device.label(), {}, detail.str()});
+  auto* memory = new Memory();
+  memory->handle = handle;
+  memory->device = &device;
+  memory->bytes = shape.bytes();
+  memory->is_image = true;
+  memory->image = shape;
+  statistics().live_images += 1;
+  statistics().live_bytes += memory->bytes;
+  return memory;
+}
+
+void release(Memory* memory) {
+  if (memory == nullptr || is_exiting()) return;
+  (memory->is_image ? statistics().live_images : statistics().live_buffers) -= 1;
+  statistics().live_bytes -= memory->bytes;
+  const cl_int code = api().clReleaseMemObject(memory->handle);
+  const std::string label = memory->device->label();
+  memory->magic = 0;
+  delete memory;
+  check(code, "clReleaseMemObject", label);
+}
+
+void copy(const Place& from, const Place& to, size_t bytes) {
+  if (bytes == 0) return;
+  if (from.memory) require_whole_image(from, bytes);
+  if (to.memory) require_whole_image(to, bytes);
+  if (from.memory == nullptr && to.memory == nullptr) {
+    TVM_FFI_THROW(ValueError) << "the OpenCL runtime was asked to copy between two host tensors";
+  } else if (from.memory == nullptr) {
+    copy_from_host(static_cast<const char*>(from.host) + from.offset, to, bytes);
+  } else if (to.memory == nullptr) {
+    copy_to_host(from, static_cast<char*>(to.host) + to.offset, bytes);
+  } else if (from.memory->device == to.memory->device) {
+    copy_on_device(from, to, bytes);
+  } else {
+    // Each device has a context of its own, and OpenCL copies only within one.
+    std::vector<char> staging(bytes);
+    copy_to_host(from, staging.data(), bytes);
+    copy_from_host(staging.data(), to, bytes);
+  }
+}
+
+}  // namespace romou::opencl
