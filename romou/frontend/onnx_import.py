@@ -6,7 +6,9 @@ what is left of batch norm after that is folded in Relax.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -147,7 +149,8 @@ def _to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
     try:
-        with patched_converters():
+        # On a failure the importer prints to stdout, where a caller may have its own output.
+        with patched_converters(), contextlib.redirect_stdout(io.StringIO()):
             mod = from_onnx(proto, keep_params_in_input=False)
     except tvm.error.OpNotImplemented as error:
         raise ModelError(f"the model uses ONNX operators that TVM cannot import: {_first_line(error)}; replace them, or export with another opset") from error

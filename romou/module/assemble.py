@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from romou.target import Target
 
 
-def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config], target: Target) -> relax.VMExecutable:
+def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> relax.VMExecutable:
     """Compile a fused module.
 
     Parameters
@@ -27,14 +27,16 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
     tasks
         Name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
     configs
-        Task key -> config; a task without one gets its default config.
+        Task key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
     scheduled = tvm.IRModule(dict(fused.functions_items()))
     for var, func in fused.functions_items():
         task = tasks.get(var.name_hint)
         if task is None:
             continue
-        config = configs.get(task.key) or task.default_config(target)
+        config = configs[task.key] if task.key in configs else task.default_config(target)
+        if config is None:
+            continue
         body = task.schedule(config, target)["main"]
         name = func.attrs["global_symbol"] if "global_symbol" in func.attrs else None
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")

@@ -55,6 +55,11 @@ class Summary:
         return data
 
     @classmethod
+    def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float) -> Summary:
+        """Of a model that was compiled and not measured."""
+        return cls(target=target, device="", rows=rows, default_ms=None, tuned_ms=None, relative_l2_error=None, outcomes={}, seconds=seconds)
+
+    @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Summary:
         """Inverse of `to_dict`."""
         fields = {f.name for f in dataclasses.fields(LayerRow)}

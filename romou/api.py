@@ -1,0 +1,238 @@
+"""From an ONNX model to a tuned module: the stages in order. See ARCHITECTURE.md for what each one does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from romou.backends.opencl import check_device, device_index
+from romou.errors import DeviceError, UsageError
+from romou.frontend import import_onnx
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.frontend.tasks import extract_tasks
+from romou.layout import fuse_operators, pack_channels
+from romou.measure import LocalBuilder, LocalRunner, MeasureOptions
+from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs
+from romou.records import RecordStore
+from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
+from romou.target import Target
+from romou.tvm_patches.compat import check_versions
+
+if TYPE_CHECKING:
+    import onnx
+    import tvm
+
+    from romou.frontend import ImportedModel
+    from romou.space import Config
+    from romou.task import Task
+
+logger = logging.getLogger("romou")
+
+# Of the whole model's outputs against onnxruntime; half-precision storage rounds at every layer.
+TOLERANCE = {"float32": 1e-4, "float16": 2e-2}
+WHOLE_MODEL_REPEATS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Graph:
+    """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task)."""
+
+    imported: ImportedModel
+    fused: tvm.IRModule
+    tasks: list[Task]
+    task_of: dict[str, Task]
+
+
+def tune(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    trials: int = 64,
+    seconds: float | None = None,
+    work_dir: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> TunedModel:
+    """Tune a model on the attached device.
+
+    Parameters
+    ----------
+    model
+        An ONNX file, or a loaded model.
+    target
+        What to compile for, e.g. "opencl", "opencl -device=adreno640"; candidates are measured on the attached device.
+    trials
+        Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
+        are the default schedules of each task.
+    seconds
+        Stop searching after this time; the model is compiled with what was found.
+    work_dir
+        Folder of the records. A later call with the same folder goes on where this one stopped. None: nothing is kept.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
+    seed
+        Of the search and of the inputs that candidates are checked with.
+    progress
+        Show a progress bar on stderr.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        The model is missing, broken, or holds an operator that TVM's importer lacks.
+    DeviceError
+        There is no device, or it does not compute a tiny kernel correctly.
+    CompatError
+        The TVM packages are not the pair that this version was made for.
+    """
+    started = time.monotonic()
+    options = TuningOptions(trials=trials, seconds=seconds, seed=seed)
+    check_versions()
+    target = as_target(target)
+    graph = _prepare(model, target, shapes)
+    index = _usable_device(target)
+    results: Mapping[str, TaskResult] = {}
+    if graph.tasks and trials:
+        with _records(work_dir) as store, contextlib.closing(LocalBuilder(target, MeasureOptions(seed=seed))) as builder:
+            with contextlib.closing(LocalRunner(target, MeasureOptions(seed=seed), device_index=index)) as runner:
+                session = TuningSession(graph.tasks, target, store=store, builder=builder, runner=runner, options=options)
+                results = session.run(terminal_progress if progress else no_progress)
+    return _assemble(graph, target, index, results, started)
+
+
+def compile(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> TunedModel:
+    """Compile a model with default schedules; needs no device for a target that names one. Arguments and errors are those of `tune`."""
+    started = time.monotonic()
+    check_versions()
+    target = as_target(target)
+    graph = _prepare(model, target, shapes)
+    return _model_of(graph, target, 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
+
+
+def as_target(target: Target | str | Mapping[str, object]) -> Target:
+    """A Target from anything that describes one."""
+    return target if isinstance(target, Target) else Target(target)
+
+
+def _prepare(model: onnx.ModelProto | str | Path, target: Target, shapes: Mapping[str, Sequence[int]] | None) -> _Graph:
+    imported = import_onnx(model, shapes)
+    fused = fuse_operators(pack_channels(imported.mod), target)
+    tasks, key_of = extract_tasks(fused)
+    by_key = {task.key: task for task in tasks}
+    return _Graph(imported=imported, fused=fused, tasks=tasks, task_of={name: by_key[key] for name, key in key_of.items()})
+
+
+def _usable_device(target: Target) -> int:
+    index = device_index(target.device_name)
+    report = check_device(index)
+    if not report.is_usable:
+        raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.mend)
+    return index
+
+
+@contextlib.contextmanager
+def _records(work_dir: str | Path | None) -> Iterator[RecordStore]:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="romou-")) if work_dir is None else work_dir
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise UsageError(f"work_dir {str(folder)!r} is a file; give a folder")
+        yield stack.enter_context(RecordStore(folder))
+
+
+def _assemble(graph: _Graph, target: Target, index: int, results: Mapping[str, TaskResult], started: float) -> TunedModel:
+    """Compile with the best configs, compare with the default schedules and with onnxruntime."""
+    configs = {key: result.config for key, result in results.items()}
+    plain = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
+    # A task where no config worked is left to TVM in both.
+    broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
+    default = _model_of(graph, target, index, broken, plain)
+    is_tuned = any(result.config is not None and not result.is_default for result in results.values())
+    tuned = _model_of(graph, target, index, configs, plain) if is_tuned else default
+    default_times, tuned_times = [], []
+    for _ in range(WHOLE_MODEL_REPEATS):
+        # In turns, so that a slow moment of the machine hits both.
+        default_times += default.times(repeat=1)
+        tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
+    summary = Summary(
+        target=str(target),
+        device=check_device_name(index),
+        rows=_rows(graph, results),
+        default_ms=float(np.median(default_times)),
+        tuned_ms=float(np.median(tuned_times)),
+        relative_l2_error=_check(graph, tuned),
+        outcomes=_count_outcomes(results),
+        seconds=time.monotonic() - started,
+    )
+    return tuned.with_summary(summary)
+
+
+def check_device_name(index: int) -> str:
+    """Name of the OpenCL device `index`, as its driver gives it."""
+    from romou.backends.opencl import list_devices
+
+    return str(list_devices()[index]["name"])
+
+
+def _model_of(graph: _Graph, target: Target, index: int, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
+    return TunedModel(
+        compile_model(graph.fused, graph.task_of, configs, target),
+        target=target,
+        inputs=graph.imported.inputs,
+        outputs=graph.imported.outputs,
+        summary=summary,
+        device_index=index,
+    )
+
+
+def _check(graph: _Graph, model: TunedModel) -> float | None:
+    """Relative L2 error of the worst output against onnxruntime; None where onnxruntime cannot run the model."""
+    inputs = random_inputs(graph.imported.inputs, seed=0)
+    reference = run_onnxruntime(graph.imported.onnx_model, inputs)
+    if reference is None:
+        return None
+    error = max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
+    limit = max(TOLERANCE.get(str(output.dtype), TOLERANCE["float32"]) for output in reference)
+    if not error <= limit:
+        logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
+    return error
+
+
+def _rows(graph: _Graph, results: Mapping[str, TaskResult]) -> tuple[LayerRow, ...]:
+    rows = []
+    for task in graph.tasks:
+        result = results.get(task.key)
+        rows.append(
+            LayerRow(
+                name=task.name,
+                calls=task.calls,
+                trials=result.trials if result else 0,
+                flops=task.flops,
+                default_ms=result.default_ms if result else None,
+                tuned_ms=result.best_ms if result else None,
+                config=dict(result.config) if result and result.config else {},
+            )
+        )
+    return tuple(rows)
+
+
+def _count_outcomes(results: Mapping[str, TaskResult]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for result in results.values():
+        for outcome, count in result.outcomes.items():
+            total[outcome] = total.get(outcome, 0) + count
+    return total

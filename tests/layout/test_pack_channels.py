@@ -1,0 +1,120 @@
+"""Channels packed by four: the numbers stay, transforms stand at the borders only, epilogues fuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from small_networks import Graph, prime_net, random_inputs, residual_net
+from tvm import relax
+
+from romou import models
+from romou.frontend import import_onnx
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.frontend.tasks import count_calls, extract_tasks
+from romou.layout import fuse_operators, pack_channels
+from romou.target import Target
+
+TARGET = Target("opencl -device=adreno640")
+
+
+def run_on_cpu(mod: tvm.IRModule, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Unscheduled, through LLVM: what the graph means, whatever the schedules."""
+    executable = tvm.compile(mod, target="llvm")
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(a) for a in inputs.values()])
+    outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+    return [o.numpy() for o in outputs]
+
+
+def check(model: onnx.ModelProto) -> tvm.IRModule:
+    imported = import_onnx(model)
+    packed = pack_channels(imported.mod)
+    inputs = random_inputs(model)
+    reference = run_onnxruntime(model, inputs)
+    assert reference is not None
+    for output, expected in zip(run_on_cpu(packed, inputs), reference, strict=True):
+        assert relative_l2_error(output, expected) < 1e-5
+    return packed
+
+
+@pytest.mark.parametrize("channels", [8, 10, 31])
+def test_numbers_stay(channels: int) -> None:
+    check(residual_net(channels))
+
+
+def test_prime_sizes() -> None:
+    check(prime_net())
+
+
+def test_transforms_only_at_the_borders() -> None:
+    calls = count_calls(check(residual_net(8)))
+    transforms = {name: count for name, count in calls.items() if "pack" in name}
+    # The image comes in plain, and the 13 channels of the concatenation do not fill their last texel, yet stay packed.
+    assert transforms == {"pack": 1, "unpack": 1}
+
+
+@pytest.mark.parametrize("odd", [6, 7])
+def test_concat_of_unfilled_texels_stays_right(odd: int) -> None:
+    g = Graph({"image": (1, 4, 9, 9)})
+    check(g.model(g.add("Relu", g.add("Concat", g.conv("image", 4, odd), g.conv("image", 4, 8), axis=1))))
+
+
+def test_division_where_the_last_texel_is_not_full() -> None:
+    g = Graph({"image": (1, 4, 9, 9)})
+    quotient = g.add("Div", g.conv("image", 4, 6), g.add("Exp", g.conv("image", 4, 6)))
+    check(g.model(g.conv(quotient, 6, 5)))
+
+
+def test_a_value_used_in_both_layouts() -> None:
+    g = Graph({"image": (2, 5, 8, 8)})
+    x = g.conv("image", 5, 6)
+    plain = g.add("Transpose", x, perm=[0, 2, 3, 1])
+    check(g.model(g.add("Relu", x), plain))
+
+
+def test_scalar_and_per_pixel_operands() -> None:
+    g = Graph({"image": (1, 4, 9, 9)})
+    x = g.conv("image", 4, 6)
+    x = g.add("Mul", x, g.constant(np.float32(2.5)))
+    x = g.add("Add", x, g.weight(1, 1, 7, 7))
+    x = g.add("Sub", g.weight(1, 6, 1, 1), x)
+    check(g.model(g.add("Pow", x, g.constant(np.float32(2)))))
+
+
+def test_matmul_with_leading_dimensions() -> None:
+    g = Graph({"x": (2, 5, 12)})
+    packed = check(g.model(g.add("Add", g.add("MatMul", "x", g.weight(12, 7)), g.weight(7))))
+    tasks, _ = extract_tasks(fuse_operators(packed, TARGET))
+    assert [(t.family, t.name) for t in tasks] == [("dense", "dense_10x12_7")]
+
+
+def test_epilogues_fuse() -> None:
+    g = Graph({"image": (1, 8, 9, 9)})
+    x = g.conv("image", 8, 8, pads=[1, 1, 1, 1])
+    y = g.add("Relu", g.add("Add", g.norm(g.conv(x, 8, 8, pads=[1, 1, 1, 1]), 8), x))
+    fused = fuse_operators(check(g.model(y)), TARGET)
+    calls = count_calls(fused)
+    # Two convolutions, each with all that follows it element-wise, and the two borders.
+    assert len(calls) == 4, calls
+    tasks, of = extract_tasks(fused)
+    assert len(tasks) == 2
+    assert set(of) == {name for name in calls if "conv2d" in name}
+
+
+def test_equal_kernels_are_one_task() -> None:
+    g = Graph({"image": (1, 8, 9, 9)})
+    x = "image"
+    for _ in range(3):
+        x = g.add("Relu", g.conv(x, 8, 8, pads=[1, 1, 1, 1]))
+    tasks, _ = extract_tasks(fuse_operators(pack_channels(import_onnx(g.model(x)).mod), TARGET))
+    assert [(t.calls, t.flops) for t in tasks] == [(3, 2 * 81 * 8 * 8 * 9)]
+
+
+def test_task_keys_are_the_same_in_every_model_and_process() -> None:
+    keys = []
+    for _ in range(2):
+        tasks, _ = extract_tasks(fuse_operators(pack_channels(import_onnx(models.load("squeezenet1_0")).mod), TARGET))
+        keys.append([t.key for t in tasks])
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == len(keys[0])

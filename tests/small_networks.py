@@ -1,0 +1,87 @@
+"""Small ONNX graphs for tests, with odd channel counts on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+class Graph:
+    """Builds an ONNX graph node by node; weights are seeded."""
+
+    def __init__(self, inputs: Mapping[str, Sequence[int | str]], seed: int = 0, dtype: str = "float32"):
+        self.rng = np.random.default_rng(seed)
+        self.dtype = np.dtype(dtype)
+        self.element = helper.np_dtype_to_tensor_dtype(self.dtype)
+        self.inputs = [helper.make_tensor_value_info(n, self.element, list(s)) for n, s in inputs.items()]
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[TensorProto] = []
+
+    def weight(self, *shape: int, scale: float | None = None, positive: bool = False) -> str:
+        fan_in = int(np.prod(shape[1:])) or 1
+        values = self.rng.standard_normal(shape) * (scale if scale is not None else fan_in**-0.5)
+        values = np.abs(values) + 0.5 if positive else values
+        return self.constant(values.astype(self.dtype))
+
+    def constant(self, values: np.ndarray) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(values, name))
+        return name
+
+    def add(self, op: str, *inputs: str, **attributes: object) -> str:
+        name = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
+        return name
+
+    def conv(self, x: str, inputs: int, outputs: int, kernel: tuple[int, int] = (3, 3), groups: int = 1, **attributes: object) -> str:
+        return self.add("Conv", x, self.weight(outputs, inputs // groups, *kernel), self.weight(outputs, scale=0.1), kernel_shape=kernel, group=groups, **attributes)
+
+    def norm(self, x: str, channels: int) -> str:
+        weights = [self.weight(channels, positive=True), self.weight(channels), self.weight(channels), self.weight(channels, positive=True)]
+        return self.add("BatchNormalization", x, *weights)
+
+    def model(self, *outputs: str) -> onnx.ModelProto:
+        values = [helper.make_tensor_value_info(o, self.element, None) for o in outputs]
+        graph = helper.make_graph(self.nodes, "small", self.inputs, values, self.weights)
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return onnx.shape_inference.infer_shapes(proto)
+
+
+def residual_net(channels: int = 10, size: int = 11) -> onnx.ModelProto:
+    """Stem, a residual block with batch norm, depthwise, squeeze-excite, concat, pools and a classifier."""
+    g = Graph({"image": (1, 3, size, size)})
+    x = g.add("Relu", g.norm(g.conv("image", 3, channels, strides=[2, 2], pads=[1, 1, 1, 1]), channels))
+    y = g.add("Relu", g.conv(x, channels, channels, pads=[1, 1, 1, 1]))
+    x = g.add("Relu", g.add("Add", g.norm(g.conv(y, channels, channels, pads=[1, 1, 1, 1]), channels), x))
+    d = g.add("Clip", g.conv(x, channels, channels, groups=channels, pads=[1, 1, 1, 1]), g.constant(np.float32(0)), g.constant(np.float32(6)))
+    s = g.add("GlobalAveragePool", d)
+    s = g.add("Sigmoid", g.conv(g.add("Relu", g.conv(s, channels, 3, (1, 1))), 3, channels, (1, 1)))
+    d = g.add("Mul", d, s)
+    a = g.conv(d, channels, 8, (1, 1))
+    b = g.conv(d, channels, 5, (1, 3), pads=[0, 1, 0, 1])
+    x = g.add("Concat", a, b, axis=1)
+    x = g.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    x = g.add("AveragePool", x, kernel_shape=[2, 2], pads=[0, 0, 1, 1])
+    x = g.add("Flatten", g.add("GlobalAveragePool", x))
+    return g.model(g.add("Softmax", g.add("Gemm", x, g.weight(7, 13), g.weight(7), transB=1)))
+
+
+def prime_net() -> onnx.ModelProto:
+    """A 7x1 convolution of 31 channels at 17x17 into 37, and a dense layer of 37 into 31."""
+    g = Graph({"image": (1, 31, 17, 17)})
+    x = g.add("Relu", g.conv("image", 31, 37, (7, 1), pads=[3, 0, 3, 0]))
+    x = g.add("Flatten", g.add("GlobalAveragePool", x))
+    return g.model(g.add("Gemm", x, g.weight(31, 37), g.weight(31), transB=1))
+
+
+def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normal values for every input of a model with static shapes."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        found[value.name] = rng.standard_normal(shape).astype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+    return found
