@@ -1,0 +1,18 @@
+"""The OpenCL device that tests run on. No device is a failure, never a skip."""
+
+from __future__ import annotations
+
+import os
+
+# pyopencl's wheel and TVM workers started by tests look where the system lists its platforms.
+os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
+
+import pytest
+import tvm
+
+
+@pytest.fixture(scope="session")
+def opencl_device() -> tvm.runtime.Device:
+    device = tvm.opencl(0)
+    assert device.exist, "no OpenCL device: scripts/test.sh installs PoCL; `romou doctor` says what is wrong"
+    return device

@@ -1,0 +1,133 @@
+"""Every family, on odd and prime shapes, under its default and under random configs, against the unscheduled function."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from romou.build import build_reference, build_task
+from romou.schedules import FAMILIES
+from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.space import Config
+from romou.target import Target
+from romou.task import Task
+
+TARGET = Target("opencl -device=host")
+SEED = 20
+CONFIGS_PER_SHAPE = 6
+
+
+def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: object) -> Conv2d:
+    settings: dict[str, object] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "batch": 1, **given}
+    return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **settings)  # type: ignore[arg-type]
+
+
+SHAPES = [
+    conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)),
+    conv(31, (17, 17), 37, (1, 7), padding=(0, 3, 0, 3)),
+    conv(8, (13, 11), 12, (3, 3), padding=(1, 1, 1, 1)),
+    conv(16, (9, 9), 16, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1), batch=2),
+    conv(16, (9, 10), 20, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0)),
+    conv(64, (14, 14), 16, (1, 1)),
+    conv(3, (23, 23), 8, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
+    conv(8, (12, 12), 8, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2)),
+    conv(128, (1, 1), 10, (1, 1)),
+    conv(16, (13, 13), 16, (3, 3), padding=(1, 1, 1, 1), groups=16),
+    conv(18, (13, 13), 18, (5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=18),
+    conv(6, (7, 7), 12, (3, 3), padding=(1, 1, 1, 1), groups=6),
+    conv(16, (9, 9), 24, (3, 3), padding=(1, 1, 1, 1), groups=2),
+    conv(12, (9, 9), 9, (3, 3), padding=(1, 1, 1, 1), groups=3),
+    Dense(m=1, k=64, n=37, dtype="float32"),
+    Dense(m=13, k=31, n=1001, dtype="float32"),
+    Dense(m=128, k=96, n=64, dtype="float32"),
+    Dense(m=1, k=37, n=31, dtype="float32"),
+]
+
+
+def task_of(work: Conv2d | Dense) -> Task:
+    """The operator with a bias and a ReLU behind it."""
+    zero = tvm.tirx.const(0, work.dtype)
+    if isinstance(work, Dense):
+        family, data_shape = FAMILIES["dense"], (work.m, work.k)
+    else:
+        family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
+        data_shape = (work.batch, -(-work.in_channels // LANES), *work.in_hw, LANES)
+    data = te.placeholder(data_shape, work.dtype, "data")
+    weight = te.placeholder(family.weight_shape(work), work.dtype, "weight")
+    total = family.define(work, data, weight)
+    if isinstance(work, Dense):
+        bias = te.placeholder((work.n,), work.dtype, "bias")
+        out = te.compute(total.shape, lambda m, n: te.max(total[m, n] + bias[n], zero), name="relu")
+    else:
+        bias = te.placeholder((1, work.out_texels, 1, 1, LANES), work.dtype, "bias")
+        out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c], zero), name="relu")
+    task = Task.of(te.create_prim_func([data, weight, bias, out]))
+    assert task is not None
+    return task
+
+
+def reference(task: Task, arrays: list[np.ndarray]) -> np.ndarray:
+    tensors = [tvm.runtime.tensor(a) for a in arrays]
+    build_reference(task)["main"](*tensors)
+    return tensors[-1].numpy().astype(np.float64)
+
+
+def run(task: Task, config: Config, arrays: list[np.ndarray], device: tvm.runtime.Device) -> np.ndarray:
+    tensors = [tvm.runtime.tensor(a, device) for a in arrays]
+    build_task(task, config, TARGET)["main"](*tensors)
+    return tensors[-1].numpy().astype(np.float64)
+
+
+@pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
+def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense, opencl_device: tvm.runtime.Device) -> None:
+    task, rng = task_of(work), np.random.default_rng(SEED)
+    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(work.dtype) for p in task.func.params]
+    arrays[-1][:] = np.nan  # what a kernel does not write is seen
+    expected = reference(task, arrays)
+    space = task.space(TARGET)
+    for config in [task.default_config(TARGET), *space.sample(rng, CONFIGS_PER_SHAPE)]:
+        output = run(task, config, arrays, opencl_device)
+        error = np.linalg.norm(output - expected) / np.linalg.norm(expected)
+        assert error < 1e-5, f"{config}: {error}"
+
+
+@pytest.mark.parametrize(("split_k", "local"), [(1, 0), (1, 4), (2, 0), (8, 0)])
+@pytest.mark.parametrize("vector_width", [1, 2, 4])
+def test_each_way_to_share_work(split_k: int, local: int, vector_width: int, opencl_device: tvm.runtime.Device) -> None:
+    """Local memory and split reductions meet every vector width, on a shape that no tile divides."""
+    task, rng = task_of(conv(32, (7, 9), 10, (3, 3), padding=(1, 1, 1, 1))), np.random.default_rng(SEED)
+    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype("float32") for p in task.func.params]
+    expected = reference(task, arrays)
+    config = task.default_config(TARGET).replace(split_k=split_k, local=local, vector_width=vector_width, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
+    assert task.space(TARGET).is_valid(config)
+    output = run(task, config, arrays, opencl_device)
+    assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-5
+
+
+@pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
+def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense) -> None:
+    task = task_of(work)
+    space = task.space(TARGET)
+    for config in space.sample(np.random.default_rng(SEED), 10):
+        assert not (config["split_k"] > 1 and config["local"])
+        task.schedule(config, TARGET)  # InvalidConfigError would end the test
+    assert space.is_valid(task.default_config(TARGET))
+
+
+@pytest.mark.parametrize("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15]], ids=lambda w: w.name)
+def test_half_precision_storage_sums_in_single(work: Conv2d | Dense) -> None:
+    """The reference of an fp16 task: rounded once at the end, so close to double precision."""
+    task, rng = task_of(replace(work, dtype="float16")), np.random.default_rng(SEED)
+    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype("float16") for p in task.func.params]
+    wide = task_of(work)
+    expected = reference(wide, [a.astype("float32") for a in arrays])
+    output = reference(task, arrays)
+    assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-3
+    source = build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()
+    assert re.search(r"float4? acc", source)
+    assert not re.search(r"half4? acc", source)
