@@ -168,13 +168,15 @@ def _assemble(graph: _Graph, target: Target, index: int, results: Mapping[str, T
         # In turns, so that a slow moment of the machine hits both.
         default_times += default.times(repeat=1)
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
+    error, limit = _check(graph, tuned)
     summary = Summary(
         target=str(target),
         device=check_device_name(index),
         rows=_rows(graph, results),
         default_ms=float(np.median(default_times)),
         tuned_ms=float(np.median(tuned_times)),
-        relative_l2_error=_check(graph, tuned),
+        relative_l2_error=error,
+        tolerance=limit,
         outcomes=_count_outcomes(results),
         seconds=time.monotonic() - started,
     )
@@ -199,17 +201,17 @@ def _model_of(graph: _Graph, target: Target, index: int, configs: Mapping[str, C
     )
 
 
-def _check(graph: _Graph, model: TunedModel) -> float | None:
-    """Relative L2 error of the worst output against onnxruntime; None where onnxruntime cannot run the model."""
+def _check(graph: _Graph, model: TunedModel) -> tuple[float | None, float | None]:
+    """(relative L2 error of the worst output against onnxruntime, what it may be); None where onnxruntime cannot run the model."""
     inputs = random_inputs(graph.imported.inputs, seed=0)
     reference = run_onnxruntime(graph.imported.onnx_model, inputs)
     if reference is None:
-        return None
+        return None, None
     error = max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
     limit = max(TOLERANCE.get(str(output.dtype), TOLERANCE["float32"]) for output in reference)
     if not error <= limit:
         logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
-    return error
+    return error, limit
 
 
 def _rows(graph: _Graph, results: Mapping[str, TaskResult]) -> tuple[LayerRow, ...]:

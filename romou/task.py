@@ -39,10 +39,11 @@ class Task:
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
         """The task of a fused function, or None where no template covers it."""
+        if Template.of(func) is None:
+            return None
         plain = plain_form(func)
         template = Template.of(plain)
-        if template is None:
-            return None
+        assert template is not None, "the plain form keeps the block that carries the template's name"
         return cls(key_of(plain), template.name, template.family, plain, calls, template.workload.flops)
 
     @cached_property

@@ -67,12 +67,15 @@ def command(
     summary = tuned.summary()
     if is_json:
         print_json({"model": model, "target": str(parsed), "output": str(path), "summary": summary.to_dict()})
-        return
-    from romou.report.table import print_summary
+    else:
+        from romou.report.table import print_summary
 
-    out = console(is_json=False)
-    print_summary(summary, out)
-    out.print(f"Saved to {path}. Run it: romou run {path}", markup=False)
+        out = console(is_json=False)
+        print_summary(summary, out)
+        out.print(f"Saved to {path}. Run it: romou run {path}", markup=False)
+    if summary.is_right is False:
+        # The table has said by how much; a script must see it too.
+        raise SystemExit(1)
 
 
 def _model(model: str) -> Any:

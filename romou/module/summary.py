@@ -35,6 +35,7 @@ class Summary:
 
     default_ms, tuned_ms: the whole model with default and with tuned schedules, median in milliseconds, one session.
     relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not checked.
+    tolerance: what `relative_l2_error` may be.
     outcomes: how the trials of this run and its resumed ones ended, by name.
     """
 
@@ -46,11 +47,18 @@ class Summary:
     relative_l2_error: float | None
     outcomes: dict[str, int]
     seconds: float
+    tolerance: float | None = None
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether the outputs agree with onnxruntime's; None where that was not checked."""
+        return None if self.relative_l2_error is None or self.tolerance is None else self.relative_l2_error <= self.tolerance
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, derived numbers included."""
         data = dataclasses.asdict(self)
         data["rows"] = [{**dataclasses.asdict(r), "gflops": r.gflops, "speedup": r.speedup} for r in self.rows]
+        data["is_right"] = self.is_right
         data["speedup"] = self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
         return data
 
@@ -64,4 +72,4 @@ class Summary:
         """Inverse of `to_dict`."""
         fields = {f.name for f in dataclasses.fields(LayerRow)}
         rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
-        return cls(**{**{k: v for k, v in data.items() if k != "speedup"}, "rows": rows})
+        return cls(**{**{k: v for k, v in data.items() if k not in ("speedup", "is_right")}, "rows": rows})

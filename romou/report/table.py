@@ -40,6 +40,8 @@ class Summary(Protocol):
     def tuned_ms(self) -> float | None: ...
     @property
     def relative_l2_error(self) -> float | None: ...
+    @property
+    def is_right(self) -> bool | None: ...
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -87,6 +89,7 @@ def print_summary(summary: Summary, out: Console) -> None:
         faster = ratio(summary.default_ms / summary.tuned_ms)
         out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules, {number(summary.tuned_ms)} ms tuned: {faster}.", markup=False)
     if summary.relative_l2_error is not None:
-        out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}.", markup=False)
+        verdict = "" if summary.is_right is not False else ": TOO LARGE. Please report it with the model"
+        out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)
     else:
         out.print("Against onnxruntime: not checked.", markup=False)
