@@ -27,6 +27,7 @@ class FakeSummary:
     default_ms: float | None
     tuned_ms: float | None
     relative_l2_error: float | None
+    is_right: bool | None = None
 
 
 def text_of(summary: FakeSummary) -> str:
@@ -52,3 +53,8 @@ def test_what_was_not_measured_is_a_dash() -> None:
     text = text_of(FakeSummary([], None, None, None))
     assert "Against onnxruntime: not checked." in text
     assert "Whole model" not in text
+
+
+def test_wrong_outputs_are_called_wrong() -> None:
+    text = text_of(FakeSummary([FakeRow("a", 1, 1.0, 0.5)], 1.0, 0.5, 0.25, is_right=False))
+    assert "relative L2 error 2.50e-01: TOO LARGE" in text
