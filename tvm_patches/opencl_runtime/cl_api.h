@@ -74,6 +74,7 @@ constexpr cl_uint CL_DEVICE_IMAGE_SUPPORT = 0x1016;
 constexpr cl_uint CL_DEVICE_MEM_BASE_ADDR_ALIGN = 0x1019;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_CACHE_SIZE = 0x101E;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F;
+constexpr cl_uint CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE = 0x1020;
 constexpr cl_uint CL_DEVICE_LOCAL_MEM_SIZE = 0x1023;
 constexpr cl_uint CL_DEVICE_PROFILING_TIMER_RESOLUTION = 0x1025;
 constexpr cl_uint CL_DEVICE_NAME = 0x102B;

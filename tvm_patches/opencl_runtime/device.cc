@@ -53,6 +53,7 @@ DeviceFacts read_facts(cl_platform_id platform, cl_device_id id) {
   facts.max_work_group_size = query<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
   api().clGetDeviceInfo(id, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof(facts.max_work_item_sizes), facts.max_work_item_sizes, nullptr);
   facts.local_mem_bytes = query<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE);
+  facts.constant_mem_bytes = query<cl_ulong>(id, CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE);
   facts.global_mem_bytes = query<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE);
   facts.global_cache_bytes = query<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
   facts.max_alloc_bytes = query<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A module of OpenCL kernels: created by TVM's code generator, saved into and loaded from a library, launched from host code.
+//
+// Every kernel is a program of its own, compiled at its first launch on a device. So a model starts with the kernels it runs, a
+// failed build names its kernel, and the driver compiles no source twice.
+#include <tvm/ffi/cast.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/support/serializer.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "error.h"
+#include "loader.h"
+#include "memory.h"
+#include "runtime/metadata.h"
+#include "runtime/pack_args.h"
+#include "runtime/thread_storage_scope.h"
+#include "statistics.h"
+#include "stream.h"
+
+namespace romou::opencl {
+namespace {
+
+using tvm::ffi::Any;
+using tvm::ffi::Array;
+using tvm::ffi::Bytes;
+using tvm::ffi::Function;
+using tvm::ffi::Map;
+using tvm::ffi::Optional;
+using tvm::ffi::PackedArgs;
+using tvm::ffi::String;
+using tvm::runtime::FunctionInfo;
+
+constexpr const char* kMarker = "// Function: ";
+
+/// Kernel name -> its part of the source. TVM puts a marker before each kernel and, after it, declarations of all kernels; those
+/// are left out: the text would grow with the square of their number.
+std::map<std::string, std::string> split_kernels(const std::string& source) {
+  std::map<std::string, std::string> parts;
+  std::string name;
+  std::istringstream lines(source);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(kMarker, 0) == 0) {
+      name = line.substr(std::string(kMarker).size());
+      continue;
+    }
+    const bool is_declaration = line.rfind("__kernel ", 0) == 0 && line.size() > 2 && line.compare(line.size() - 2, 2, ");") == 0;
+    if (!is_declaration) parts[name] += line + "\n";
+  }
+  return parts;
+}
+
+/// The kernel object of one function on one device. Setting arguments and launching is one step under its lock: OpenCL keeps
+/// arguments in the kernel object.
+struct Kernel {
+  std::mutex mutex;
+  cl_program program = nullptr;
+  cl_kernel handle = nullptr;
+};
+
+class OpenCLModule final : public tvm::ffi::ModuleObj {
+ public:
+  OpenCLModule(std::string source, Map<String, FunctionInfo> functions, Map<String, String> texts)
+      : source_(std::move(source)), functions_(std::move(functions)), texts_(std::move(texts)), parts_(split_kernels(source_)) {}
+
+  ~OpenCLModule() {
+    if (is_exiting()) return;
+    for (auto& [key, kernel] : kernels_) {
+      if (kernel->handle != nullptr) {
+        api().clReleaseKernel(kernel->handle);
+        statistics().live_kernels -= 1;
+      }
+      if (kernel->program != nullptr) {
+        api().clReleaseProgram(kernel->program);
+        statistics().live_programs -= 1;
+      }
+    }
+  }
+
+  const char* kind() const final { return "opencl"; }
+  int GetPropertyMask() const final { return tvm::ffi::Module::kBinarySerializable | tvm::ffi::Module::kRunnable; }
+
+  Optional<Function> GetFunction(const String& name) final;
+
+  Bytes SaveToBytes() const final {
+    StringStream stream;
+    stream.Write(source_);
+    stream.Write(static_cast<uint64_t>(functions_.size()));
+    for (const auto& [name, info] : functions_) {
+      stream.Write(std::string(name));
+      stream.Write(info);
+    }
+    return Bytes(std::move(stream.content));
+  }
+
+  static tvm::ffi::Module LoadFromBytes(const Bytes& bytes) {
+    StringStream stream{std::string(bytes.data(), bytes.size())};
+    std::string source, name;
+    uint64_t count = 0;
+    Map<String, FunctionInfo> functions;
+    bool is_complete = stream.Read(&source) && stream.Read(&count);
+    for (uint64_t i = 0; is_complete && i < count; ++i) {
+      FunctionInfo info;
+      is_complete = stream.Read(&name) && stream.Read(&info);
+      if (is_complete) functions.Set(name, info);
+    }
+    if (!is_complete) {
+      TVM_FFI_THROW(ValueError) << "the OpenCL kernels in this library cannot be read (" << bytes.size()
+                                << " bytes): it was cut off, or written by another version. Save the model again.";
+    }
+    Map<String, String> texts;
+    texts.Set("cl", source);
+    return tvm::ffi::Module(tvm::ffi::make_object<OpenCLModule>(std::move(source), std::move(functions), std::move(texts)));
+  }
+
+  String InspectSource(const String& format) const final {
+    if (auto text = texts_.Get(format); text.has_value()) return text.value();
+    return String(source_);
+  }
+
+  Kernel& kernel_on(Device& device, const std::string& name);
+
+ private:
+  void build(Device& device, const std::string& name, Kernel& kernel);
+
+  std::string source_;
+  Map<String, FunctionInfo> functions_;
+  Map<String, String> texts_;
+  std::map<std::string, std::string> parts_;
+  std::mutex mutex_;
+  std::map<std::pair<int, std::string>, std::unique_ptr<Kernel>> kernels_;
+};
+
+/// Launches one kernel; holds the module, so that a function outlives the name it was looked up by.
+class Launcher {
+ public:
+  Launcher(tvm::ffi::Module module, const FunctionInfo& info)
+      : module_(std::move(module)), name_(info->name), types_(info->arg_types) {
+    config_.Init(types_.size(), info->launch_param_tags);
+  }
+
+  void operator()(PackedArgs args, Any*, void** values) const {
+    Device& device = DeviceTable::global().at(device_of(values));
+    Kernel& kernel = static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(module_.get()))->kernel_on(device, name_);
+    const tvm::runtime::ThreadWorkLoad load = config_.Extract(args);
+    const cl_uint dimensions = static_cast<cl_uint>(config_.work_dim());
+    size_t global[3], local[3];
+    for (cl_uint i = 0; i < dimensions; ++i) {
+      local[i] = load.block_dim(i);
+      global[i] = load.grid_dim(i) * local[i];
+    }
+    std::lock_guard<std::mutex> lock(kernel.mutex);
+    for (size_t i = 0; i < types_.size(); ++i) set_argument(device, kernel, i, values[i]);
+    cl_event event = nullptr;
+    const bool is_logged = device.is_logging();
+    const cl_int code = api().clEnqueueNDRangeKernel(device.queue(), kernel.handle, dimensions, nullptr, global, local, 0, nullptr,
+                                                     is_logged ? &event : nullptr);
+    if (code != CL_SUCCESS) fail(device, kernel, code, dimensions, global, local);
+    statistics().launches += 1;
+    if (is_logged) device.log_event(event);
+  }
+
+ private:
+  // Memory knows its device; a kernel that takes none runs on the one that the host code set.
+  int device_of(void** values) const {
+    for (size_t i = 0; i < types_.size(); ++i) {
+      if (types_[i].code == kDLOpaqueHandle) return memory_of(*static_cast<void**>(values[i]))->device->index;
+    }
+    return Device::current();
+  }
+
+  void set_argument(Device& device, Kernel& kernel, size_t i, void* value) const {
+    cl_mem handle = nullptr;
+    const void* pointer = value;
+    size_t bytes = (types_[i].bits * types_[i].lanes + 7) / 8;
+    if (types_[i].code == kDLOpaqueHandle) {
+      handle = memory_of(*static_cast<void**>(value))->handle;
+      pointer = &handle;
+      bytes = sizeof(handle);
+    }
+    const cl_int code = api().clSetKernelArg(kernel.handle, static_cast<cl_uint>(i), bytes, pointer);
+    if (code != CL_SUCCESS) check(code, "clSetKernelArg", CallSite{device.label(), name_, "argument " + std::to_string(i)});
+  }
+
+  [[noreturn]] void fail(Device& device, Kernel& kernel, cl_int code, cl_uint dimensions, const size_t* global,
+                         const size_t* local) const {
+    std::ostringstream detail;
+    const char* names[] = {"global", "local"};
+    const size_t* sizes[] = {global, local};
+    for (int which = 0; which < 2; ++which) {
+      detail << names[which] << " size (";
+      for (cl_uint i = 0; i < dimensions; ++i) detail << (i ? ", " : "") << sizes[which][i];
+      detail << "), ";
+    }
+    size_t allowed = 0;
+    api().clGetKernelWorkGroupInfo(kernel.handle, device.id(), CL_KERNEL_WORK_GROUP_SIZE, sizeof(allowed), &allowed, nullptr);
+    detail << "the kernel allows a work group of " << allowed << ", the device of " << device.facts().max_work_group_size;
+    check(code, "clEnqueueNDRangeKernel", CallSite{device.label(), name_, detail.str()});
+    TVM_FFI_UNREACHABLE();
+  }
+
+  tvm::ffi::Module module_;
+  std::string name_;
+  Array<DLDataType> types_;
+  tvm::runtime::LaunchParamConfig config_;
+};
+
+Optional<Function> OpenCLModule::GetFunction(const String& name) {
+  auto info = functions_.Get(name);
+  if (!info.has_value()) return std::nullopt;
+  Launcher launcher(tvm::ffi::GetRef<tvm::ffi::Module>(this), info.value());
+  return tvm::runtime::PackFuncVoidAddr(launcher, info.value()->arg_types);
+}
+
+Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<Kernel>& kernel = kernels_[{device.index, name}];
+  if (kernel == nullptr) kernel = std::make_unique<Kernel>();
+  if (kernel->handle == nullptr) build(device, name, *kernel);
+  return *kernel;
+}
+
+void OpenCLModule::build(Device& device, const std::string& name, Kernel& kernel) {
+  auto part = parts_.find(name);
+  // Source without markers (written by hand) is one part under the empty name.
+  const std::string& text = part != parts_.end() ? part->second : source_;
+  const char* content = text.c_str();
+  const size_t length = text.size();
+  cl_int code = CL_SUCCESS;
+  if (kernel.program == nullptr) {
+    cl_program program = api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code);
+    check(code, "clCreateProgramWithSource", CallSite{device.label(), name, {}});
+    const char* options = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
+    cl_device_id id = device.id();
+    code = api().clBuildProgram(program, 1, &id, options == nullptr ? "" : options, nullptr, nullptr);
+    if (code != CL_SUCCESS) {
+      size_t bytes = 0;
+      api().clGetProgramBuildInfo(program, id, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes);
+      std::string log(bytes, '\0');
+      if (bytes != 0) api().clGetProgramBuildInfo(program, id, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr);
+      while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
+      api().clReleaseProgram(program);
+      check(code, "clBuildProgram", CallSite{device.label(), name, "source saved in " + save_source(name, text) + "\nbuild log:\n" + log});
+    }
+    kernel.program = program;
+    statistics().live_programs += 1;
+  }
+  kernel.handle = api().clCreateKernel(kernel.program, name.c_str(), &code);
+  check(code, "clCreateKernel", CallSite{device.label(), name, {}});
+  statistics().live_kernels += 1;
+}
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  tvm::ffi::reflection::GlobalDef()
+      .def("ffi.Module.create.opencl",
+           [](const Bytes& data, const String&, const Map<String, FunctionInfo>& functions, const Map<String, String>& texts) {
+             return tvm::ffi::Module(
+                 tvm::ffi::make_object<OpenCLModule>(std::string(data.data(), data.size()), functions, texts));
+           })
+      .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes);
+}
+
+}  // namespace romou::opencl

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What Python asks the runtime: devices and their facts, counters, which library was opened, which TVM it was built against.
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/reflection/registry.h>
+
+#include <string>
+
+#include "device.h"
+#include "loader.h"
+#include "statistics.h"
+
+namespace romou::opencl {
+namespace {
+
+namespace json = tvm::ffi::json;
+using tvm::ffi::String;
+
+const char* type_name(cl_bitfield type) {
+  if (type & CL_DEVICE_TYPE_GPU) return "gpu";
+  if (type & CL_DEVICE_TYPE_ACCELERATOR) return "accelerator";
+  return type & CL_DEVICE_TYPE_CPU ? "cpu" : "other";
+}
+
+int64_t number(uint64_t value) { return static_cast<int64_t>(value); }
+
+/// A JSON array with an object for every device, in the order of opencl:0, opencl:1, …
+String devices() {
+  json::Array list;
+  DeviceTable& table = DeviceTable::global();
+  for (size_t i = 0; i < table.size(); ++i) {
+    const DeviceFacts& facts = table.at(static_cast<int>(i)).facts();
+    json::Object object;
+    object.Set("index", number(i));
+    object.Set("platform", String(facts.platform));
+    object.Set("name", String(facts.name));
+    object.Set("vendor", String(facts.vendor));
+    object.Set("version", String(facts.version));
+    object.Set("driver", String(facts.driver));
+    object.Set("type", String(type_name(facts.type)));
+    object.Set("extensions", String(facts.extensions));
+    object.Set("compute_units", number(facts.compute_units));
+    object.Set("clock_mhz", number(facts.clock_mhz));
+    object.Set("max_work_group_size", number(facts.max_work_group_size));
+    object.Set("warp_size", number(facts.warp_size));
+    object.Set("local_mem_bytes", number(facts.local_mem_bytes));
+    object.Set("constant_mem_bytes", number(facts.constant_mem_bytes));
+    object.Set("global_mem_bytes", number(facts.global_mem_bytes));
+    object.Set("global_cache_bytes", number(facts.global_cache_bytes));
+    object.Set("max_alloc_bytes", number(facts.max_alloc_bytes));
+    object.Set("has_images", facts.has_images);
+    object.Set("max_image_width", number(facts.image_max_width));
+    object.Set("max_image_height", number(facts.image_max_height));
+    object.Set("max_image_layers", number(facts.image_max_layers));
+    object.Set("timer_resolution_ns", number(facts.timer_resolution_ns));
+    list.push_back(object);
+  }
+  return json::Stringify(list);
+}
+
+String counters() {
+  const Statistics& s = statistics();
+  json::Object object;
+  object.Set("live_buffers", s.live_buffers.load());
+  object.Set("live_images", s.live_images.load());
+  object.Set("live_bytes", s.live_bytes.load());
+  object.Set("live_kernels", s.live_kernels.load());
+  object.Set("live_programs", s.live_programs.load());
+  object.Set("launches", s.launches.load());
+  return json::Stringify(object);
+}
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  tvm::ffi::reflection::GlobalDef()
+      .def("romou.opencl.devices", devices)
+      .def("romou.opencl.statistics", counters)
+      .def("romou.opencl.library", [] { return String(api().library); })
+      .def("romou.opencl.built_against", [] { return String(ROMOU_TVM_VERSION); });
+}
+
+}  // namespace romou::opencl
