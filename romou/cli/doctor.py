@@ -37,7 +37,7 @@ def _packages() -> Finding:
     from romou.tvm_patches import compat
 
     try:
-        compat.check()
+        compat.check_versions()
     except RomouError as error:
         return Finding(name="packages", is_ok=False, detail=error.message, mend=error.hint)
     import tvm
