@@ -91,8 +91,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             return False
         texels = 0
         if config["split_k"] > 1:
-            # The final sum deals the tile out to the split; TVM proves that only for powers of two.
-            if config["local"] or tile & (tile - 1):
+            # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
+            if config["local"] or tile & (tile - 1) or config["split_k"] > LANES * tile:
                 return False
             texels = config["split_k"] * group_o * group_w * config["tile_h"]
         elif config["local"]:
@@ -284,7 +284,10 @@ def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.sch
 
 def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, tile_h, tile_w, lane, config: Config) -> None:  # type: ignore[no-untyped-def]
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
-    tile = sch.fuse(tile_o, tile_h, tile_w)
+    # Whole texels while there is one for each work-item of the split, single lanes beyond that.
+    texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
+    has_texels = texels >= config["split_k"]
+    tile = sch.fuse(tile_o, tile_h, tile_w) if has_texels else sch.fuse(tile_o, tile_h, tile_w, lane)
     outer, thread_k = sch.split(tile, [None, config["split_k"]])
     sch.bind(thread_k, "threadIdx.z")
     acc = sch.get_sblock("acc")
@@ -294,11 +297,13 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, t
     spatial = sch.get_loops(acc)[-2]
     sch.reorder(piece, spatial)
     sch.unroll(piece)
-    _finish_tile(sch, [spatial], config)
+    if has_texels:
+        _finish_tile(sch, [spatial], config)
     init = sch.decompose_reduction(acc, piece)
-    _finish_tile(sch, sch.get_loops(init)[-1:], config)
     sch.unroll(outer)
-    _finish_tile(sch, [lane], config)
+    if has_texels:
+        for loop in (sch.get_loops(init)[-1], lane):
+            _finish_tile(sch, [loop], config)
 
     part = sch.get_sblock("part")
     sch.set_scope(part, 0, "shared")

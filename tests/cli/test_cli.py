@@ -147,7 +147,7 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     def mismatch() -> None:
         raise CompatError("apache-tvm 0.1 is installed", hint="pip install apache-tvm==0.27.0.post1")
 
-    monkeypatch.setattr(compat, "check", mismatch)
+    monkeypatch.setattr(compat, "check_versions", mismatch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setenv("ROMOU_DEBGU", "1")
     result = invoke("doctor", "--json")
