@@ -1,0 +1,6 @@
+"""What was measured, kept: append-only JSON lines."""
+
+from romou.records.record import SCHEMA, Record
+from romou.records.store import FILE_NAME, RecordStore
+
+__all__ = ["FILE_NAME", "SCHEMA", "Record", "RecordStore"]

@@ -1,0 +1,80 @@
+"""One finished trial, as a line of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from statistics import median
+from typing import Any
+
+from romou.errors import RecordError
+
+# Raised when a field changes its meaning; a field that is added keeps the number and has a default.
+SCHEMA = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """A candidate and how it ended.
+
+    task_key, task_name   which kernel (`Task.key`, `Task.name`)
+    config                knob -> choice
+    device                `DeviceFingerprint.to_dict()`: where it ran
+    outcome               one of `romou.measure.OUTCOMES`
+    times_s               every repeat in seconds, each the mean of several launches; empty unless the outcome is "ok"
+    build_s               seconds of the build
+    relative_l2_error, max_error   against the reference; None where it was not compared
+    error                 text, shortened; None for "ok"
+    seed                  of the inputs that it was checked with
+    target, time, romou, tvm       context: target text, UTC time in ISO 8601, versions
+    """
+
+    task_key: str
+    task_name: str
+    config: dict[str, int | str | bool]
+    device: dict[str, Any]
+    outcome: str
+    times_s: tuple[float, ...] = ()
+    build_s: float = 0.0
+    relative_l2_error: float | None = None
+    max_error: float | None = None
+    error: str | None = None
+    seed: int = 0
+    target: str = ""
+    time: str = ""
+    romou: str = ""
+    tvm: str = ""
+
+    @property
+    def time_s(self) -> float | None:
+        """Median of the repeats in seconds; None where there is no timing."""
+        return median(self.times_s) if self.outcome == "ok" and self.times_s else None
+
+    def to_line(self) -> str:
+        """One line of JSON, without its newline."""
+        return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_line(cls, line: str) -> Record:
+        """Inverse of `to_line`.
+
+        Raises
+        ------
+        RecordError
+            The line is no record, or one of a newer schema.
+        """
+        try:
+            data = json.loads(line)
+        except ValueError as error:
+            raise RecordError(f"not JSON: {error}") from error
+        if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
+            raise RecordError("no record: it lacks the field 'schema'")
+        schema = data.pop("schema")
+        if schema > SCHEMA:
+            raise RecordError(f"written by a newer Romou (schema {schema}, this one reads up to {SCHEMA})", hint="Update Romou, or use another work_dir.")
+        known = {field.name for field in dataclasses.fields(cls)}
+        try:
+            fields = {name: value for name, value in data.items() if name in known}
+            return cls(**{**fields, "times_s": tuple(float(t) for t in fields.get("times_s", ()))})
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"no record: {error}") from error

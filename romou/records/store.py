@@ -1,0 +1,146 @@
+"""The file of records: appended to, never rewritten, repaired where a writer was cut off."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from romou.errors import RecordError
+from romou.records.record import Record
+
+logger = logging.getLogger("romou")
+
+FILE_NAME = "records.jsonl"
+_LOCK_NAME = "records.lock"
+
+
+class RecordStore:
+    """All records of a folder. One writer at a time: a second one gets a RecordError that names the first.
+
+    A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a cut-off last
+    line is moved to `records.jsonl.damaged` when the folder is opened again.
+
+    Raises
+    ------
+    RecordError
+        Another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / FILE_NAME
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path.parent / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RecordError(f"{folder}: cannot keep records here: {error}", hint="Give another work_dir.") from error
+        self._take_lock()
+        try:
+            self._repair()
+            self._records = self._read()
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._lock)
+            raise RecordError(f"{self.path.parent}: process {owner} is tuning with this work_dir; wait for it or give another one", pid=owner) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _repair(self) -> None:
+        """Move a last line without its newline, or with unreadable content, out of the way."""
+        if not self.path.exists():
+            return
+        content = self.path.read_bytes()
+        end = content.rfind(b"\n", 0, max(0, len(content) - 1)) + 1
+        last = content[end:]
+        if not last or (last.endswith(b"\n") and _is_record(last)):
+            return
+        if _is_record(last):
+            with self.path.open("ab") as file:
+                file.write(b"\n")  # whole but for its newline
+            return
+        if last.endswith(b"\n") and last.strip().startswith(b"{") and last.strip().endswith(b"}"):
+            return  # complete, but not ours: _read says what is wrong with it
+        damaged = self.path.with_name(f"{FILE_NAME}.damaged")
+        with damaged.open("ab") as file:
+            file.write(last if last.endswith(b"\n") else last + b"\n")
+        with self.path.open("rb+") as file:
+            file.truncate(end)
+        logger.warning("%s: the last line was cut off; moved it to %s and went on with the %d before it", self.path, damaged.name, content[:end].count(b"\n"))
+
+    def _read(self) -> list[Record]:
+        if not self.path.exists():
+            return []
+        found = []
+        for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+            try:
+                found.append(Record.from_line(line))
+            except RecordError as error:
+                hint = error.hint or "Move the line away, or use another work_dir."
+                raise RecordError(f"{self.path}, line {number}: {error.message}", hint=hint, line=number) from error
+        return found
+
+    def append(self, record: Record) -> None:
+        """Write a record to disk.
+
+        Raises
+        ------
+        RecordError
+            The disk is full or gone; what was written before is intact.
+        """
+        line = (record.to_line() + "\n").encode()
+        size = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            if written != len(line):
+                raise OSError(f"{written} of {len(line)} bytes written")
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, size)
+            raise RecordError(f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on.") from error
+        self._records.append(record)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(list(self._records))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
+        """Records of a task on exactly this device and driver, oldest first. Timings of other devices say nothing here."""
+        return [r for r in self._records if r.task_key == task_key and r.device == device]
+
+    def best(self, task_key: str, device: dict[str, Any]) -> Record | None:
+        """The fastest right candidate of a task on this device; None where there is none."""
+        timed = [r for r in self.of(task_key, device) if r.time_s is not None]
+        return min(timed, key=lambda r: r.time_s or 0.0, default=None)
+
+    def close(self) -> None:
+        """Let go of the file and the lock."""
+        os.close(self._file)
+        os.close(self._lock)
+
+    def __enter__(self) -> RecordStore:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        Record.from_line(line.decode())
+    except (RecordError, UnicodeDecodeError):
+        return False
+    return True

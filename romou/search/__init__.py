@@ -1,0 +1,17 @@
+"""What to try next, within a budget, and how the user sees it."""
+
+from romou.search.options import TuningOptions
+from romou.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, no_progress, terminal_progress
+from romou.search.session import TaskResult, TuningSession
+
+__all__ = [
+    "NoProgress",
+    "PlainProgress",
+    "Progress",
+    "TaskResult",
+    "TerminalProgress",
+    "TuningOptions",
+    "TuningSession",
+    "no_progress",
+    "terminal_progress",
+]

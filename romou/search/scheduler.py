@@ -1,0 +1,52 @@
+"""Shares trials among the tasks of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass
+class Progression:
+    """How the search of one task went so far; times in seconds."""
+
+    calls: int
+    times: list[float | None] = dataclasses.field(default_factory=list)
+    is_exhausted: bool = False
+
+    @property
+    def best_s(self) -> float | None:
+        """The best time; None as long as nothing worked."""
+        return min((t for t in self.times if t is not None), default=None)
+
+    @property
+    def since_improvement(self) -> int:
+        """Trials since the best time was found."""
+        best = self.best_s
+        if best is None:
+            return len(self.times)
+        return len(self.times) - 1 - self.times.index(best)
+
+    def gain(self) -> float:
+        """Seconds a run of the model may win by another batch: what the task costs now, times how likely it still improves.
+
+        The likelihood falls with every trial that brought nothing, and with the number of trials altogether.
+        """
+        best = self.best_s
+        if best is None:
+            return float("inf") if len(self.times) < 16 else 0.0
+        return self.calls * best / (1.0 + 0.25 * self.since_improvement + 0.05 * len(self.times))
+
+
+def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:
+    """The index of the task with the largest expected gain; None when all are exhausted.
+
+    Tasks without any trial come first, in order, so that a complete model exists early. A task that ran out of patience waits until
+    all others did too.
+    """
+    for index, task in enumerate(tasks):
+        if not task.times and not task.is_exhausted:
+            return index
+    left = [i for i, task in enumerate(tasks) if not task.is_exhausted]
+    improving = [i for i in left if tasks[i].since_improvement < patience]
+    return max(improving or left, key=lambda i: tasks[i].gain(), default=None)

@@ -1,0 +1,244 @@
+"""The tuning loop: propose, build, run, record, until the budget is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import romou
+from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
+from romou.records import Record, RecordStore
+from romou.search.explorer import Explorer
+from romou.search.options import TuningOptions
+from romou.search.progress import MakeProgress, Status, no_progress
+from romou.search.scheduler import Progression, next_task
+from romou.space import Config
+
+if TYPE_CHECKING:
+    from romou.target import Target
+    from romou.task import Task
+
+logger = logging.getLogger("romou")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What the search found for a task. Times are medians of one call in milliseconds.
+
+    config: the best one; None where no config worked, so that the caller falls back to TVM's own schedule.
+    default_ms: of the default config; None where it was not measured or failed.
+    """
+
+    task_key: str
+    config: Config | None
+    best_ms: float | None
+    default_ms: float | None
+    is_default: bool
+    trials: int
+    outcomes: dict[str, int]
+
+
+class _State:
+    """One task during the search."""
+
+    def __init__(self, task: Task, target: Target, options: TuningOptions, index: int) -> None:
+        self.task = task
+        self.space = task.space(target)
+        self.default = task.default_config(target)
+        self.explorer = Explorer(self.space, self.default, options, np.random.default_rng([options.seed, index]))
+        self.measured: dict[str, tuple[Config, float | None]] = {}
+        self.progression = Progression(calls=task.calls)
+        self.outcomes: dict[str, int] = {}
+        self.waiting = 0
+
+    def add(self, config: Config, outcome: str, time_s: float | None) -> None:
+        self.measured[config.key] = (config, time_s)
+        self.progression.times.append(time_s)
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+    def result(self) -> TaskResult:
+        timed = [(t, c) for c, t in self.measured.values() if t is not None]
+        best_s, best = min(timed, key=lambda pair: pair[0], default=(None, None))
+        default = self.measured.get(self.default.key, (None, None))[1]
+        return TaskResult(
+            task_key=self.task.key,
+            # Nothing measured at all (no budget): the default may well work.
+            config=best if best is not None or self.measured else self.default,
+            best_ms=None if best_s is None else best_s * 1e3,
+            default_ms=None if default is None else default * 1e3,
+            is_default=best == self.default,
+            trials=len(self.measured),
+            outcomes=dict(self.outcomes),
+        )
+
+
+class TuningSession:
+    """Tunes tasks on one device.
+
+    Records of the same tasks on the same device count as done: they are never measured again, teach the cost model, and use up the
+    budget of trials. Every finished trial is recorded before the next one starts, so a session that is killed resumes where it was.
+
+    Parameters
+    ----------
+    builder, runner
+        See `romou.measure`. Both are closed by the caller.
+    """
+
+    def __init__(self, tasks: Sequence[Task], target: Target, *, store: RecordStore, builder: Builder, runner: Runner, options: TuningOptions) -> None:
+        self._target = target
+        self._store = store
+        self._builder = builder
+        self._runner = runner
+        self._options = options
+        self._states = [_State(task, target, options, index) for index, task in enumerate(tasks)]
+        self._by_key = {state.task.key: state for state in self._states}
+        self._fingerprint = runner.fingerprint()
+        self._device = self._fingerprint.to_dict()
+        self._proposed = 0
+        self._stop_at: float | None = None
+        self._resume()
+
+    def _resume(self) -> None:
+        for state in self._states:
+            for record in self._store.of(state.task.key, self._device):
+                config = Config(record.config)
+                # A space that has changed since may no longer know the config.
+                if set(config) == set(state.space.knobs) and config.key not in state.measured:
+                    state.add(config, record.outcome, record.time_s)
+        self._proposed = self.done
+
+    @property
+    def done(self) -> int:
+        """Finished trials, those from the records included."""
+        return sum(len(state.measured) for state in self._states)
+
+    def run(self, make_progress: MakeProgress = no_progress) -> dict[str, TaskResult]:
+        """Search until the budget is spent or all spaces are exhausted; task key -> result.
+
+        Ctrl-C ends the search early; what was measured stays and is returned.
+        """
+        self._stop_at = None if self._options.seconds is None else time.monotonic() + self._options.seconds
+        progress = make_progress()
+        progress.start(self.done, self._options.trials)
+        try:
+            for built in self._built_batches():
+                for result in built:
+                    self._measure(result, progress.update)
+        except KeyboardInterrupt:
+            logger.warning("interrupted: going on with the %d trials that are finished", self.done)
+        finally:
+            progress.stop()
+        return {state.task.key: state.result() for state in self._states}
+
+    def _built_batches(self) -> Iterator[list[BuildResult]]:
+        """Built batches; the next one is built meanwhile, unless builds and kernels share this machine's cores."""
+        with ThreadPoolExecutor(1, thread_name_prefix="romou-batch") as pool:
+            ahead: Future[list[BuildResult]] | None = None
+            while True:
+                if ahead is None:
+                    batch = self._propose()
+                    if not batch:
+                        return
+                    built = self._builder.build(batch, stop_at=self._stop_at)
+                else:
+                    built = ahead.result()
+                    ahead = None
+                if not self._fingerprint.is_host_cpu:
+                    batch = self._propose()
+                    if batch:
+                        ahead = pool.submit(self._builder.build, batch, stop_at=self._stop_at)
+                yield built
+                if ahead is None and self._is_over():
+                    return
+
+    def _is_over(self) -> bool:
+        return self._stop_at is not None and time.monotonic() >= self._stop_at
+
+    def _propose(self) -> list[Candidate]:
+        """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
+        room = min(self._options.batch_size, self._options.trials - self._proposed)
+        if room <= 0 or self._is_over():
+            return []
+        batch = [(state, config) for state in self._untried(room) for config in state.explorer.propose(1, state.measured)]
+        while not batch:
+            index = next_task([self._expected(state) for state in self._states], patience=self._options.patience)
+            if index is None:
+                return []
+            state = self._states[index]
+            batch = [(state, config) for config in state.explorer.propose(room, state.measured)]
+            if not batch:
+                state.progression.is_exhausted = True
+        candidates = []
+        for state, config in batch:
+            state.waiting += 1
+            candidates.append(Candidate(task=state.task, config=config, trial=self._proposed))
+            self._proposed += 1
+        return candidates
+
+    def _untried(self, count: int) -> list[_State]:
+        return [state for state in self._states if not state.measured and not state.waiting][:count]
+
+    @staticmethod
+    def _expected(state: _State) -> Progression:
+        """The progression as if what is under way had brought nothing: one task must not take every batch that is built ahead."""
+        past = state.progression
+        return Progression(past.calls, past.times + [None] * state.waiting, past.is_exhausted) if state.waiting else past
+
+    def _measure(self, built: BuildResult, tell: object) -> None:
+        candidate = built.candidate
+        state = self._by_key[candidate.task.key]
+        if built.outcome != "ok":
+            result = MeasureResult(candidate=candidate, outcome=built.outcome, error=built.error)
+        else:
+            found = list(self._runner.run([built], best_s=state.progression.best_s, stop_at=self._stop_at))
+            if not found:
+                return  # cut off by the time limit: not a finished trial
+            result = found[0]
+        state.waiting -= 1
+        record = self._record(state.task, result, built.seconds)
+        self._store.append(record)
+        state.add(candidate.config, record.outcome, record.time_s)
+        tell(self._status(state, record))  # type: ignore[operator]
+
+    def _record(self, task: Task, result: MeasureResult, build_s: float) -> Record:
+        import tvm
+
+        return Record(
+            task_key=task.key,
+            task_name=task.name,
+            config=dict(result.candidate.config),
+            device=self._device,
+            outcome=result.outcome,
+            times_s=result.times_s,
+            build_s=build_s,
+            relative_l2_error=result.relative_l2_error,
+            max_error=result.max_error,
+            error=result.error,
+            seed=result.seed,
+            target=str(self._target),
+            time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            romou=romou.__version__,
+            tvm=tvm.__version__,
+        )
+
+    def _status(self, state: _State, record: Record) -> Status:
+        best_s = state.progression.best_s
+        bests = [s.progression.best_s for s in self._states]
+        total_s = None if None in bests else sum(b * s.task.calls for b, s in zip(bests, self._states, strict=True) if b is not None)
+        return Status(
+            task=state.task.name,
+            outcome=record.outcome,
+            best_ms=None if best_s is None else best_s * 1e3,
+            gflops=None if best_s is None else state.task.flops / best_s / 1e9,
+            model_ms=None if total_s is None else total_s * 1e3,
+            done=self.done,
+            total=self._options.trials,
+            seconds_left=None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic()),
+        )
