@@ -96,4 +96,8 @@ def key_of(func: tirx.PrimFunc) -> str:
 def limits_of(target: Target) -> Limits:
     """What `target` allows a work group."""
     attrs = target.tvm_target.attrs
-    return Limits(max_work_group_size=int(attrs["max_num_threads"]), local_memory_bytes=int(attrs["max_shared_memory_per_block"]))
+    group = int(attrs["max_num_threads"])
+    spec = target.spec
+    # A CPU (warps of one) is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
+    busy = group * spec.shader_cores if spec.shader_cores and spec.warp_sizes != (1,) else 1
+    return Limits(max_work_group_size=group, local_memory_bytes=int(attrs["max_shared_memory_per_block"]), busy_work_items=busy)

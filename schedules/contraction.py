@@ -55,10 +55,11 @@ class Contraction:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the device allows: work-items in a group, and bytes of local memory for it."""
+    """What the device allows: work-items in a group, and bytes of local memory for it; and how many work-items keep all its cores busy."""
 
     max_work_group_size: int
     local_memory_bytes: int
+    busy_work_items: int = 1
 
 
 def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> None:
@@ -102,17 +103,14 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.add_constraint(is_allowed)
 
 
-def default_config(space: Space) -> Config:
-    """A config that is decent on any GPU: a 1x4 register tile, about 64 work-items, nothing in local memory."""
+def default_config(space: Space, contraction: Contraction, limits: Limits) -> Config:
+    """A config that is decent on any GPU: a 1x4 register tile, about 64 work-items, nothing staged in local memory.
+
+    Operators with few outputs leave most of a large GPU idle: for them the reduction is split, then the tile made smaller, until the
+    device is busy.
+    """
     wanted = {"pixels": "flat", "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 8, "wg_w": 8, "split_k": 1, "local": 0, "unroll": "lanes", "vector_width": 4}
-    chosen = {}
-    for name, choices in space.knobs.items():
-        value = wanted[name]
-        if value not in choices:
-            smaller = [c for c in choices if isinstance(c, int) and isinstance(value, int) and c < value]
-            value = max(smaller) if smaller else choices[0]
-        chosen[name] = value
-    config = Config(chosen)
+    config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
     while not space.is_valid(config):
         # Too large for a small operator: halve the larger side of the group, then the tile.
         name = max(("wg_w", "wg_o", "tile_w"), key=lambda n: config[n])
@@ -120,7 +118,31 @@ def default_config(space: Space) -> Config:
         if not smaller:
             break
         config = config.replace(**{name: max(smaller)})
+    share = next(iter(contraction.reduce.values()))
+    # A split below four steps costs more in the final sum than it brings.
+    for split in [k for k in space.knobs["split_k"] if 1 < k <= share // 4]:
+        # The group keeps its size: what the split adds, its other sides give.
+        candidate = config.replace(split_k=split, wg_o=_at_most(space.knobs["wg_o"], max(1, 16 // split)))
+        if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
+            config = candidate
+    for tile_w in (2, 1):
+        candidate = config.replace(tile_w=_at_most(space.knobs["tile_w"], tile_w))
+        if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
+            config = candidate
     return config
+
+
+def _at_most(choices: Sequence, wanted: int | str) -> int | str:  # type: ignore[type-arg]
+    """`wanted` if it is a choice, else the largest one below it, else the first."""
+    if wanted in choices:
+        return wanted
+    smaller = [c for c in choices if isinstance(c, int) and isinstance(wanted, int) and c < wanted]
+    return max(smaller) if smaller else choices[0]
+
+
+def _work_items(contraction: Contraction, config: Config) -> int:
+    o, h, w = contraction.extents
+    return -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"]) * config["split_k"]
 
 
 def _padded(extent: int, tile: int) -> int:

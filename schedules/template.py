@@ -54,7 +54,7 @@ class Template:
 
     def default_config(self, limits: Limits) -> Config:
         """The config that is tried first and used where nothing was tuned."""
-        return default_config(self.space(limits))
+        return default_config(self.space(limits), self._contraction(flat=True), limits)
 
     def _contraction(self, flat: bool) -> Contraction:
         reads: list[tirx.Buffer] = []

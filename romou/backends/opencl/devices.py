@@ -79,7 +79,7 @@ def host_spec() -> HardwareSpec:
 
 def _spec_of(facts: dict[str, Any]) -> HardwareSpec:
     # Only what a driver can answer; caches, registers and bandwidths stay unknown until they are measured.
-    asked = {
+    asked: dict[str, Any] = {
         "shader_cores": facts["compute_units"],
         "max_work_group_size": facts["max_work_group_size"],
         "local_mem_bytes": facts["local_mem_bytes"],
@@ -88,6 +88,8 @@ def _spec_of(facts: dict[str, Any]) -> HardwareSpec:
         "max_image_height_texels": facts["max_image_height"],
         "clock_mhz": facts["clock_mhz"],
     }
+    if facts["type"] == "cpu":
+        asked["warp_sizes"] = (1,)
     known = {key: value for key, value in asked.items() if value}
     source = f"asked from the driver of {facts['name']} ({facts['platform']})"
     return HardwareSpec(name=str(facts["name"]), title=f"{facts['name']} ({facts['platform']})", sources=dict.fromkeys(known, source), **known)
