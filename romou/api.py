@@ -25,6 +25,7 @@ from romou.records import RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
+from romou.tvm_patches.quiet import quiet_stderr
 
 if TYPE_CHECKING:
     import onnx
@@ -131,8 +132,9 @@ def as_target(target: Target | str | Mapping[str, object]) -> Target:
 
 
 def _prepare(model: onnx.ModelProto | str | Path, target: Target, shapes: Mapping[str, Sequence[int]] | None) -> _Graph:
-    imported = import_onnx(model, shapes)
-    fused = fuse_operators(pack_channels(imported.mod), target)
+    with quiet_stderr():
+        imported = import_onnx(model, shapes)
+        fused = fuse_operators(pack_channels(imported.mod), target)
     tasks, key_of = extract_tasks(fused)
     by_key = {task.key: task for task in tasks}
     return _Graph(imported=imported, fused=fused, tasks=tasks, task_of={name: by_key[key] for name, key in key_of.items()})

@@ -49,4 +49,6 @@ def console(*, is_json: bool) -> Console:
     """Where text for a person goes: stdout, or stderr where stdout is for the machine."""
     from rich.console import Console
 
-    return Console(stderr=is_json, highlight=False, soft_wrap=False)
+    out = Console(stderr=is_json, highlight=False, soft_wrap=False)
+    # In a pipe or a log nobody's window is 80 columns wide, and a cut table helps nobody.
+    return out if out.is_terminal else Console(stderr=is_json, highlight=False, soft_wrap=False, width=max(out.width, 120))

@@ -17,6 +17,7 @@ from tvm import relax
 from romou.errors import DeviceError, ModelError, UsageError
 from romou.module.summary import Summary
 from romou.target import Target
+from romou.tvm_patches.quiet import quiet_stderr
 
 LIBRARY, META = "module.so", "romou.json"
 FORMAT = 1
@@ -64,7 +65,8 @@ class TunedModel:
         if self._vm is None:
             if not self.device.exist:
                 raise DeviceError(f"{self.target.kind}:{self.device_index} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
-            self._vm = relax.VirtualMachine(self._executable, self.device)
+            with quiet_stderr():
+                self._vm = relax.VirtualMachine(self._executable, self.device)
         return self._vm
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -123,7 +125,8 @@ class TunedModel:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
             fresh = Path(folder) / "model"
             fresh.mkdir()
-            self._executable.export_library(str(fresh / LIBRARY))
+            with quiet_stderr():
+                self._executable.export_library(str(fresh / LIBRARY))
             (fresh / META).write_text(json.dumps(self._meta(), indent=1), encoding="utf-8")
             if path.exists():
                 shutil.rmtree(path)
@@ -159,8 +162,10 @@ def load(path: str | Path, *, device: int = 0) -> TunedModel:
         raise ModelError(f"{path}: saved in format {meta.get('format')!r}, this Romou reads {FORMAT}; tune the model again (records are kept)")
     if not (path / LIBRARY).is_file():
         raise ModelError(f"{path}: {LIBRARY} is missing; save the model again")
+    with quiet_stderr():
+        executable = tvm.runtime.load_module(str(path / LIBRARY))
     return TunedModel(
-        tvm.runtime.load_module(str(path / LIBRARY)),
+        executable,
         target=Target.from_json(meta["target"]),
         inputs={n: (tuple(s), d) for n, (s, d) in meta["inputs"].items()},
         outputs=tuple(meta["outputs"]),

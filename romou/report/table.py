@@ -58,7 +58,7 @@ def layer_table(rows: Sequence[Row]) -> Table:
     """One line per task, the most expensive first, and a last line with the sums over all calls."""
     table = Table(title="Time per layer (ms of one call)", show_footer=bool(rows))
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
-    table.add_column("layer", footer="all calls", overflow="fold")
+    table.add_column("layer", footer="all calls", no_wrap=True)
     right = {"justify": "right", "no_wrap": True}
     table.add_column("calls", footer=str(sum(row.calls for row in rows)), **right)  # type: ignore[arg-type]
     table.add_column("before", footer=number(before), **right)  # type: ignore[arg-type]

@@ -1,0 +1,124 @@
+"""Candidates that go wrong in each way that a candidate can, for the tests of measuring. Worker processes import this file."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import tvm
+from tvm.script import ir as I  # noqa: N812
+from tvm.script import tirx as T
+
+from romou.build import build_task
+from romou.errors import InvalidConfigError
+from romou.space import Config
+from romou.target import Target
+from romou.task import Task
+
+SHAPE = (1, 1, 5, 5, 4)
+FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up")
+
+
+def task() -> Task:
+    """A depthwise 1x1 convolution of four channels: data and output have the shape SHAPE, the weight (1, 1, 1, 4)."""
+    from tvm import te
+
+    from romou.schedules import FAMILIES
+    from romou.schedules.workload import Conv2d
+
+    work = Conv2d(
+        batch=1,
+        in_channels=4,
+        in_hw=(5, 5),
+        out_channels=4,
+        kernel=(1, 1),
+        stride=(1, 1),
+        padding=(0, 0, 0, 0),
+        dilation=(1, 1),
+        groups=4,
+        dtype="float32",
+    )
+    family = FAMILIES["depthwise"]
+    data, weight = te.placeholder(SHAPE, "float32", "data"), te.placeholder(family.weight_shape(work), "float32", "weight")
+    made = Task.of(te.create_prim_func([data, weight, family.define(work, data, weight)]))
+    assert made is not None
+    return made
+
+
+@I.ir_module
+class Wrong:
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            for lane in range(4):
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.float32(0.25)
+
+
+@I.ir_module
+class Unwritten:
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(24, thread="threadIdx.x"):
+            for lane in range(4):
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane]
+
+
+@I.ir_module
+class AddsUp:
+    """Right in the first run alone: the poison is replaced, later runs add to what is there."""
+
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            for lane in range(4):
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.if_then_else(
+                    T.isnan(out[0, 0, i // 5, i % 5, lane]), T.float32(0), out[0, 0, i // 5, i % 5, lane]
+                )
+
+
+@I.ir_module
+class Hang:
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for _i in T.thread_binding(1, thread="threadIdx.x"):
+            out[0, 0, 0, 0, 0] = T.float32(0)
+            while out[0, 0, 0, 0, 0] < T.float32(10):
+                out[0, 0, 0, 0, 0] = T.sin(out[0, 0, 0, 0, 0] + data[0, 0, 0, 0, 0])
+
+
+@I.ir_module
+class Crash:
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        T.evaluate(T.call_extern("int32", "abort"))
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            out[0, 0, i // 5, i % 5, 0] = data[0, 0, i // 5, i % 5, 0]
+
+
+@I.ir_module
+class BadSource:
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            out[0, 0, i // 5, i % 5, 0] = T.call_extern("float32", "no_such_function", data[0, 0, i // 5, i % 5, 0])
+
+
+_MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "bad_source": BadSource}
+
+
+def build(made: Task, config: Config, target: Target) -> tvm.runtime.Module:
+    """What `romou.build.build_task` does, unless the config has a fault."""
+    fault = str(config.get("fault", "none"))
+    if fault == "invalid":
+        raise InvalidConfigError("this config has no schedule")
+    if fault == "build_crash":
+        os.abort()
+    if fault == "build_hang":
+        time.sleep(3600)
+    if fault == "build_bug":
+        raise KeyError("a bug of ours")
+    if fault == "no_build":
+        raise MemoryError
+    if fault in _MODULES:
+        return tvm.tirx.build(_MODULES[fault], target=target.tvm_target)
+    return build_task(made, made.default_config(target), target)

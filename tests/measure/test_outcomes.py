@@ -1,0 +1,119 @@
+"""Every way in which a candidate can end, with real kernels on the OpenCL device; and the next candidate is fine after each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import faulty_kernels
+import pytest
+import tvm
+
+from romou.errors import DeviceError, UsageError
+from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
+from romou.space import Config
+from romou.target import Target
+
+TARGET = Target("opencl -device=host")
+TOOLCHAIN = Toolchain(build="faulty_kernels:build")
+OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=4, run_timeout_s=4, min_repeat_ms=1)
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[LocalBuilder]:
+    with contextlib.closing(LocalBuilder(TARGET, OPTIONS, toolchain=TOOLCHAIN)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def runner(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
+    with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN)) as made:
+        yield made
+
+
+def measure(builder: LocalBuilder, runner: LocalRunner, fault: str) -> BuildResult | MeasureResult:
+    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=Config({"fault": fault}), trial=faulty_kernels.FAULTS.index(fault))])
+    if built.outcome != "ok":
+        return built
+    (result,) = runner.run([built])
+    return result
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "text"),
+    [
+        ("invalid", "invalid", "this config has no schedule"),
+        ("build_crash", "build_error", "killed by SIGABRT"),
+        ("build_hang", "build_error", "longer than build_timeout_s = 4 s"),
+        ("no_build", "build_error", "MemoryError"),
+        ("bad_source", "run_error", "no_such_function"),
+        ("hang", "timeout", "run_timeout_s = 4 s"),
+        ("crash", "run_error", "killed by SIGABRT"),
+        ("wrong", "wrong_result", "relative L2 error"),
+        ("unwritten", "wrong_result", "4 of 100 elements are NaN"),
+        ("adds_up", "wrong_result", "right in the first run, wrong after"),
+    ],
+)
+def test_each_fault_ends_as_itself(builder: LocalBuilder, runner: LocalRunner, fault: str, outcome: str, text: str) -> None:
+    result = measure(builder, runner, fault)
+    assert result.outcome == outcome
+    assert text in (result.error or "")
+    assert not getattr(result, "times_s", ())
+    after = measure(builder, runner, "none")
+    assert after.outcome == "ok", after.error
+
+
+def test_a_right_candidate_is_timed(builder: LocalBuilder, runner: LocalRunner) -> None:
+    result = measure(builder, runner, "none")
+    assert isinstance(result, MeasureResult)
+    assert result.outcome == "ok"
+    assert len(result.times_s) == OPTIONS.repeat
+    assert all(0 < t < 1 for t in result.times_s)
+    assert result.relative_l2_error is not None
+    assert result.relative_l2_error < 1e-6
+
+
+def test_a_slow_candidate_is_timed_once(builder: LocalBuilder, runner: LocalRunner) -> None:
+    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=Config({"fault": "none"}), trial=100)])
+    (result,) = runner.run([built], best_s=1e-12)
+    assert len(result.times_s) == 1
+
+
+def test_a_bug_of_ours_stops_the_run(builder: LocalBuilder, runner: LocalRunner) -> None:
+    with pytest.raises(ChildBugError, match="a bug of ours"):
+        measure(builder, runner, "build_bug")
+    assert measure(builder, runner, "none").outcome == "ok"
+
+
+def test_time_limits_cut_off_without_a_result(builder: LocalBuilder, runner: LocalRunner) -> None:
+    candidate = Candidate(task=faulty_kernels.task(), config=Config({"fault": "none"}), trial=101)
+    assert builder.build([candidate], stop_at=0.0) == []
+    (built,) = builder.build([candidate])
+    assert list(runner.run([built], stop_at=0.0)) == []
+
+
+def test_fingerprint_names_the_device(runner: LocalRunner, opencl_device: tvm.runtime.Device) -> None:
+    found = runner.fingerprint()
+    assert (found.kind, found.name) == ("opencl", opencl_device.device_name)
+    assert found.driver
+
+
+def test_no_such_device() -> None:
+    with contextlib.closing(LocalRunner("opencl:99")) as runner, pytest.raises(DeviceError, match="no OpenCL device 99"):
+        runner.fingerprint()
+
+
+def test_no_file_is_left(tmp_path: Path) -> None:
+    with contextlib.closing(LocalBuilder(TARGET, OPTIONS, toolchain=TOOLCHAIN, folder=tmp_path)) as builder:
+        candidates = [Candidate(task=faulty_kernels.task(), config=Config({"fault": fault}), trial=i) for i, fault in enumerate(("invalid", "no_build"))]
+        assert [b.outcome for b in builder.build(candidates)] == ["invalid", "build_error"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("repeat", 0), ("run_timeout_s", -1), ("build_workers", 1.5), ("skip_ratio", float("nan"))])
+def test_options_are_checked(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=name):
+        MeasureOptions(**{name: value})
+    with pytest.raises(UsageError, match="repeet"):
+        MeasureOptions.from_dict({"repeet": 3})

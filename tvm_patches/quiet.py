@@ -1,0 +1,39 @@
+"""Keeps TVM's C++ notes for developers away from users: some print on every save or import and mean nothing to a reader.
+
+Known ones: "Scope Saving" for each memory scope of a saved Relax module (vm/executable.cc), "Fast mode segfaults" for each gather that
+the ONNX importer emits (topi/transform.h). Drop this when both are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Hold back what the process writes to stderr, C++ included; it is printed after all if the block raises.
+
+    Not for code that shows progress, nor for several threads at once: the whole process shares its stderr.
+    """
+    sys.stderr.flush()
+    try:
+        saved = os.dup(2)
+    except OSError:  # no stderr at all: nothing to keep quiet
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            sys.stderr.flush()
+            held.seek(0)
+            os.write(saved, held.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
