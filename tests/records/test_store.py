@@ -1,0 +1,142 @@
+"""Records: appended, repaired, locked, never mixed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from romou.errors import RecordError
+from romou.records import FILE_NAME, SCHEMA, Record, RecordStore
+
+DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}
+
+
+def record(key: str = "a" * 16, time_s: float | None = 1.0, outcome: str = "ok", device: dict[str, object] | None = None, **config: int) -> Record:
+    times = () if time_s is None else (time_s, time_s * 1.5, time_s * 1.1)
+    return Record(task_key=key, task_name="conv", config=dict(config), device=device or DEVICE, outcome=outcome, times_s=times)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    written = [record(tile=i, time_s=0.001 * (i + 1)) for i in range(5)] + [record(time_s=None, outcome="timeout", tile=9)]
+    with RecordStore(tmp_path) as store:
+        for r in written:
+            store.append(r)
+    with RecordStore(tmp_path) as store:
+        assert list(store) == written
+        assert len(store) == 6
+    lines = (tmp_path / FILE_NAME).read_text().splitlines()
+    assert [json.loads(line)["config"]["tile"] for line in lines] == [0, 1, 2, 3, 4, 9]
+    assert all(json.loads(line)["schema"] == SCHEMA for line in lines)
+
+
+def test_the_median_of_all_repeats_counts() -> None:
+    assert record(time_s=2.0).time_s == pytest.approx(2.2)
+    assert record(time_s=None, outcome="wrong_result").time_s is None
+
+
+def test_best_of_this_device_alone(tmp_path: Path) -> None:
+    with RecordStore(tmp_path) as store:
+        for r in (record(time_s=3.0, tile=1), record(time_s=2.0, tile=2), record(time_s=None, outcome="run_error", tile=3)):
+            store.append(r)
+        store.append(record(time_s=0.1, tile=4, device={**DEVICE, "driver": "2"}))
+        best = store.best("a" * 16, DEVICE)
+        assert best is not None
+        assert best.config == {"tile": 2}
+        assert len(store.of("a" * 16, DEVICE)) == 3
+        assert store.best("b" * 16, DEVICE) is None
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40])
+def test_a_cut_off_last_line_is_repaired(tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture) -> None:
+    with RecordStore(tmp_path) as store:
+        for i in range(3):
+            store.append(record(tile=i))
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes()[:-cut])
+    kept = 3 if cut == 1 else 2  # without its newline alone, the line is still whole
+    with RecordStore(tmp_path) as store:
+        assert [r.config["tile"] for r in store] == list(range(kept))
+        store.append(record(tile=7))
+    assert ("cut off" in caplog.text) == (cut > 1)
+    assert (tmp_path / f"{FILE_NAME}.damaged").exists() == (cut > 1)
+    with RecordStore(tmp_path) as store:
+        assert [r.config["tile"] for r in store] == [*range(kept), 7]
+
+
+def test_garbage_at_the_end_is_moved_away(tmp_path: Path) -> None:
+    with RecordStore(tmp_path) as store:
+        store.append(record(tile=1))
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(b"\x00" * 300)
+    with RecordStore(tmp_path) as store:
+        assert len(store) == 1
+    assert (tmp_path / f"{FILE_NAME}.damaged").read_bytes() == b"\x00" * 300 + b"\n"
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    with RecordStore(tmp_path) as store:
+        for i in range(3):
+            store.append(record(tile=i))
+    path = tmp_path / FILE_NAME
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + "oops\n" + lines[2])
+    with pytest.raises(RecordError, match=r"records\.jsonl, line 2: not JSON"):
+        RecordStore(tmp_path)
+    assert path.read_text() == lines[0] + "oops\n" + lines[2]
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_newer_schema_is_refused(tmp_path: Path, position: int) -> None:
+    lines = [record(tile=i).to_line() for i in range(2)]
+    lines[position] = json.dumps({**json.loads(lines[position]), "schema": SCHEMA + 1})
+    (tmp_path / FILE_NAME).write_text("".join(line + "\n" for line in lines))
+    with pytest.raises(RecordError, match=f"line {position + 1}: written by a newer Romou"):
+        RecordStore(tmp_path)
+
+
+def test_unknown_fields_of_the_same_schema_are_passed_over(tmp_path: Path) -> None:
+    line = json.dumps({**json.loads(record(tile=1).to_line()), "temperature": 40})
+    (tmp_path / FILE_NAME).write_text(line + "\n")
+    with RecordStore(tmp_path) as store:
+        assert [r.config for r in store] == [{"tile": 1}]
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    code = f"from romou.records import RecordStore; RecordStore({str(tmp_path)!r}); print('open', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(RecordError, match=f"process {other.pid} is tuning with this work_dir"):
+            RecordStore(tmp_path)
+        other.kill()
+        other.wait()
+    RecordStore(tmp_path).close()  # a killed owner holds nothing
+
+
+def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="cannot keep records here"):
+        RecordStore(tmp_path / "file")
+
+
+def test_a_full_disk_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RecordStore(tmp_path)
+    store.append(record(tile=1))
+    real = os.write
+
+    def half(descriptor: int, data: bytes) -> int:
+        return real(descriptor, data[: len(data) // 2])
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(RecordError, match="cannot write.*the 1 records before are kept"):
+        store.append(record(tile=2))
+    monkeypatch.undo()
+    store.append(record(tile=3))
+    store.close()
+    with RecordStore(tmp_path) as again:
+        assert [r.config["tile"] for r in again] == [1, 3]

@@ -1,0 +1,176 @@
+"""The tuning loop with a device that is made up: budgets, resuming, Ctrl-C, tasks where nothing works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import faulty_kernels
+import pytest
+from operators import small_tasks
+
+from romou.errors import UsageError
+from romou.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
+from romou.records import FILE_NAME, RecordStore
+from romou.search import TaskResult, TuningOptions, TuningSession
+from romou.search.progress import PlainProgress, Status
+from romou.target import Target
+
+TARGET = Target("opencl -device=host")
+FINGERPRINT = DeviceFingerprint(kind="opencl", name="made up", driver="1", platform="p")
+
+
+class Builder:
+    def __init__(self, invalid_every: int = 0) -> None:
+        self.built = 0
+        self.invalid_every = invalid_every
+
+    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
+        results = []
+        for candidate in batch:
+            self.built += 1
+            bad = bool(self.invalid_every) and self.built % self.invalid_every == 0
+            results.append(BuildResult(candidate=candidate, outcome="invalid" if bad else "ok", library=None if bad else "x", seconds=0.01, error="no" if bad else None))
+        return results
+
+    def close(self) -> None: ...
+
+
+class Runner:
+    """Seconds are a function of the config; every `wrong` task fails."""
+
+    def __init__(self, wrong: str = "", fail_after: int = 1_000_000, error: type[BaseException] = KeyboardInterrupt, seconds: float = 0.0) -> None:
+        self.seen: list[str] = []
+        self.wrong, self.fail_after, self.error, self.seconds = wrong, fail_after, error, seconds
+
+    def fingerprint(self) -> DeviceFingerprint:
+        return FINGERPRINT
+
+    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+        for built in batch:
+            if len(self.seen) >= self.fail_after:
+                raise self.error
+            if stop_at is not None and time.monotonic() > stop_at:
+                return
+            time.sleep(self.seconds)
+            candidate = built.candidate
+            self.seen.append(f"{candidate.task.key} {candidate.config.key}")
+            if candidate.task.key == self.wrong:
+                yield MeasureResult(candidate=candidate, outcome="wrong_result", error="nothing works")
+            else:
+                yield MeasureResult(candidate=candidate, outcome="ok", times_s=(0.001 + sum(map(len, candidate.config.key.split(","))) * 1e-6,), relative_l2_error=0.0)
+
+    def close(self) -> None: ...
+
+
+def session(folder: Path, runner: Runner, builder: Builder | None = None, **options: object) -> dict[str, TaskResult]:
+    with RecordStore(folder) as store:
+        made = TuningSession(
+            small_tasks(), TARGET, store=store, builder=builder or Builder(), runner=runner, options=TuningOptions(**{"trials": 40, **options})  # type: ignore[arg-type]
+        )
+        return made.run()
+
+
+def test_budget_of_trials(tmp_path: Path) -> None:
+    runner = Runner()
+    results = session(tmp_path, runner)
+    assert len(runner.seen) == len(set(runner.seen)) == 40
+    assert sum(r.trials for r in results.values()) == 40
+    assert all(r.config is not None and r.best_ms is not None and r.default_ms is not None and r.best_ms <= r.default_ms for r in results.values())
+    # The default of every task comes before anything else.
+    assert len({line.split()[0] for line in runner.seen[: len(results)]}) == len(results)
+
+
+def test_budget_of_seconds(tmp_path: Path) -> None:
+    start = time.monotonic()
+    results = session(tmp_path, Runner(seconds=0.02), trials=10_000, seconds=1.0)
+    assert time.monotonic() - start < 5
+    assert 3 <= sum(r.trials for r in results.values()) <= 60
+
+
+def test_a_second_session_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+    first, second = Runner(), Runner()
+    session(tmp_path, first, trials=25)
+    before = (tmp_path / FILE_NAME).read_text()
+    results = session(tmp_path, second, trials=60)
+    assert len(second.seen) == 35
+    assert not set(first.seen) & set(second.seen)
+    assert (tmp_path / FILE_NAME).read_text().startswith(before)
+    assert sum(r.trials for r in results.values()) == 60
+
+
+def test_a_spent_budget_measures_nothing(tmp_path: Path) -> None:
+    session(tmp_path, Runner(), trials=30)
+    runner = Runner()
+    results = session(tmp_path, runner, trials=30)
+    assert runner.seen == []
+    assert all(r.best_ms is not None for r in results.values())
+
+
+def test_records_of_another_device_do_not_count(tmp_path: Path) -> None:
+    session(tmp_path, Runner(), trials=20)
+    other = Runner()
+    other.fingerprint = lambda: DeviceFingerprint(kind="opencl", name="another", driver="1", platform="p")  # type: ignore[method-assign]
+    session(tmp_path, other, trials=20)
+    assert len(other.seen) == 20
+
+
+def test_interrupt_keeps_what_is_finished(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    results = session(tmp_path, Runner(fail_after=12))
+    assert sum(r.trials for r in results.values()) == 12
+    assert len((tmp_path / FILE_NAME).read_text().splitlines()) == 12
+    assert "going on with the 12 trials" in caplog.text
+
+
+def test_a_bug_stops_the_session_and_loses_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        session(tmp_path, Runner(fail_after=12, error=ZeroDivisionError))
+    assert len((tmp_path / FILE_NAME).read_text().splitlines()) == 12
+
+
+def test_failed_builds_are_records(tmp_path: Path) -> None:
+    results = session(tmp_path, Runner(), Builder(invalid_every=4))
+    assert sum(r.outcomes.get("invalid", 0) for r in results.values()) == 10
+    assert sum(r.trials for r in results.values()) == 40
+
+
+def test_a_task_where_nothing_works_has_no_config(tmp_path: Path) -> None:
+    bad = small_tasks()[0].key
+    results = session(tmp_path, Runner(wrong=bad), trials=60)
+    assert results[bad].config is None
+    assert results[bad].outcomes == {"wrong_result": results[bad].trials}
+    assert results[bad].trials < 40
+    assert all(r.config is not None for key, r in results.items() if key != bad)
+
+
+def test_without_a_budget_the_defaults_stay(tmp_path: Path) -> None:
+    results = session(tmp_path, Runner(), trials=0)
+    assert all(r.config is not None and r.best_ms is None for r in results.values())
+
+
+def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
+    task = faulty_kernels.task()
+    runner = Runner()
+    with RecordStore(tmp_path) as store:
+        made = TuningSession([task], TARGET, store=store, builder=Builder(), runner=runner, options=TuningOptions(trials=100_000, patience=100_000))
+        made.run()
+    assert len(runner.seen) == sum(1 for _ in task.space(TARGET))
+
+
+@pytest.mark.parametrize(("name", "value"), [("trials", -1), ("seconds", 0.0), ("batch_size", 0), ("seed", -2)])
+def test_options_are_checked(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=name):
+        TuningOptions(**{name: value})
+
+
+def test_lines_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = PlainProgress(every_s=0)
+    progress.start(3, 10)
+    progress.update(Status(task="conv", outcome="ok", best_ms=1.5, gflops=12.34, model_ms=20.0, done=4, total=10, seconds_left=59.2))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "3 of 10 trials are in the records",
+        "[4/10] conv: best 1.500 ms, 12.3 GFLOPS; all layers 20.00 ms; 6 trials, 60 s left",
+    ]
