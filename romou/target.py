@@ -139,13 +139,25 @@ class Target:
             self._tvm_target = tvm.target.Target(config, host=host)
         return self._tvm_target
 
+    @property
+    def anonymous_tvm_target(self) -> tvm.target.Target:
+        """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any OpenCL device.
+
+        For TVM's own default schedules: those that it keeps for Adreno and Android (dlight's GEMV) compute wrong sums.
+        """
+        import tvm.target
+
+        options = {k: v for k, v in self.tvm_target.export().items() if k not in ("model", "host", "tag")}
+        return tvm.target.Target(options, host={"kind": "llvm"})
+
     def _derived_limits(self) -> dict[str, int]:
         spec = self.spec
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
         found = {
             "max_num_threads": spec.max_work_group_size,
-            # The narrower mode: what is safe for it is safe for the wider one.
-            "thread_warp_size": min(spec.warp_sizes) if spec.warp_sizes else None,
+            # With a larger number TVM leaves out barriers between work-items of a warp. OpenCL promises no lockstep, drivers choose the
+            # warp size by kernel, and a CPU that stands in for the phone has none: the sums of such a kernel are wrong there.
+            "thread_warp_size": 1,
             "max_shared_memory_per_block": spec.local_mem_bytes,
             "texture_spatial_limit": min(sides) if sides else None,
         }

@@ -42,8 +42,9 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
     rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]
+    with target.anonymous_tvm_target:
+        scheduled = dlight.ApplyDefaultSchedule(*rules)(scheduled)
     passes = [
-        dlight.ApplyDefaultSchedule(*rules),
         relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),

@@ -1,0 +1,249 @@
+"""From an ONNX model to a tuned module that runs, on the OpenCL device; what goes wrong on the way is said clearly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from small_networks import Graph, prime_net, random_inputs, residual_net
+
+import romou
+from romou import models
+from romou.errors import DeviceError, ModelError, UsageError
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.records import FILE_NAME
+
+TARGET = "opencl -device=host"
+LIMIT = 1e-4  # relative L2 against onnxruntime
+
+
+def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
+    inputs = random_inputs(model, seed=5) if model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT else {}
+    for name, (shape, dtype) in tuned.inputs.items():
+        inputs.setdefault(name, np.random.default_rng(5).integers(0, 2, shape).astype(dtype))
+    reference = run_onnxruntime(model, inputs)
+    assert reference is not None
+    return max(relative_l2_error(a, b) for a, b in zip(tuned.run(inputs), reference, strict=True))
+
+
+@pytest.mark.parametrize(("name", "trials"), [("squeezenet1_0", 30), ("resnet18", 22), ("mobilenetv1_100", 26), ("mobilenet_v2", 36), ("alexnet", 14)])
+def test_bundled_models_tuned(name: str, trials: int, opencl_device: tvm.runtime.Device) -> None:
+    model = models.load(name)
+    tuned = romou.tune(model, target=TARGET, trials=trials)
+    summary = tuned.summary()
+    assert summary.is_right
+    assert summary.relative_l2_error is not None
+    assert summary.relative_l2_error < LIMIT
+    assert error_of(tuned, model) < LIMIT
+    assert sum(summary.outcomes.values()) == trials
+    assert set(summary.outcomes) <= {"ok"}, summary.outcomes
+    assert all(row.tuned_ms is not None and row.default_ms is not None and row.tuned_ms <= row.default_ms for row in summary.rows)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_bundled_models_with_default_schedules(name: str, opencl_device: tvm.runtime.Device) -> None:
+    model = models.load(name)
+    assert error_of(romou.compile(model, target=TARGET), model) < LIMIT
+
+
+@pytest.mark.parametrize("make", [residual_net, prime_net])
+def test_small_networks(make, opencl_device: tvm.runtime.Device) -> None:  # type: ignore[no-untyped-def]
+    model = make()
+    tuned = romou.tune(model, target=TARGET, trials=40)
+    assert error_of(tuned, model) < LIMIT
+    assert sum(tuned.summary().outcomes.values()) == 40
+
+
+def test_a_phones_target_runs_here_too(opencl_device: tvm.runtime.Device) -> None:
+    """Its limits bound the space; the kernels are measured on the device at hand."""
+    model = residual_net()
+    tuned = romou.tune(model, target="opencl -device=adreno640", trials=16)
+    assert error_of(tuned, model) < LIMIT
+    assert tuned.summary().target == "opencl -device=adreno640"
+
+
+def test_dynamic_batch_is_fixed_by_argument(opencl_device: tvm.runtime.Device) -> None:
+    g = Graph({"image": ("n", 5, 7, 7)})
+    model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
+    tuned = romou.tune(model, target=TARGET, trials=3, shapes={"image": (3, 5, 7, 7)})
+    assert tuned.inputs == {"image": ((3, 5, 7, 7), "float32")}
+    image = np.random.default_rng(0).standard_normal((3, 5, 7, 7)).astype("float32")
+    reference = run_onnxruntime(model, {"image": image})
+    assert reference is not None
+    assert relative_l2_error(tuned.run({"image": image})[0], reference[0]) < LIMIT
+
+
+def test_a_model_without_tunable_kernels(opencl_device: tvm.runtime.Device) -> None:
+    g = Graph({"x": (4, 9)})
+    model = g.model(g.add("Softmax", g.add("Tanh", "x")))
+    tuned = romou.tune(model, target=TARGET, trials=10)
+    assert tuned.summary().rows == ()
+    assert error_of(tuned, model) < LIMIT
+
+
+def test_several_inputs_and_outputs(opencl_device: tvm.runtime.Device) -> None:
+    g = Graph({"a": (1, 6, 5, 5), "b": (1, 6, 5, 5)})
+    x = g.add("Relu", g.add("Add", g.conv("a", 6, 6, pads=[1, 1, 1, 1]), "b"))
+    model = g.model(x, g.add("GlobalAveragePool", x))
+    tuned = romou.tune(model, target=TARGET, trials=2)
+    assert list(tuned.inputs) == ["a", "b"]
+    assert len(tuned.run(random_inputs(model))) == 2
+    assert error_of(tuned, model) < LIMIT
+
+
+def test_saved_and_loaded_in_another_process(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    model = residual_net()
+    tuned = romou.tune(model, target=TARGET, trials=10)
+    inputs = random_inputs(model)
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    path = tuned.save(tmp_path / "small.romou")
+    code = (
+        "import sys, numpy as np, romou\n"
+        "m = romou.load(sys.argv[1])\n"
+        "np.save(sys.argv[3], m.run(dict(np.load(sys.argv[2])))[0])\n"
+        "assert m.summary().relative_l2_error < 1e-4 and m.time(repeat=2) > 0\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path), str(tmp_path / "inputs.npz"), str(tmp_path / "out.npy")], check=True, cwd=tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), tuned.run(inputs)[0])
+    again = romou.load(path)
+    assert again.summary() == tuned.summary()
+    assert (again.inputs, again.outputs, again.target) == (tuned.inputs, tuned.outputs, tuned.target)
+
+
+def lines_of(folder: Path) -> list[dict[str, object]]:
+    path = folder / FILE_NAME
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_killed_and_started_again(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    """SIGKILL in the middle: every finished trial is there, none is measured twice, and the end is as if nothing had happened."""
+    model = tmp_path / "small.onnx"
+    onnx.save(residual_net(), model)
+    records, output = tmp_path / "records", tmp_path / "small.romou"
+    command = [sys.executable, "-m", "romou.cli", "tune", str(model), "--target", TARGET, "--trials", "60", "--work-dir", str(records), "--output", str(output)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
+        deadline = time.monotonic() + 120
+        while len(lines_of(records)) < 6 and time.monotonic() < deadline and first.poll() is None:
+            time.sleep(0.05)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    before = lines_of(records)
+    assert 6 <= len(before) < 60, first.stderr
+    assert not output.exists()
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    after = lines_of(records)
+    assert after[: len(before)] == before
+    assert len(after) == 60
+    assert len({(line["task_key"], json.dumps(line["config"], sort_keys=True)) for line in after}) == 60
+    summary = romou.load(output).summary()
+    assert sum(summary.outcomes.values()) == 60
+    assert summary.is_right
+
+
+def test_a_truncated_last_record_is_repaired(tmp_path: Path, opencl_device: tvm.runtime.Device, caplog: pytest.LogCaptureFixture) -> None:
+    model = residual_net()
+    romou.tune(model, target=TARGET, trials=4, work_dir=tmp_path)
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes()[:-30])
+    tuned = romou.tune(model, target=TARGET, trials=5, work_dir=tmp_path)
+    assert "the last line was cut off" in caplog.text
+    assert len(lines_of(tmp_path)) == 5
+    assert tuned.summary().is_right
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": "absent.onnx"}, ModelError, "absent.onnx: no such file"),
+        ({"target": "opencl -device=adreno641"}, UsageError, "adreno640"),
+        ({"target": "metal"}, UsageError, "unknown target kind 'metal'"),
+        ({"trials": -1}, UsageError, "trials=-1"),
+        ({"seconds": 0}, UsageError, "seconds=0"),
+        ({"shapes": {"img": (1, 3, 11, 11)}}, UsageError, "did you mean 'image'"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, object], error: type[Exception], message: str, opencl_device: tvm.runtime.Device) -> None:
+    with pytest.raises(error, match=message):
+        romou.tune(**{"model": residual_net(), "target": TARGET, "trials": 1, **arguments})  # type: ignore[arg-type]
+
+
+def test_work_dir_that_is_a_file(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file; give a folder"):
+        romou.tune(residual_net(), target=TARGET, trials=1, work_dir=tmp_path / "file")
+
+
+def test_wrong_inputs(opencl_device: tvm.runtime.Device) -> None:
+    model = romou.compile(residual_net(), target=TARGET)
+    good = random_inputs(residual_net())
+    with pytest.raises(UsageError, match=r"input 'image' is float32 \(1, 3, 4, 4\); the model was compiled for float32 \(1, 3, 11, 11\)"):
+        model.run({"image": np.zeros((1, 3, 4, 4), "float32")})
+    with pytest.raises(UsageError, match="float64"):
+        model.run({"image": good["image"].astype("float64")})
+    with pytest.raises(UsageError, match="'image'.*is missing; given: none"):
+        model.run({})
+    with pytest.raises(UsageError, match="has no input 'label'"):
+        model.run({**good, "label": good["image"]})
+
+
+def test_load_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no saved model"):
+        romou.load(tmp_path)
+    (tmp_path / "romou.json").write_text("{")
+    with pytest.raises(ModelError, match="not a saved model"):
+        romou.load(tmp_path)
+    (tmp_path / "romou.json").write_text('{"format": 99}')
+    with pytest.raises(ModelError, match="format 99"):
+        romou.load(tmp_path)
+
+
+def test_save_overwrites_no_stranger(tmp_path: Path) -> None:
+    model = romou.compile(prime_net(), target=TARGET)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("")
+    with pytest.raises(UsageError, match="is not a saved model"):
+        model.save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+    model.save(tmp_path / "model")
+    model.save(tmp_path / "model")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "model"]
+
+
+def run_cli(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "romou.cli", *arguments], capture_output=True, text=True, timeout=200, env={**os.environ, **variables})
+
+
+def test_no_device(tmp_path: Path) -> None:
+    result = run_cli("tune", "bundled:squeezenet1_0", "--target", TARGET, "--trials", "1", OCL_ICD_VENDORS=str(tmp_path))
+    assert result.returncode == DeviceError.exit_code == 3
+    assert "no OpenCL device" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_broken_model_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"broken")
+    result = run_cli("tune", str(tmp_path / "broken.onnx"), "--target", TARGET)
+    assert result.returncode == 1
+    assert "broken.onnx: not a" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_json_on_stdout_and_nothing_else(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    onnx.save(prime_net(), tmp_path / "prime.onnx")
+    output = str(tmp_path / "prime.romou")
+    result = run_cli("tune", str(tmp_path / "prime.onnx"), "--target", TARGET, "--trials", "4", "--output", output, "--json")
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert data["summary"]["is_right"] is True
+    assert len(data["summary"]["rows"]) == 2
+    again = json.loads(run_cli("run", output, "--repeat", "2", "--json").stdout)
+    assert again["outputs"][0]["shape"] == [1, 31]
