@@ -1,0 +1,80 @@
+"""The built wheel, installed in a fresh virtual environment, tunes from another folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+from small_networks import residual_net
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    # A copy: building leaves folders behind, and the checkout may be read at the same time.
+    source = folder / "source"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, files):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An environment that has Romou from the wheel alone; its dependencies are those of this environment, to spare the downloads."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=False)
+    inside = str(folder / "bin" / "python")
+    site = Path(subprocess.run([inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True).stdout.strip())
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)], check=True, stdin=subprocess.DEVNULL)
+    # A plain path, read after the environment's own packages; .pth files in it, such as that of an editable Romou, are not followed.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
+    return inside
+
+
+def test_what_is_in_it(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for wanted in (
+        "romou/api.py",
+        "romou/schedules/contraction.py",
+        "romou/tvm_patches/opencl_runtime/libtvm_runtime_opencl.so",
+        "romou/tvm_patches/opencl_runtime/module.cc",
+        "romou/hardware/devices/adreno640.json",
+        "romou/models/resnet18.onnx",
+    ):
+        assert wanted in names
+    assert wheel.name.startswith("romou-0.1.0-py3-none-")
+    assert not [name for name in names if name.startswith(("tests/", "schedules/", "tvm_patches/"))]
+
+
+def test_it_tunes_from_another_folder(python: str, tmp_path: Path) -> None:
+    onnx.save(residual_net(), tmp_path / "small.onnx")
+    code = """
+import pathlib, sys
+import tvm
+assert tvm.opencl(0).exist
+import romou
+assert pathlib.Path(romou.__file__).is_relative_to(sys.prefix), romou.__file__
+tuned = romou.tune("small.onnx", target="opencl -device=host", trials=8)
+assert tuned.summary().is_right
+tuned.save("small.romou")
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    subprocess.run([python, "-c", code], check=True, cwd=tmp_path, env=environment)
+    done = subprocess.run([python, "-m", "romou.cli", "run", "small.romou", "--json"], check=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 7]

@@ -1,0 +1,64 @@
+"""The version check: what each mismatch is told."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+
+import pytest
+import tvm
+
+from romou import tvm_patches
+from romou.errors import CompatError
+from romou.tvm_patches import compat
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    compat.check_versions.cache_clear()
+    yield
+    compat.check_versions.cache_clear()
+
+
+def test_this_installation_is_right() -> None:
+    compat.check_versions()
+    assert str(tvm.get_global_func("romou.opencl.built_against")()) == compat.PINNED["apache-tvm"]
+
+
+@pytest.mark.parametrize("package", sorted(compat.PINNED))
+def test_another_version(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.99" if name == package else real(name))
+    with pytest.raises(CompatError, match=rf"{package} is 0\.99; this Romou works with") as caught:
+        compat.check_versions()
+    assert caught.value.hint == "pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1"
+
+
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(CompatError, match="apache-tvm is not installed"):
+        compat.check_versions()
+
+
+def test_a_runtime_that_did_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tvm_patches, "load_error", "libtvm_runtime_opencl.so: cannot open shared object file")
+    with pytest.raises(CompatError, match="could not be loaded: libtvm_runtime_opencl.so") as caught:
+        compat.check_versions()
+    assert "Reinstall Romou" in (caught.value.hint or "")
+
+
+def test_a_runtime_of_another_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tvm.get_global_func
+    monkeypatch.setattr(tvm, "get_global_func", lambda name, *a, **k: (lambda: "0.26.0") if name == "romou.opencl.built_against" else real(name, *a, **k))
+    with pytest.raises(CompatError, match=r"built against TVM 0\.26\.0"):
+        compat.check_versions()
+
+
+def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(tvm_patches, "RUNTIME", tmp_path / "absent.so")
+    monkeypatch.setattr(tvm_patches, "load_error", None)
+    tvm_patches.autoload()
+    assert "absent.so" in (tvm_patches.load_error or "")
