@@ -92,8 +92,6 @@ setup(
         "romou.tvm_patches": ["README.md", "opencl_runtime/*.cc", "opencl_runtime/*.h", "opencl_runtime/shim/tvm/support/*.h"],
         "archprobe": ["**/*.json", "**/*.cl", "**/*.html"],
     },
-    ext_modules=[
-        Extension("romou.tvm_patches.opencl_runtime.libtvm_runtime_opencl", sorted(str(p.relative_to(ROOT)) for p in (ROOT / RUNTIME).glob("*.cc")))
-    ],
+    ext_modules=[Extension("romou.tvm_patches.opencl_runtime.libtvm_runtime_opencl", sorted(str(p.relative_to(ROOT)) for p in (ROOT / RUNTIME).glob("*.cc")))],
     cmdclass={"build_ext": BuildRuntime, "bdist_wheel": AnyPython},
 )

@@ -105,10 +105,13 @@ def tune(
     results: Mapping[str, TaskResult] = {}
     if graph.tasks and trials:
         measuring = MeasureOptions(seed=seed)
-        with _records(work_dir) as store, contextlib.closing(LocalBuilder(target, measuring)) as builder:
-            with contextlib.closing(LocalRunner(f"{target.kind}:{index}", measuring)) as runner:
-                session = TuningSession(graph.tasks, target, store=store, builder=builder, runner=runner, options=options)
-                results = session.run(terminal_progress if progress else no_progress)
+        with (
+            _records(work_dir) as store,
+            contextlib.closing(LocalBuilder(target, measuring)) as builder,
+            contextlib.closing(LocalRunner(f"{target.kind}:{index}", measuring)) as runner,
+        ):
+            session = TuningSession(graph.tasks, target, store=store, builder=builder, runner=runner, options=options)
+            results = session.run(terminal_progress if progress else no_progress)
     return _assemble(graph, target, index, results, started)
 
 

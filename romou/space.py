@@ -10,6 +10,7 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class Config(Mapping[str, Choice]):
         self._values = dict(values)
         self.key = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
 
-    def __getitem__(self, name: str) -> Choice:
+    def __getitem__(self, name: str) -> Any:
+        # Any: a template knows which of its knobs are numbers.
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -209,7 +209,7 @@ def _checked_kind(kind: Any) -> str:
 
 
 def _parse_text(text: str) -> tuple[str, dict[str, Any]]:
-    """"opencl -device=host -max_num_threads=64" -> ("opencl", {"device": "host", "max_num_threads": "64"})."""
+    """ "opencl -device=host -max_num_threads=64" -> ("opencl", {"device": "host", "max_num_threads": "64"})."""
     stripped = text.strip()
     if stripped.startswith("{"):
         target = Target.from_json(stripped)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from tvm import s_tir, te, tirx
 
@@ -26,7 +27,7 @@ from romou.space import Config, Space
 LANES = 4
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
-Expr = tirx.Expr | int
+Expr: TypeAlias = "tirx.Expr | int"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,18 +110,29 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
     Operators with few outputs leave most of a large GPU idle: for them the reduction is split, then the tile made smaller, until the
     device is busy.
     """
-    wanted = {"pixels": "flat", "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 8, "wg_w": 8, "split_k": 1, "local": 0, "unroll": "lanes", "vector_width": 4}
+    wanted: dict[str, Any] = {
+        "pixels": "flat",
+        "tile_o": 1,
+        "tile_h": 1,
+        "tile_w": 4,
+        "wg_o": 8,
+        "wg_w": 8,
+        "split_k": 1,
+        "local": 0,
+        "unroll": "lanes",
+        "vector_width": 4,
+    }
     config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
     while not space.is_valid(config):
         # Too large for a small operator: halve the larger side of the group, then the tile.
         name = max(("wg_w", "wg_o", "tile_w"), key=lambda n: config[n])
-        smaller = [c for c in space.knobs[name] if c < config[name]]
+        smaller = [c for c in space.knobs[name] if isinstance(c, int) and c < config[name]]
         if not smaller:
             break
         config = config.replace(**{name: max(smaller)})
     share = next(iter(contraction.reduce.values()))
     # A split below four steps costs more in the final sum than it brings.
-    for split in [k for k in space.knobs["split_k"] if 1 < k <= share // 4]:
+    for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
         # The group keeps its size: what the split adds, its other sides give.
         candidate = config.replace(split_k=split, wg_o=_at_most(space.knobs["wg_o"], max(1, 16 // split)))
         if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
@@ -132,7 +144,7 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
     return config
 
 
-def _at_most(choices: Sequence, wanted: int | str) -> int | str:  # type: ignore[type-arg]
+def _at_most(choices: Sequence[Any], wanted: Any) -> Any:
     """`wanted` if it is a choice, else the largest one below it, else the first."""
     if wanted in choices:
         return wanted
@@ -142,7 +154,8 @@ def _at_most(choices: Sequence, wanted: int | str) -> int | str:  # type: ignore
 
 def _work_items(contraction: Contraction, config: Config) -> int:
     o, h, w = contraction.extents
-    return -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"]) * config["split_k"]
+    tiles = -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"])
+    return int(tiles * config["split_k"])
 
 
 def _padded(extent: int, tile: int) -> int:
@@ -181,11 +194,11 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
             lambda *i: lhs(0, i[-3], i[-2], 0, *i[:-3], i[-1]),
             name="patch",
         )
-        left = lambda _o, h, w, _lane, *r: patch[(*r[:-1], h, w, r[-1])]  # noqa: E731
+        left = lambda _o, h, w, _lane, *r: patch[(*r[:-1], h, w, r[-1])]
     right = rhs
     if config["local"]:
         kernel = te.compute((*extents, domain[0], LANES), lambda *i: rhs(i[-2], i[-1], *i[:-2]), name="kernel")
-        right = lambda o, lane, *r: kernel[(*r, o, lane)]  # noqa: E731
+        right = lambda o, lane, *r: kernel[(*r, o, lane)]
 
     def product(o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         # Half-precision storage still accumulates in single precision.

@@ -8,10 +8,9 @@ output  (n, ceil(oc / 4), oh, ow, 4)
 from __future__ import annotations
 
 import numpy as np
-from tvm import te, tirx
-
 from romou.schedules.contraction import LANES, Contraction
 from romou.schedules.workload import Conv2d, stored_as, window_index
+from tvm import te, tirx
 
 FAMILY = "conv2d"
 

@@ -6,10 +6,9 @@ data (m, k)      weight (k, ceil(n / 4), 4)      output (m, n)
 from __future__ import annotations
 
 import numpy as np
-from tvm import te, tirx
-
 from romou.schedules.contraction import LANES, Contraction
 from romou.schedules.workload import Dense, stored_as
+from tvm import te
 
 FAMILY = "dense"
 
@@ -50,4 +49,3 @@ def contraction(w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool) -> Con
         output=lambda m, n: (n // LANES, 0, m, n % LANES),
         output_shape=(w.m, w.n),
     )
-

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import tvm
-from tvm import s_tir, te, tirx
-
-from romou.errors import InvalidConfigError
 from romou.schedules import FAMILIES
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
 from romou.schedules.splice import as_module, find_blocks, replace_stage
 from romou.schedules.workload import Conv2d, Dense
+from tvm import s_tir, te, tirx
+
+from romou.errors import InvalidConfigError
 from romou.space import Config, Space
 
-Workload = Conv2d | Dense
+Workload: TypeAlias = Conv2d | Dense
 
 
 class Template:

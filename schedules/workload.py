@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tvm import te, tirx
 
 LANES = 4
-Expr = tirx.Expr | int
+Expr: TypeAlias = "tirx.Expr | int"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,8 @@ class Conv2d:
     @classmethod
     def from_json(cls, text: str) -> Conv2d:
         """Inverse of what `block_attrs` writes."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
+        return cls(**values)
 
     def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:
         """How output pixels are laid over the (h, w) plane of a contraction.

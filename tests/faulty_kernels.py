@@ -6,7 +6,7 @@ import os
 import time
 
 import tvm
-from tvm.script import ir as I  # noqa: N812
+from tvm.script import ir as I
 from tvm.script import tirx as T
 
 from romou.build import build_task
@@ -21,10 +21,9 @@ FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build
 
 def task() -> Task:
     """A depthwise 1x1 convolution of four channels: data and output have the shape SHAPE, the weight (1, 1, 1, 4)."""
-    from tvm import te
-
     from romou.schedules import FAMILIES
     from romou.schedules.workload import Conv2d
+    from tvm import te
 
     work = Conv2d(
         batch=1,

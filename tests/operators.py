@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tvm
-from tvm import te
-
 from romou.schedules import FAMILIES
 from romou.schedules.workload import LANES, Conv2d, Dense
+from tvm import te
+
 from romou.task import Task
 
 

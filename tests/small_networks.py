@@ -37,7 +37,9 @@ class Graph:
         return name
 
     def conv(self, x: str, inputs: int, outputs: int, kernel: tuple[int, int] = (3, 3), groups: int = 1, **attributes: object) -> str:
-        return self.add("Conv", x, self.weight(outputs, inputs // groups, *kernel), self.weight(outputs, scale=0.1), kernel_shape=kernel, group=groups, **attributes)
+        return self.add(
+            "Conv", x, self.weight(outputs, inputs // groups, *kernel), self.weight(outputs, scale=0.1), kernel_shape=kernel, group=groups, **attributes
+        )
 
     def norm(self, x: str, channels: int) -> str:
         weights = [self.weight(channels, positive=True), self.weight(channels), self.weight(channels), self.weight(channels, positive=True)]

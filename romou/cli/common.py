@@ -31,7 +31,9 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool
 
 
 def json_option(function: _F) -> _F:
-    return click.option("--json", "is_json", is_flag=True, is_eager=True, callback=_remember(JSON_KEY), help="One JSON document on stdout; all else on stderr.")(function)
+    return click.option(
+        "--json", "is_json", is_flag=True, is_eager=True, callback=_remember(JSON_KEY), help="One JSON document on stdout; all else on stderr."
+    )(function)
 
 
 def debug_option(function: _F) -> _F:

@@ -87,6 +87,8 @@ def _model(model: str) -> Any:
     if not path.is_file():
         from romou import models
 
-        hint = f"{_BUNDLED}{model} is a bundled network." if model in models.names() else f"Bundled networks: {', '.join(_BUNDLED + n for n in models.names())}."
+        hint = (
+            f"{_BUNDLED}{model} is a bundled network." if model in models.names() else f"Bundled networks: {', '.join(_BUNDLED + n for n in models.names())}."
+        )
         raise UsageError(f"model file {model!r} does not exist", hint=hint, path=model)
     return path

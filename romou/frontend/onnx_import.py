@@ -139,7 +139,9 @@ def _fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     except Exception as error:  # an optimiser's failure must not stop a model that imports without it
         logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
         return proto
-    if [o.name for o in slim.graph.output] != [o.name for o in proto.graph.output] or [i.name for i in _graph_inputs(slim)] != [i.name for i in _graph_inputs(proto)]:
+    if [o.name for o in slim.graph.output] != [o.name for o in proto.graph.output] or [i.name for i in _graph_inputs(slim)] != [
+        i.name for i in _graph_inputs(proto)
+    ]:
         logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
         return proto
     return slim
@@ -156,7 +158,12 @@ def _to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
         raise ModelError(f"the model uses ONNX operators that TVM cannot import: {_first_line(error)}; replace them, or export with another opset") from error
     except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
         raise ModelError(f"TVM's ONNX importer rejected the graph: {type(error).__name__}: {_first_line(error)}") from error
-    passes = [relax.transform.FoldBatchnormToConv2D(), relax.transform.DecomposeOpsForInference(), relax.transform.FoldConstant(), relax.transform.DeadCodeElimination()]
+    passes = [
+        relax.transform.FoldBatchnormToConv2D(),
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.FoldConstant(),
+        relax.transform.DeadCodeElimination(),
+    ]
     return tvm.transform.Sequential(passes)(mod)
 
 

@@ -30,9 +30,29 @@ OUT_ELEMWISE_FUSABLE = 4
 # Operators of one tensor whose value at zero is finite; further arguments are scalars.
 UNARY = {
     f"relax.{name}"
-    for name in (
-        "abs ceil clip cos erf exp floor negative round sigmoid sin sqrt square tanh nn.gelu nn.gelu_tanh nn.leakyrelu nn.relu nn.relu6 nn.silu nn.softplus"
-    ).split()
+    for name in [
+        "abs",
+        "ceil",
+        "clip",
+        "cos",
+        "erf",
+        "exp",
+        "floor",
+        "negative",
+        "round",
+        "sigmoid",
+        "sin",
+        "sqrt",
+        "square",
+        "tanh",
+        "nn.gelu",
+        "nn.gelu_tanh",
+        "nn.leakyrelu",
+        "nn.relu",
+        "nn.relu6",
+        "nn.silu",
+        "nn.softplus",
+    ]
 }
 BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
 POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
@@ -68,6 +88,13 @@ def _shape(expr: relax.Expr) -> Shape | None:
     return tuple(int(d) for d in dims) if all(isinstance(d, tirx.IntImm | int) for d in dims) else None
 
 
+def _static_shape(expr: relax.Expr) -> Shape:
+    """Of an expression whose shape was found to be static before."""
+    shape = _shape(expr)
+    assert shape is not None
+    return shape
+
+
 def _dtype(expr: relax.Expr) -> str:
     return str(expr.ty.dtype)
 
@@ -95,14 +122,14 @@ class _Packer:
         if isinstance(expr, relax.Call):
             return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
         if isinstance(expr, relax.Var) and expr in self.packed and expr not in self.plain:
-            self.plain[expr] = self._unpack(self.packed[expr], _shape(expr))
+            self.plain[expr] = self._unpack(self.packed[expr], _static_shape(expr))
         return self.plain.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
         """The packed form of a 4-D float tensor, packing where needed."""
         if isinstance(expr, relax.Var) and expr in self.packed:
             return self.packed[expr]
-        packed = self._pack(self.plain_expr(expr), _shape(expr))
+        packed = self._pack(self.plain_expr(expr), _static_shape(expr))
         if isinstance(expr, relax.Var):
             self.packed[expr] = packed
         return packed
@@ -179,10 +206,15 @@ class _Packer:
     def _conv2d(self, call: relax.Call) -> relax.Expr | None:
         data, weight = call.args
         attrs = call.attrs
-        shapes = _shape(data), _shape(weight)
-        if not _is_constant(weight) or shapes[0] is None or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or _dtype(weight) != _dtype(data):
+        if (
+            not _is_constant(weight)
+            or _shape(data) is None
+            or _shape(weight) is None
+            or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW")
+            or _dtype(weight) != _dtype(data)
+        ):
             return None
-        (n, c, h, w), (oc, _, kh, kw) = shapes
+        (n, c, h, w), (oc, _, kh, kw) = _static_shape(data), _static_shape(weight)
         pads = [int(p) for p in attrs.padding]
         work = Conv2d(
             batch=n,
@@ -203,7 +235,15 @@ class _Packer:
         """matmul with a constant matrix on the right; leading dimensions of the left side become rows."""
         data, weight = call.args
         left, right = _shape(data), _shape(weight)
-        if not _is_constant(weight) or left is None or right is None or len(right) != 2 or len(left) < 2 or _dtype(data) not in FLOATS or _dtype(weight) != _dtype(data):
+        if (
+            not _is_constant(weight)
+            or left is None
+            or right is None
+            or len(right) != 2
+            or len(left) < 2
+            or _dtype(data) not in FLOATS
+            or _dtype(weight) != _dtype(data)
+        ):
             return None
         rows = int(np.prod(left[:-1], dtype=np.int64))
         work = Dense(m=rows, k=left[-1], n=right[1], dtype=_dtype(data))
@@ -215,7 +255,7 @@ class _Packer:
 
     def _emit_family(self, family, work: Conv2d | Dense, data: relax.Expr, weight: relax.Expr) -> relax.Expr:  # type: ignore[no-untyped-def]
         packed = family.pack_weight(work, weight.value.numpy())
-        define: Callable[..., te.Tensor] = lambda d, w: family.define(work, d, w)  # noqa: E731
+        define: Callable[..., te.Tensor] = lambda d, w: family.define(work, d, w)
         return self.bb.emit_te(
             define, data, relax.const(packed, work.dtype), primfunc_name_hint=family.FAMILY, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE}
         )
@@ -230,19 +270,21 @@ class _Packer:
                 return None
             full = (1,) * (4 - len(operand_shape)) + operand_shape
             if int(np.prod(full)) == 1 and _is_constant(arg):
-                operands.append(lambda a=arg: relax.const(a.value.numpy().reshape(()), _dtype(a)))
+                operands.append(relax.const(arg.value.numpy().reshape(()), _dtype(arg)))
             elif full[1] == 1:
                 # The same for all channels: one lane that broadcasts.
                 if not _is_constant(arg):
                     return None
-                operands.append(lambda a=arg, s=full: relax.const(a.value.numpy().reshape((*s, 1)), _dtype(a)))
+                operands.append(relax.const(arg.value.numpy().reshape((*full, 1)), _dtype(arg)))
             elif _is_constant(arg):
-                operands.append(lambda a=arg, s=full, fill=float(divisor): relax.const(_pack_constant(a.value.numpy().reshape(s), fill), _dtype(a)))
+                operands.append(relax.const(_pack_constant(arg.value.numpy().reshape(full), float(divisor)), _dtype(arg)))
             elif len(operand_shape) == 4 and not (divisor and shape[1] % LANES):
-                operands.append(lambda a=arg: self.packed_expr(a))
+                operands.append(arg)
             else:
                 return None
-        return self.bb.emit(relax.Call(call.op, [make() for make in operands], call.attrs))
+        # Packed only now: a transform that is emitted for an operator which then stays plain would be left over.
+        packed = [arg if _is_constant(arg) else self.packed_expr(arg) for arg in operands]
+        return self.bb.emit(relax.Call(call.op, packed, call.attrs))
 
     def _pool(self, call: relax.Call) -> relax.Expr:
         attrs = call.attrs

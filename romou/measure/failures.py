@@ -20,7 +20,7 @@ _TVM_FOLDERS = (f"{os.sep}tvm{os.sep}", f"{os.sep}tvm_ffi{os.sep}")
 
 
 def outcome_of_build(error: BaseException) -> str | None:
-    """"invalid" or "build_error" where `error` belongs to the candidate, None where it is a bug or a broken machine."""
+    """ "invalid" or "build_error" where `error` belongs to the candidate, None where it is a bug or a broken machine."""
     if isinstance(error, InvalidConfigError):
         return "invalid"
     if isinstance(error, (BuildError, MemoryError)):

@@ -35,7 +35,7 @@ class DeviceFingerprint:
 
 
 def split_device(device: str) -> tuple[str, int]:
-    """"opencl:1" -> ("opencl", 1); "opencl" -> ("opencl", 0)."""
+    """ "opencl:1" -> ("opencl", 1); "opencl" -> ("opencl", 0)."""
     kind, _, index = device.partition(":")
     if not kind or not (index or "0").isdecimal():
         raise UsageError(f"device {device!r}: expected KIND:INDEX, for example opencl:0")

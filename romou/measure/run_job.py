@@ -119,7 +119,7 @@ def _run(spec: RunSpec, device: Any, inputs: list[np.ndarray], reference: np.nda
         device.sync()
         output = tensors[-1].numpy()
     checked = verify.compare(output, reference)
-    errors = {"relative_l2_error": checked.relative_l2_error, "max_error": checked.max_error}
+    errors: dict[str, Any] = {"relative_l2_error": checked.relative_l2_error, "max_error": checked.max_error}
     if checked.problem is not None:
         return RunReply(outcome="wrong_result", error=checked.problem, **errors)
     times = _time(spec, module, device, tensors)

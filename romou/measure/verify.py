@@ -97,7 +97,8 @@ def save_reference(path: Path, inputs: Sequence[np.ndarray], output: np.ndarray)
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*.npz"):
         old.unlink(missing_ok=True)
     partial = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    np.savez(partial, output=output, **{f"input{i}": array for i, array in enumerate(inputs)})
+    arrays: dict[str, Any] = {f"input{i}": array for i, array in enumerate(inputs)}
+    np.savez(partial, output=output, **arrays)
     partial.replace(path)
 
 

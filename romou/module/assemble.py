@@ -38,7 +38,7 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
         if config is None:
             continue
         body = task.schedule(config, target)["main"]
-        name = func.attrs["global_symbol"] if "global_symbol" in func.attrs else None
+        name = func.attrs.get("global_symbol", None)
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
     rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]

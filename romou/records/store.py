@@ -108,7 +108,9 @@ class RecordStore:
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, size)
-            raise RecordError(f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on.") from error
+            raise RecordError(
+                f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on."
+            ) from error
         self._records.append(record)
 
     def __iter__(self) -> Iterator[Record]:

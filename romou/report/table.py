@@ -67,7 +67,9 @@ def layer_table(rows: Sequence[Row]) -> Table:
     table.add_column("GFLOPS", **right)  # type: ignore[arg-type]
     table.add_column("trials", footer=str(sum(row.trials for row in rows)), **right)  # type: ignore[arg-type]
     for row in sorted(rows, key=lambda r: -(r.default_ms or 0.0) * r.calls):
-        table.add_row(escape(row.name), str(row.calls), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), number(row.gflops, 2), str(row.trials))
+        table.add_row(
+            escape(row.name), str(row.calls), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), number(row.gflops, 2), str(row.trials)
+        )
     return table
 
 

@@ -40,7 +40,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=False)
     inside = str(folder / "bin" / "python")
-    site = Path(subprocess.run([inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True).stdout.strip())
+    site = Path(
+        subprocess.run([inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True).stdout.strip()
+    )
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)], check=True, stdin=subprocess.DEVNULL)
     # A plain path, read after the environment's own packages; .pth files in it, such as that of an editable Romou, are not followed.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
@@ -76,5 +78,7 @@ tuned.save("small.romou")
 """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     subprocess.run([python, "-c", code], check=True, cwd=tmp_path, env=environment)
-    done = subprocess.run([python, "-m", "romou.cli", "run", "small.romou", "--json"], check=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-m", "romou.cli", "run", "small.romou", "--json"], check=True, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 7]

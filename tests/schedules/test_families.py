@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tvm
 from operators import conv, task_of
+from romou.schedules.workload import Conv2d, Dense
 
 from romou.build import build_reference, build_task
-from romou.schedules.workload import Conv2d, Dense
 from romou.space import Config
 from romou.target import Target
 from romou.task import Task

@@ -31,7 +31,9 @@ class Builder:
         for candidate in batch:
             self.built += 1
             bad = bool(self.invalid_every) and self.built % self.invalid_every == 0
-            results.append(BuildResult(candidate=candidate, outcome="invalid" if bad else "ok", library=None if bad else "x", seconds=0.01, error="no" if bad else None))
+            results.append(
+                BuildResult(candidate=candidate, outcome="invalid" if bad else "ok", library=None if bad else "x", seconds=0.01, error="no" if bad else None)
+            )
         return results
 
     def close(self) -> None: ...
@@ -59,7 +61,9 @@ class Runner:
             if candidate.task.key == self.wrong:
                 yield MeasureResult(candidate=candidate, outcome="wrong_result", error="nothing works")
             else:
-                yield MeasureResult(candidate=candidate, outcome="ok", times_s=(0.001 + sum(map(len, candidate.config.key.split(","))) * 1e-6,), relative_l2_error=0.0)
+                yield MeasureResult(
+                    candidate=candidate, outcome="ok", times_s=(0.001 + sum(map(len, candidate.config.key.split(","))) * 1e-6,), relative_l2_error=0.0
+                )
 
     def close(self) -> None: ...
 
@@ -67,7 +71,12 @@ class Runner:
 def session(folder: Path, runner: Runner, builder: Builder | None = None, **options: object) -> dict[str, TaskResult]:
     with RecordStore(folder) as store:
         made = TuningSession(
-            small_tasks(), TARGET, store=store, builder=builder or Builder(), runner=runner, options=TuningOptions(**{"trials": 40, **options})  # type: ignore[arg-type]
+            small_tasks(),
+            TARGET,
+            store=store,
+            builder=builder or Builder(),
+            runner=runner,
+            options=TuningOptions(**{"trials": 40, **options}),  # type: ignore[arg-type]
         )
         return made.run()
 

@@ -15,13 +15,17 @@ def test_fields_and_hint_survive_pickling() -> None:
     assert type(back) is errors.DeviceError
     assert str(back) == str(error) == "no device 3\n`romou devices` lists them."
     assert back.index == 3
-    assert back.to_dict() == error.to_dict() == {
-        "type": "DeviceError",
-        "message": "no device 3",
-        "hint": "`romou devices` lists them.",
-        "exit_code": 3,
-        "fields": {"index": 3},
-    }
+    assert (
+        back.to_dict()
+        == error.to_dict()
+        == {
+            "type": "DeviceError",
+            "message": "no device 3",
+            "hint": "`romou devices` lists them.",
+            "exit_code": 3,
+            "fields": {"index": 3},
+        }
+    )
 
 
 def test_unknown_field_is_named() -> None:

@@ -124,7 +124,7 @@ DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76"
         ("opencl -device=host -device=adreno640", "target 'opencl -device=host -device=adreno640': -device is given twice ('host' and 'adreno640')"),
         ("opencl -max_num_threads=0", "target option -max_num_threads=0: must be a whole number above zero"),
         ("opencl -max_num_threads=many", "target option -max_num_threads=many: must be a whole number above zero"),
-        ("opencl 'x", "target \"opencl 'x\": No closing quotation"),
+        ("opencl 'x", 'target "opencl \'x": No closing quotation'),
         ({"device": "host"}, "target dict has no 'kind'; got ['device']\nFor example {'kind': 'opencl', 'device': 'host'}."),
         ({"kind": "opencl", "host": {"kind": "c"}}, "the host target must be of kind 'llvm', got 'c'"),
         ({"kind": "opencl", "host": "phone"}, "host 'phone' is not an LLVM triple\nFor example aarch64-linux-android; leave it out for this machine."),

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 import tvm
+from romou.tvm_patches import compat
 
 from romou import tvm_patches
 from romou.errors import CompatError
-from romou.tvm_patches import compat
 
 
 @pytest.fixture(autouse=True)

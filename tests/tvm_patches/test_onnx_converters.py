@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from romou.tvm_patches.onnx_converters import patched_converters
 from small_networks import Graph
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm_ffi.structural import structural_walk
-
-from romou.tvm_patches.onnx_converters import patched_converters
 
 
 def operators(model: onnx.ModelProto, *, patched: bool) -> list[str]:
