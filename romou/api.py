@@ -107,8 +107,8 @@ def tune(
         measuring = MeasureOptions(seed=seed)
         with (
             _records(work_dir) as store,
-            contextlib.closing(LocalBuilder(target, measuring)) as builder,
             contextlib.closing(LocalRunner(f"{target.kind}:{index}", measuring)) as runner,
+            contextlib.closing(LocalBuilder(target, measuring, compile_for=None if runner.fingerprint().is_host_cpu else f"{target.kind}:{index}")) as builder,
         ):
             session = TuningSession(graph.tasks, target, store=store, builder=builder, runner=runner, options=options)
             results = session.run(terminal_progress if progress else no_progress)

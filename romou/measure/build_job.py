@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from typing import Any
 
 from romou.measure.failures import outcome_of_build
+from romou.measure.fingerprint import split_device
 from romou.measure.types import Toolchain, resolve, shorten
 from romou.space import Config
 
 
-def build(toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str) -> tuple[str, float, str | None]:
-    """Build one candidate into the shared library file `library`.
+def build(
+    toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, compile_for: str | None
+) -> tuple[str, float, str | None]:
+    """Build one candidate into the shared library file `library`; with `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
     Returns
     -------
@@ -27,9 +32,22 @@ def build(toolchain: Toolchain, task_json: str, config: dict[str, int | str | bo
     try:
         module = resolve(toolchain.build)(task, Config(config), target)
         module.export_library(library)
+        if compile_for is not None:
+            _compile(module, compile_for)
     except Exception as error:
         outcome = outcome_of_build(error)
         if outcome is None:
             raise
         return outcome, time.perf_counter() - start, shorten(f"{type(error).__name__}: {error}")
     return "ok", time.perf_counter() - start, None
+
+
+def _compile(module: Any, device: str) -> None:
+    import tvm
+
+    kind, index = split_device(device)
+    compile_kernels = tvm.get_global_func(f"romou.{kind}.compile", allow_missing=True)
+    if compile_kernels is not None:
+        # A kernel that the driver refuses is found again, and recorded, by the process that runs it.
+        with contextlib.suppress(RuntimeError):
+            compile_kernels(module, index)

@@ -26,12 +26,24 @@ class LocalBuilder:
     ----------
     folder
         Where the libraries of candidates go; a temporary folder, removed by `close`, where None.
+    compile_for
+        A device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the result, so that the one process
+        that runs candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
     """
 
-    def __init__(self, target: TargetLike, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        target: TargetLike,
+        options: MeasureOptions | None = None,
+        *,
+        toolchain: Toolchain | None = None,
+        folder: Path | None = None,
+        compile_for: str | None = None,
+    ) -> None:
         self._target_json = target.to_json()
         self._options = options or MeasureOptions()
         self._toolchain = toolchain or Toolchain()
+        self._compile_for = compile_for
         workers = self._options.build_workers or min(os.cpu_count() or 1, _MOST_WORKERS)
         # One thread per build and TVM's own pool at one thread: the workers are the parallelism.
         environment = {"TVM_NUM_THREADS": "1"}
@@ -63,7 +75,7 @@ class LocalBuilder:
         child = self._idle.get()
         start = time.monotonic()
         try:
-            arguments = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json, str(library))
+            arguments = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json, str(library), self._compile_for)
             outcome, seconds, error = child.call("romou.measure.build_job:build", *arguments, timeout_s=limit_s)
         except ChildTimeoutError:
             if limit_s < self._options.build_timeout_s:

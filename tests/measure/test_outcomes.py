@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import faulty_kernels
 import pytest
 import tvm
 
+from romou.build import build_task
 from romou.errors import DeviceError, UsageError
 from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
 from romou.space import Config
@@ -117,3 +119,18 @@ def test_options_are_checked(name: str, value: float) -> None:
         MeasureOptions(**{name: value})
     with pytest.raises(UsageError, match="repeet"):
         MeasureOptions.from_dict({"repeet": 3})
+
+
+def test_kernels_are_compiled_ahead_for_a_device(opencl_device: tvm.runtime.Device, runner: LocalRunner) -> None:
+    """The driver's compiler runs in the worker; what it refuses is still found, and recorded, where it runs."""
+    with contextlib.closing(LocalBuilder(TARGET, OPTIONS, toolchain=TOOLCHAIN, compile_for="opencl:0")) as builder:
+        assert measure(builder, runner, "none").outcome == "ok"
+        assert measure(builder, runner, "bad_source").outcome == "run_error"
+
+
+def test_all_kernels_of_a_module_are_compiled(opencl_device: tvm.runtime.Device) -> None:
+    task = faulty_kernels.task()
+    module = build_task(task, task.default_config(TARGET), TARGET)
+    live = json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["live_kernels"]
+    tvm.get_global_func("romou.opencl.compile")(module, 0)
+    assert json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["live_kernels"] == live + 1

@@ -130,6 +130,11 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
 
   Kernel& kernel_on(Device& device, const std::string& name);
 
+  /// Compile every kernel for a device now.
+  void compile_for(Device& device) {
+    for (const auto& [name, info] : functions_) kernel_on(device, info->name);
+  }
+
  private:
   void build(Device& device, const std::string& name, Kernel& kernel);
 
@@ -269,7 +274,15 @@ TVM_FFI_STATIC_INIT_BLOCK() {
              return tvm::ffi::Module(
                  tvm::ffi::make_object<OpenCLModule>(std::string(data.data(), data.size()), functions, texts));
            })
-      .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes);
+      .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes)
+      // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
+      .def("romou.opencl.compile", [](const tvm::ffi::Module& module, int device) {
+        for (const Any& item : module->imports()) {
+          auto import = item.cast<tvm::ffi::Module>();
+          if (std::string(import->kind()) != "opencl") continue;
+          static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(import.get()))->compile_for(DeviceTable::global().at(device));
+        }
+      });
 }
 
 }  // namespace romou::opencl
