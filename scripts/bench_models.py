@@ -4,7 +4,8 @@
     python scripts/bench_models.py                                        resnet18 and mobilenetv1_100 on the first OpenCL device
     python scripts/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
 
-Both sides start from the same imported graph (constants and batch norm folded). Times are medians of runs in turns, so that a slow moment
+Both sides start from the same imported graph (constants and batch norm folded). "ms" adds up the kernels' time by the device's events; "wall"
+is the time until the device is idle again, launches included. Times are medians of runs in turns, so that a slow moment
 of the machine hits both; the ratio is the median of the pairs' ratios. Both are checked against onnxruntime.
 """
 
@@ -53,10 +54,11 @@ def compare(name: str, target: romou.Target, *, trials: int, seconds: float | No
     tuned = romou.tune(models.load(name), target=target, trials=trials, seconds=seconds, work_dir=work_dir, progress=True)
     tuning_s = time.monotonic() - started
     peer = peer_of(imported, target, tuned.device_index)
-    times: dict[str, list[float]] = {"peer": [], "tuned": []}
+    times: dict[str, list[float]] = {"peer": [], "tuned": [], "peer_wall": [], "tuned_wall": []}
     for _ in range(pairs):
-        times["peer"] += peer.times(repeat=1)
-        times["tuned"] += tuned.times(repeat=3)[-1:]
+        for side, model in (("peer", peer), ("tuned", tuned)):
+            times[side] += model.times(repeat=1)
+            times[f"{side}_wall"] += model.times(repeat=1, clock="wall")
     summary = tuned.summary()
     return {
         "model": name,
@@ -64,6 +66,9 @@ def compare(name: str, target: romou.Target, *, trials: int, seconds: float | No
         "default_ms": summary.default_ms,
         "tuned_ms": statistics.median(times["tuned"]),
         "ratio": statistics.median(p / t for p, t in zip(times["peer"], times["tuned"], strict=True)),
+        "peer_wall_ms": statistics.median(times["peer_wall"]),
+        "tuned_wall_ms": statistics.median(times["tuned_wall"]),
+        "wall_ratio": statistics.median(p / t for p, t in zip(times["peer_wall"], times["tuned_wall"], strict=True)),
         "peer_error": worst_error(peer, imported),
         "tuned_error": worst_error(tuned, imported),
         "trials": sum(summary.outcomes.values()),
@@ -78,15 +83,29 @@ def print_table(rows: list[dict[str, Any]], title: str, out: Console) -> None:
     """One line a model."""
     table = Table(title=title)
     table.add_column("model")
-    for column in ("dlight ms", "Romou default ms", "Romou tuned ms", "dlight / tuned", "dlight error", "tuned error", "trials", "tuning s"):
+    columns = (
+        "dlight ms",
+        "default ms",
+        "tuned ms",
+        "dlight / tuned",
+        "dlight wall ms",
+        "tuned wall ms",
+        "ratio",
+        "dlight error",
+        "tuned error",
+        "trials",
+        "tuning s",
+    )
+    for column in columns:
         table.add_column(column, justify="right")
     for row in rows:
         if "failure" in row:
             table.add_row(row["model"], f"failed: {row['failure']}")
             continue
-        numbers = [f"{row[k]:.3f}" if row[k] is not None else "-" for k in ("peer_ms", "default_ms", "tuned_ms")]
+        numbers = [f"{row[k]:.3f}" if row[k] is not None else "-" for k in ("peer_ms", "default_ms", "tuned_ms")] + [f"{row['ratio']:.2f}x"]
+        numbers += [f"{row['peer_wall_ms']:.3f}", f"{row['tuned_wall_ms']:.3f}", f"{row['wall_ratio']:.2f}x"]
         errors = [f"{row[k]:.1e}" if row[k] is not None else "-" for k in ("peer_error", "tuned_error")]
-        table.add_row(row["model"], *numbers, f"{row['ratio']:.2f}x", *errors, str(row["trials"]), f"{row['tuning_s']:.0f}")
+        table.add_row(row["model"], *numbers, *errors, str(row["trials"]), f"{row['tuning_s']:.0f}")
     out.print(table)
 
 
@@ -100,7 +119,7 @@ def print_table(rows: list[dict[str, Any]], title: str, out: Console) -> None:
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(chosen: str, target: str, trials: int, seconds: float | None, work_dir: str | None, pairs: int, output: Path | None) -> None:
     """Print one table; exit code 1 if a model failed or its outputs are wrong."""
-    out = Console(width=140)
+    out = Console(width=160)
     parsed = romou.Target(target)
     facts = list_devices()[device_index(parsed.device_name)]
     rows: list[dict[str, Any]] = []
