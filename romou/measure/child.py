@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from romou.errors import RomouError
+from romou.interpreter import python_command
 from romou.measure.types import shorten
 
 _START_TIMEOUT_S = 60.0
@@ -112,10 +113,10 @@ class ChildProcess:
         self.kill()
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill()
-        environment = {**os.environ, **self._environment, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+        environment = {**os.environ, **self._environment, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "romou.measure.child_main", str(theirs.fileno())],
+                python_command("romou.measure.child_main", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,

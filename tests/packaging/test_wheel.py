@@ -82,3 +82,10 @@ tuned.save("small.romou")
         [python, "-m", "romou.cli", "run", "small.romou", "--json"], check=True, cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 7]
+
+
+def test_it_works_inside_a_checkout(python: str) -> None:
+    """The folder romou/ of the checkout must not stand in for the installed package, in the child processes neither."""
+    code = "import sys; sys.path = [p for p in sys.path if p]; from romou.cli import main; main()"
+    done = subprocess.run([python, "-c", code, "doctor", "--json"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

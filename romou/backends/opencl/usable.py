@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import sys
 from typing import Any
 
 from romou.backends.opencl import devices
 from romou.errors import DeviceError
+from romou.interpreter import python_command
 
 PROBE_TIMEOUT_S = 120.0
 
@@ -72,7 +72,7 @@ def is_usable(index: int = 0) -> bool:
 
 def _probe(index: int, timeout_s: float) -> tuple[dict[str, str | None], str | None]:
     """(answers per aspect, what broke the probe itself)."""
-    command = [sys.executable, "-m", "romou.backends.opencl.probe", str(index)]
+    command = python_command("romou.backends.opencl.probe", str(index))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:
