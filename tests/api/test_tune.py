@@ -22,7 +22,7 @@ from romou.errors import DeviceError, ModelError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.records import FILE_NAME
 
-TARGET = "opencl -device=host"
+TARGET = "opencl"
 LIMIT = 1e-4  # relative L2 against onnxruntime
 
 

@@ -17,7 +17,7 @@ from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, L
 from romou.space import Config
 from romou.target import Target
 
-TARGET = Target("opencl -device=host")
+TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=4, run_timeout_s=4, min_repeat_ms=1)
 

@@ -16,7 +16,7 @@ from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-TARGET = Target("opencl -device=host")
+TARGET = Target("opencl")
 SEED = 20
 CONFIGS_PER_SHAPE = 6
 
