@@ -5,7 +5,7 @@
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${VENV:-$ROOT/.venv}
-# pyopencl brings an ICD loader of its own that looks elsewhere; this is where the system lists its platforms.
+# Where the system lists its platforms; some ICD loaders look elsewhere by themselves.
 export OCL_ICD_VENDORS=${OCL_ICD_VENDORS:-/etc/OpenCL/vendors}
 
 say() { printf '==> %s\n' "$*"; }

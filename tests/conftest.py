@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# pyopencl's wheel and TVM workers started by tests look where the system lists its platforms.
+# Some ICD loaders look elsewhere by themselves; this is where the system lists its platforms.
 os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
 
 import pytest

@@ -113,7 +113,7 @@ def test_saved_and_loaded_in_another_process(tmp_path: Path, opencl_device: tvm.
         "assert m.summary().relative_l2_error < 1e-4 and m.time(repeat=2) > 0\n"
     )
     subprocess.run([sys.executable, "-c", code, str(path), str(tmp_path / "inputs.npz"), str(tmp_path / "out.npy")], check=True, cwd=tmp_path)
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), tuned.run(inputs)[0])
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tuned.run(inputs)[0], rtol=1e-6)
     again = romou.load(path)
     assert again.summary() == tuned.summary()
     assert (again.inputs, again.outputs, again.target) == (tuned.inputs, tuned.outputs, tuned.target)
@@ -222,8 +222,8 @@ def run_cli(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, "-m", "romou.cli", *arguments], capture_output=True, text=True, timeout=200, env={**os.environ, **variables})
 
 
-def test_no_device(tmp_path: Path) -> None:
-    result = run_cli("tune", "bundled:squeezenet1_0", "--target", TARGET, "--trials", "1", OCL_ICD_VENDORS=str(tmp_path))
+def test_no_device() -> None:
+    result = run_cli("tune", "bundled:squeezenet1_0", "--target", TARGET, "--trials", "1", ROMOU_OPENCL_LIBRARY="/nonexistent")
     assert result.returncode == DeviceError.exit_code == 3
     assert "no OpenCL device" in result.stderr
     assert "Traceback" not in result.stderr

@@ -19,7 +19,7 @@ from romou.target import Target
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
-OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=4, run_timeout_s=4, min_repeat_ms=1)
+OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=10, run_timeout_s=10, min_repeat_ms=1)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def measure(builder: LocalBuilder, runner: LocalRunner, fault: str) -> BuildResu
     [
         ("invalid", "invalid", "this config has no schedule"),
         ("build_crash", "build_error", "killed by SIGABRT"),
-        ("build_hang", "build_error", "longer than build_timeout_s = 4 s"),
+        ("build_hang", "build_error", "longer than build_timeout_s = 10 s"),
         ("no_build", "build_error", "MemoryError"),
         ("bad_source", "run_error", "no_such_function"),
-        ("hang", "timeout", "run_timeout_s = 4 s"),
+        ("hang", "timeout", "run_timeout_s = 10 s"),
         ("crash", "run_error", "killed by SIGABRT"),
         ("wrong", "wrong_result", "relative L2 error"),
         ("unwritten", "wrong_result", "4 of 100 elements are NaN"),
