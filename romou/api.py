@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from romou.backends.opencl import check_device, device_index
+from romou.backends.opencl import check_device, device_index, list_devices
 from romou.errors import DeviceError, UsageError
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
@@ -102,17 +102,18 @@ def tune(
     target = as_target(target)
     graph = _prepare(model, target, shapes)
     index = _usable_device(target)
+    here = target.limited_to(list_devices()[index])
     results: Mapping[str, TaskResult] = {}
     if graph.tasks and trials:
         measuring = MeasureOptions(seed=seed)
         with (
             _records(work_dir) as store,
             contextlib.closing(LocalRunner(f"{target.kind}:{index}", measuring)) as runner,
-            contextlib.closing(LocalBuilder(target, measuring, compile_for=None if runner.fingerprint().is_host_cpu else f"{target.kind}:{index}")) as builder,
+            contextlib.closing(LocalBuilder(here, measuring, compile_for=None if runner.fingerprint().is_host_cpu else f"{target.kind}:{index}")) as builder,
         ):
-            session = TuningSession(graph.tasks, target, store=store, builder=builder, runner=runner, options=options)
+            session = TuningSession(graph.tasks, here, store=store, builder=builder, runner=runner, options=options)
             results = session.run(terminal_progress if progress else no_progress)
-    return _assemble(graph, target, index, results, started)
+    return _assemble(graph, target, here, index, results, started)
 
 
 def compile(
@@ -126,7 +127,7 @@ def compile(
     check_versions()
     target = as_target(target)
     graph = _prepare(model, target, shapes)
-    return _model_of(graph, target, 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
+    return _model_of(graph, target, target, 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
 
 
 def as_target(target: Target | str | Mapping[str, object]) -> Target:
@@ -160,15 +161,15 @@ def _records(work_dir: str | Path | None) -> Iterator[RecordStore]:
         yield stack.enter_context(RecordStore(folder))
 
 
-def _assemble(graph: _Graph, target: Target, index: int, results: Mapping[str, TaskResult], started: float) -> TunedModel:
-    """Compile with the best configs, compare with the default schedules and with onnxruntime."""
+def _assemble(graph: _Graph, target: Target, here: Target, index: int, results: Mapping[str, TaskResult], started: float) -> TunedModel:
+    """Compile with the best configs, compare with the default schedules and with onnxruntime. `here`: the target within the device's limits."""
     configs = {key: result.config for key, result in results.items()}
     plain = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
     # A task where no config worked is left to TVM in both.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
-    default = _model_of(graph, target, index, broken, plain)
+    default = _model_of(graph, target, here, index, broken, plain)
     is_tuned = any(result.config is not None and not result.is_default for result in results.values())
-    tuned = _model_of(graph, target, index, configs, plain) if is_tuned else default
+    tuned = _model_of(graph, target, here, index, configs, plain) if is_tuned else default
     default_times, tuned_times = [], []
     for _ in range(WHOLE_MODEL_REPEATS):
         # In turns, so that a slow moment of the machine hits both.
@@ -177,7 +178,7 @@ def _assemble(graph: _Graph, target: Target, index: int, results: Mapping[str, T
     error, limit = _check(graph, tuned)
     summary = Summary(
         target=str(target),
-        device=check_device_name(index),
+        device=str(list_devices()[index]["name"]),
         rows=_rows(graph, results),
         default_ms=float(np.median(default_times)),
         tuned_ms=float(np.median(tuned_times)),
@@ -189,16 +190,9 @@ def _assemble(graph: _Graph, target: Target, index: int, results: Mapping[str, T
     return tuned.with_summary(summary)
 
 
-def check_device_name(index: int) -> str:
-    """Name of the OpenCL device `index`, as its driver gives it."""
-    from romou.backends.opencl import list_devices
-
-    return str(list_devices()[index]["name"])
-
-
-def _model_of(graph: _Graph, target: Target, index: int, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
+def _model_of(graph: _Graph, target: Target, here: Target, index: int, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
     return TunedModel(
-        compile_model(graph.fused, graph.task_of, configs, target),
+        compile_model(graph.fused, graph.task_of, configs, here),
         target=target,
         inputs=graph.imported.inputs,
         outputs=graph.imported.outputs,

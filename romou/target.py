@@ -139,6 +139,23 @@ class Target:
             self._tvm_target = tvm.target.Target(config, host=host)
         return self._tvm_target
 
+    def limited_to(self, facts: Mapping[str, Any]) -> Target:
+        """This target with no limit above what an attached device allows (an entry of `romou.backends.opencl.list_devices`).
+
+        A phone's target may be measured on another device: kernels must run there too.
+        """
+        attrs = self.tvm_target.export()
+        sides = min(facts["max_image_width"], facts["max_image_height"])
+        allowed = {
+            "max_num_threads": facts["max_work_group_size"],
+            "max_shared_memory_per_block": facts["local_mem_bytes"],
+            # Without images nothing fits into one texel: everything stays in buffers.
+            "texture_spatial_limit": sides if facts["has_images"] else 1,
+            "texture_depth_limit": facts["max_image_layers"] if facts["has_images"] else 1,
+        }
+        lower = {name: int(limit) for name, limit in allowed.items() if int(limit) < int(attrs[name])}
+        return Target({"kind": self._kind, **self._options(), **lower}) if lower else self
+
     @property
     def anonymous_tvm_target(self) -> tvm.target.Target:
         """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any OpenCL device.

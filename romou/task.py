@@ -64,7 +64,11 @@ class Task:
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
         """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
         self.space(target).index_of(config)
-        return self.template.schedule(config)
+        return self.template.schedule(config, limits_of(target))
+
+    def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
+        """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
+        return self.template.image_scopes(config, limits_of(target))
 
     def to_json(self) -> str:
         """Text from which `from_json` makes an equal task."""
@@ -98,6 +102,16 @@ def limits_of(target: Target) -> Limits:
     attrs = target.tvm_target.attrs
     group = int(attrs["max_num_threads"])
     spec = target.spec
-    # A CPU (warps of one) is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
-    busy = group * spec.shader_cores if spec.shader_cores and spec.warp_sizes != (1,) else 1
-    return Limits(max_work_group_size=group, local_memory_bytes=int(attrs["max_shared_memory_per_block"]), busy_work_items=busy)
+    is_cpu = spec.warp_sizes == (1,)
+    # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
+    busy = group * spec.shader_cores if spec.shader_cores and not is_cpu else 1
+    # A CPU computes what a texture unit does, slowly.
+    has_images = bool(spec.max_image_width_texels and spec.max_image_height_texels) and not is_cpu
+    side = int(attrs["texture_spatial_limit"])
+    return Limits(
+        max_work_group_size=group,
+        local_memory_bytes=int(attrs["max_shared_memory_per_block"]),
+        busy_work_items=busy,
+        max_image=(side, side, int(attrs["texture_depth_limit"])) if has_images else None,
+        prefers_images=bool(has_images and spec.l1_texture_cache_bytes and spec.l1_buffer_cache_bytes == 0),
+    )

@@ -56,11 +56,19 @@ class Contraction:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the device allows: work-items in a group, and bytes of local memory for it; and how many work-items keep all its cores busy."""
+    """What the device allows and likes.
+
+    max_work_group_size, local_memory_bytes: of a work group.
+    busy_work_items: how many keep all cores busy.
+    max_image: width, height and layers in texels; None where kernels are to keep to buffers.
+    prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
+    """
 
     max_work_group_size: int
     local_memory_bytes: int
     busy_work_items: int = 1
+    max_image: tuple[int, int, int] | None = None
+    prefers_images: bool = False
 
 
 def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> None:
@@ -121,6 +129,7 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
         "local": 0,
         "unroll": "lanes",
         "vector_width": 4,
+        "weight": "image" if limits.prefers_images else "buffer",
     }
     config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
     while not space.is_valid(config):

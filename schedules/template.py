@@ -13,6 +13,7 @@ from romou.schedules.workload import Conv2d, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
+from romou.primitives import LANES, image_extents, set_image
 from romou.space import Config, Space
 
 Workload: TypeAlias = Conv2d | Dense
@@ -51,21 +52,49 @@ class Template:
             space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
         declare_knobs(space, self._contraction(flat=True), self._contraction(flat=False), limits)
+        if self._contraction(flat=True).vector and self._weight_scope(limits) is not None:
+            space.define_knob("weight", ["buffer", "image"])
+            # A texel is read whole.
+            space.add_constraint(lambda config: config["weight"] == "buffer" or config["vector_width"] == LANES)
         return space
+
+    @property
+    def _weight(self) -> tirx.Buffer:
+        """The operator's second input."""
+        return self._reads[1]
+
+    def _weight_scope(self, limits: Limits) -> str | None:
+        """The texture scope under which the weight fits into an image; None where none does, or images are not wanted."""
+        shape = [int(d) for d in self._weight.shape]
+        most = limits.max_image
+        if most is None or shape[-1] != LANES:
+            return None
+        scopes = ("global.texture-weight", "global.texture")
+        return next((s for s in scopes if all(e <= m for e, m in zip(image_extents(shape, s), most, strict=True))), None)
+
+    def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
+        """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
+        scope = self._weight_scope(limits) if config.get("weight") == "image" else None
+        return {} if scope is None else {str(self._weight.name): scope}
 
     def default_config(self, limits: Limits) -> Config:
         """The config that is tried first and used where nothing was tuned."""
         return default_config(self.space(limits), self._contraction(flat=True), limits)
 
-    def _contraction(self, flat: bool) -> Contraction:
+    @property
+    def _reads(self) -> list[tirx.Buffer]:
+        """The buffers that the operator reads, in order of first use: its data, its weight."""
         reads: list[tirx.Buffer] = []
         for region in self.block.reads:
             if not any(region.source.same_as(b) for b in reads):
                 reads.append(region.source)
-        tensors = [te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in reads]
+        return reads
+
+    def _contraction(self, flat: bool) -> Contraction:
+        tensors = [te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in self._reads]
         return FAMILIES[self.family].contraction(self.workload, *tensors, flat)  # type: ignore[no-any-return]
 
-    def schedule(self, config: Config) -> tvm.IRModule:
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         """Scheduled TIR for a config: a module with the one function `main`.
 
         Raises
@@ -81,7 +110,10 @@ class Template:
             schedule_stages(sch, self._output_loops(sch, output, config), list(contraction.reduce), config)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
-        return sch.mod
+        func = sch.mod["main"]
+        for name, scope in self.image_scopes(config, limits).items():
+            func = set_image(func, name, scope)
+        return tvm.IRModule({"main": func})
 
     def _output_loops(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> Sequence[s_tir.schedule.LoopRV]:
         """The output nest as loops (o, h, w, lane)."""

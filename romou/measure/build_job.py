@@ -14,12 +14,12 @@ from romou.space import Config
 
 def build(
     toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, compile_for: str | None
-) -> tuple[str, float, str | None]:
+) -> tuple[str, float, str | None, tuple[str, ...]]:
     """Build one candidate into the shared library file `library`; with `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
     Returns
     -------
-    (outcome, seconds, error text or None), the outcome one of "ok", "invalid", "build_error".
+    (outcome, seconds, error text or None, memory scope of each parameter), the outcome one of "ok", "invalid", "build_error".
 
     Raises
     ------
@@ -38,8 +38,10 @@ def build(
         outcome = outcome_of_build(error)
         if outcome is None:
             raise
-        return outcome, time.perf_counter() - start, shorten(f"{type(error).__name__}: {error}")
-    return "ok", time.perf_counter() - start, None
+        return outcome, time.perf_counter() - start, shorten(f"{type(error).__name__}: {error}"), ()
+    images = task.image_scopes(Config(config), target)
+    scopes = tuple(images.get(str(p.name), "global") for p in task.func.params)
+    return "ok", time.perf_counter() - start, None, scopes
 
 
 def _compile(module: Any, device: str) -> None:

@@ -76,18 +76,18 @@ class LocalBuilder:
         start = time.monotonic()
         try:
             arguments = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json, str(library), self._compile_for)
-            outcome, seconds, error = child.call("romou.measure.build_job:build", *arguments, timeout_s=limit_s)
+            outcome, seconds, error, scopes = child.call("romou.measure.build_job:build", *arguments, timeout_s=limit_s)
         except ChildTimeoutError:
             if limit_s < self._options.build_timeout_s:
                 return None
-            outcome, seconds, error = "build_error", time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s"
+            outcome, seconds, error, scopes = "build_error", time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s", ()
         except ChildCrashError as crash:
-            outcome, seconds, error = "build_error", time.monotonic() - start, str(crash)
+            outcome, seconds, error, scopes = "build_error", time.monotonic() - start, str(crash), ()
         finally:
             self._idle.put(child)
         if outcome != "ok":
             library.unlink(missing_ok=True)
-        return BuildResult(candidate=candidate, outcome=outcome, library=str(library) if outcome == "ok" else None, seconds=seconds, error=error)
+        return BuildResult(candidate=candidate, outcome=outcome, library=str(library) if outcome == "ok" else None, seconds=seconds, error=error, scopes=scopes)
 
     def close(self) -> None:
         """End all workers, also in the middle of a build, and remove the temporary folder."""

@@ -38,9 +38,10 @@ def _kernel_call(what: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One candidate for `run`, in a form that crosses the process border."""
+    """One candidate for `run`, in a form that crosses the process border. scopes: the memory scope of each parameter, "global" for a buffer."""
 
     library: str
+    scopes: tuple[str, ...]
     reference: str
     device: str
     repeat: int
@@ -113,7 +114,8 @@ def _run(spec: RunSpec, device: Any, inputs: list[np.ndarray], reference: np.nda
         function = module["main"]
     with _kernel_call("copying the inputs"):
         # New tensors for every candidate: one that writes past its output must not spoil the inputs of the next.
-        tensors = [tvm.runtime.tensor(array, device) for array in (*inputs, verify.poison(reference.shape, str(reference.dtype)))]
+        arrays = (*inputs, verify.poison(reference.shape, str(reference.dtype)))
+        tensors = [_tensor(array, device, scope) for array, scope in zip(arrays, spec.scopes, strict=True)]
     with _kernel_call("running the kernel"):
         function(*tensors)
         device.sync()
@@ -142,6 +144,14 @@ def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[
         number = math.ceil(min(spec.min_repeat_ms / 1e3, longest_s) / max(first_s, 1e-7))
         found = module.time_evaluator("main", device, number=max(1, number), repeat=spec.repeat)(*tensors)
     return tuple(float(seconds) for seconds in found.results)
+
+
+def _tensor(array: np.ndarray, device: Any, scope: str) -> Any:
+    import tvm
+
+    if scope == "global":
+        return tvm.runtime.tensor(array, device)
+    return tvm.runtime.empty(array.shape, str(array.dtype), device, mem_scope=scope).copyfrom(array)
 
 
 def _device(device: str) -> Any:

@@ -72,7 +72,7 @@ class LocalRunner:
             if built.library is None:
                 raise UsageError(f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run")
             reference = self._reference(built.candidate.task, stop_at)
-            reply = None if reference is None else self._run_one(built.library, reference, best, stop_at)
+            reply = None if reference is None else self._run_one(built.library, built.scopes, reference, best, stop_at)
             if reply is None:
                 return
             result = MeasureResult(candidate=built.candidate, seed=self._options.seed, **{f.name: getattr(reply, f.name) for f in dataclasses.fields(reply)})
@@ -80,13 +80,14 @@ class LocalRunner:
                 best = min(best, median(result.times_s))
             yield result
 
-    def _run_one(self, library: str, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+    def _run_one(self, library: str, scopes: tuple[str, ...], reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
         options = self._options
         limit_s = min(options.run_timeout_s, seconds_left(stop_at))
         if limit_s <= 0:
             return None
         spec = RunSpec(
             library=library,
+            scopes=scopes,
             reference=reference,
             device=self._device,
             repeat=options.repeat,

@@ -39,6 +39,7 @@ class TaskLike(Protocol):
     @property
     def flops(self) -> int: ...
     def to_json(self) -> str: ...
+    def image_scopes(self, config: Config, target: Any) -> dict[str, str]: ...
 
 
 class TargetLike(Protocol):
@@ -81,13 +82,17 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildResult:
-    """A candidate after building: `outcome` is "ok" and `library` its file, or "invalid" or "build_error" with `error`."""
+    """A candidate after building.
+
+    `outcome` is "ok", `library` its file and `scopes` the memory scope of each parameter; or "invalid" or "build_error" with `error`.
+    """
 
     candidate: Candidate
     outcome: str
     library: str | None
     seconds: float
     error: str | None = None
+    scopes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

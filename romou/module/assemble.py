@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
+from romou.module.images import place_weights
 from romou.space import Config
 from romou.task import Task
 
@@ -30,6 +31,7 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
         Task key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
     scheduled = tvm.IRModule(dict(fused.functions_items()))
+    scopes: dict[str, dict[int, str]] = {}
     for var, func in fused.functions_items():
         task = tasks.get(var.name_hint)
         if task is None:
@@ -38,6 +40,9 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
         if config is None:
             continue
         body = task.schedule(config, target)["main"]
+        images = task.image_scopes(config, target)
+        if images:
+            scopes[var.name_hint] = {i: images[str(p.name)] for i, p in enumerate(body.params) if str(p.name) in images}
         name = func.attrs.get("global_symbol", None)
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
@@ -57,6 +62,7 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
         relax.transform.VMShapeLower(),
         relax.transform.AttachGlobalSymbol(),
     ]
+    scheduled = place_weights(scheduled, scopes, target)
     with target.tvm_target:
         lowered = tvm.transform.Sequential(passes)(scheduled)
     return tvm.compile(lowered, target=target.tvm_target, relax_pipeline=None, tir_pipeline=pipeline.NAME)

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from romou.module.summary import Summary
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
-LIBRARY, META = "module.so", "romou.json"
+META = "romou.json"
 FORMAT = 1
 
 
@@ -140,9 +141,11 @@ class TunedModel:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
             fresh = Path(folder) / "model"
             fresh.mkdir()
+            # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
+            library = f"module-{uuid.uuid4().hex[:12]}.so"
             with quiet_stderr():
-                self._executable.export_library(str(fresh / LIBRARY))
-            (fresh / META).write_text(json.dumps(self._meta(), indent=1), encoding="utf-8")
+                self._executable.export_library(str(fresh / library))
+            (fresh / META).write_text(json.dumps({**self._meta(), "library": library}, indent=1), encoding="utf-8")
             if path.exists():
                 shutil.rmtree(path)
             os.replace(fresh, path)
@@ -175,10 +178,11 @@ def load(path: str | Path, *, device: int = 0) -> TunedModel:
         raise ModelError(f"{path}: not a saved model: {error}; save it again") from error
     if meta.get("format") != FORMAT:
         raise ModelError(f"{path}: saved in format {meta.get('format')!r}, this Romou reads {FORMAT}; tune the model again (records are kept)")
-    if not (path / LIBRARY).is_file():
-        raise ModelError(f"{path}: {LIBRARY} is missing; save the model again")
+    library = path / Path(meta["library"]).name
+    if not library.is_file():
+        raise ModelError(f"{path}: {library.name} is missing; save the model again")
     with quiet_stderr():
-        executable = tvm.runtime.load_module(str(path / LIBRARY))
+        executable = tvm.runtime.load_module(str(library))
     return TunedModel(
         executable,
         target=Target.from_json(meta["target"]),

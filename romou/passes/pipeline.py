@@ -14,6 +14,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
+from romou.passes.image_addressing import address_images
+
 NAME = "romou"
 
 
@@ -35,12 +37,14 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.StmtSimplify(),
             s_tir.transform.AnnotateIrregularLoop(),
             s_tir.transform.LowerOpaqueBlock(),
-            # Loops to vectors and straight-line code
+            # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are flattened.
+            tirx.transform.VectorizeLoop(),
+            address_images,
+            # Loops to straight-line code
             tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.NarrowDataType(32),
             s_tir.transform.LoopPartition(),
-            tirx.transform.VectorizeLoop(),
             s_tir.transform.InjectVirtualThread(),
             tirx.transform.StorageRewrite(),
             s_tir.transform.HoistIfThenElse(),

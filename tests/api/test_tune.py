@@ -63,12 +63,15 @@ def test_small_networks(make, opencl_device: tvm.runtime.Device) -> None:  # typ
     assert sum(tuned.summary().outcomes.values()) == 40
 
 
-def test_a_phones_target_runs_here_too(opencl_device: tvm.runtime.Device) -> None:
+def test_a_phones_target_runs_here_too(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
     """Its limits bound the space; the kernels are measured on the device at hand."""
     model = residual_net()
     tuned = romou.tune(model, target="opencl -device=adreno640", trials=16)
     assert error_of(tuned, model) < LIMIT
     assert tuned.summary().target == "opencl -device=adreno640"
+    # Its weights lie in images, and the saved model finds them there.
+    assert any(row.config["weight"] == "image" for row in tuned.summary().rows if "weight" in row.config)
+    assert error_of(romou.load(tuned.save(tmp_path / "phone")), model) < LIMIT
 
 
 def test_dynamic_batch_is_fixed_by_argument(opencl_device: tvm.runtime.Device) -> None:
@@ -117,6 +120,17 @@ def test_saved_and_loaded_in_another_process(tmp_path: Path, opencl_device: tvm.
     again = romou.load(path)
     assert again.summary() == tuned.summary()
     assert (again.inputs, again.outputs, again.target) == (tuned.inputs, tuned.outputs, tuned.target)
+
+
+def test_two_models_saved_in_turn_under_one_name(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    """A process that still has the first one loaded gets the second one."""
+    kept = []
+    for make in (prime_net, residual_net):
+        model = make()
+        loaded = romou.load(romou.compile(model, target=TARGET).save(tmp_path / "model"))
+        assert error_of(loaded, model) < LIMIT
+        kept.append(loaded)
+    assert error_of(kept[0], prime_net()) < LIMIT
 
 
 def lines_of(folder: Path) -> list[dict[str, object]]:

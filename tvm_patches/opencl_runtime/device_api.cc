@@ -135,6 +135,12 @@ class PoolingAllocator final : public tvm::runtime::Allocator {
 
   Buffer Alloc(DLDevice dev, Shape shape, DLDataType dtype, const std::string& scope) final {
     if (is_buffer_scope(scope)) return Allocator::Alloc(dev, shape, dtype, scope);
+    if (shape.size() == 1) {
+      // A storage that Relax planned for several images, by its size in bytes. OpenCL 1.2 cannot lay an image over other memory:
+      // every tensor in it gets an image of its own from the pool (CreateView), and the storage itself holds next to nothing.
+      return buffer_of(dev, take(ImageShape{0, 0, 0, kPage}, [&] { return create_buffer(device_, kPage); }),
+                       static_cast<size_t>(shape[0]) * ((dtype.bits * dtype.lanes + 7) / 8));
+    }
     const ImageShape image = image_shape_of(static_cast<int>(shape.size()), shape.data(), dtype, scope);
     return buffer_of(dev, take(image, [&] { return create_image(device_, image); }), image.bytes());
   }

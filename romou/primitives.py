@@ -1,0 +1,48 @@
+"""What a template can do to a kernel beyond TVM's own schedule primitives: setImage (paper, Listing 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import tirx
+from tvm_ffi.structural import structural_map
+
+from romou.errors import BuildError
+
+LANES = 4
+# Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
+# the lanes, makes the column. The OpenCL runtime lays images out by the same rule (tvm_patches/opencl_runtime/memory.h).
+SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2}
+
+
+def is_image(buffer: tirx.Buffer) -> bool:
+    """Whether a parameter is marked to lie in an image."""
+    return str(buffer.scope()) in SEPARATORS
+
+
+def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
+    """(width, height, layers) in texels of a tensor under a texture scope."""
+    rows = SEPARATORS[scope] % len(shape)
+    return int(np.prod(shape[rows:-1])), int(shape[rows - 1]), int(np.prod(shape[: rows - 1]))
+
+
+def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
+    """Mark the parameter `name` of a scheduled function to lie in an image (the paper's `setImage`, Listing 4).
+
+    The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is built.
+
+    Raises
+    ------
+    BuildError
+        No parameter has that name, or its last axis does not hold the four lanes of a texel.
+    """
+    try:
+        (old,) = (p for p in func.params if str(p.name) == name)
+    except ValueError:
+        raise BuildError(f"no parameter {name!r} to put in an image; there are {', '.join(str(p.name) for p in func.params)}") from None
+    if int(old.shape[-1]) != LANES:
+        raise BuildError(f"{name} cannot be an image: its last axis is {int(old.shape[-1])}, not the {LANES} lanes of a texel", buffer=name)
+    new = tirx.decl_buffer(old.shape, old.dtype, name, scope=scope)
+    body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
+    return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)

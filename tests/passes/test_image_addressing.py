@@ -1,0 +1,163 @@
+"""setImage and the addressing of images: structure, numbers, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from operators import conv, task_of
+from romou.schedules.workload import Conv2d, Dense
+from tvm.script import ir as I
+from tvm.script import tirx as T
+
+from romou.build import build_reference, build_task
+from romou.errors import BuildError
+from romou.passes import pipeline
+from romou.passes.image_addressing import address_images, image_loads
+from romou.primitives import image_extents, set_image
+from romou.target import Target
+from romou.task import limits_of
+
+# Limits of a phone: its spaces know images. The kernels run on the device at hand.
+TARGET = Target("opencl -device=adreno640")
+
+WORKS = [
+    conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)),
+    conv(3, (23, 23), 8, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
+    conv(16, (9, 10), 20, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=2),
+    conv(8, (12, 12), 8, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2)),
+    conv(18, (13, 13), 18, (5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=18),
+    conv(16, (9, 9), 24, (3, 3), padding=(1, 1, 1, 1), groups=2),
+    Dense(m=1, k=64, n=37, dtype="float32"),
+    Dense(m=13, k=31, n=101, dtype="float32"),
+]
+
+
+@I.ir_module
+class Copy:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((3, 5, 7, 4), "float32"), B: T.Buffer((3, 5, 7, 4), "float32")):
+        for block in T.thread_binding(15, thread="blockIdx.x"):
+            for i in T.thread_binding(7, thread="threadIdx.x"):
+                for lane in T.vectorized(4):
+                    with T.sblock("copy"):
+                        n = T.axis.spatial(3, block // 5)
+                        y = T.axis.spatial(5, block % 5)
+                        x = T.axis.spatial(7, i)
+                        c = T.axis.spatial(4, lane)
+                        B[n, y, x, c] = A[n, y, x, c] * T.float32(2)
+
+
+def copied(device: tvm.runtime.Device, **scopes: str) -> tuple[np.ndarray, np.ndarray, str]:
+    func = Copy["main"].with_attr("global_symbol", "main")
+    for name, scope in scopes.items():
+        func = set_image(func, name, scope)
+    built = tvm.tirx.build(tvm.IRModule({"main": func}), target=TARGET.tvm_target, pipeline=pipeline.NAME)
+    array = np.random.default_rng(0).standard_normal((3, 5, 7, 4)).astype("float32")
+    tensors = [tvm.runtime.empty(array.shape, "float32", device, mem_scope=scopes.get(name, "global")) for name in ("A", "B")]
+    tensors[0] = tensors[0].copyfrom(array)
+    built["main"](*tensors)
+    return tensors[1].numpy(), array, built.imports[0].inspect_source()
+
+
+SCOPES = ["global", "global.texture", "global.texture-weight", "global.texture-nhwc"]
+
+
+@pytest.mark.parametrize("source", SCOPES)
+@pytest.mark.parametrize("result", SCOPES)
+def test_every_mapping_gives_the_same_numbers(opencl_device: tvm.runtime.Device, source: str, result: str) -> None:
+    made, array, text = copied(opencl_device, **{k: v for k, v in (("A", source), ("B", result)) if v != "global"})
+    np.testing.assert_array_equal(made, 2 * array)
+    declaration = next(line for line in text.splitlines() if line.startswith("__kernel"))
+    for name, scope, qualifier in (("A", source, "__read_only"), ("B", result, "__write_only")):
+        argument = next(part for part in declaration.split(",") if f"{name}_ptr" in part)
+        assert ("image2d_array_t" in argument) == (scope != "global")
+        assert (qualifier in argument) == (scope != "global")
+
+
+def test_extents_by_scope() -> None:
+    shape = (2, 3, 5, 7, 4)
+    assert image_extents(shape, "global.texture") == (7, 5, 6)
+    assert image_extents(shape, "global.texture-weight") == (105, 2, 1)
+    assert image_extents(shape, "global.texture-nhwc") == (35, 3, 2)
+
+
+def test_a_single_lane_is_refused() -> None:
+    @I.ir_module
+    class Lanes:
+        @T.prim_func(s_tir=True)
+        def main(A: T.Buffer((5, 7, 4), "float32", scope="global.texture"), B: T.Buffer((5, 7), "float32")):
+            for y, x in T.grid(5, 7):
+                B[y, x] = A[y, x, 1]
+
+    with pytest.raises(BuildError, match="image A: lane 1 of a texel is accessed by itself"):
+        address_images(Lanes)
+
+
+def test_reading_and_writing_one_image_is_refused() -> None:
+    @I.ir_module
+    class Both:
+        @T.prim_func(s_tir=True)
+        def main(A: T.Buffer((5, 7, 4), "float32", scope="global.texture")):
+            for y, x in T.grid(5, 7):
+                A[y, x, 0:4] = A[y, x, T.Ramp(0, 1, 4)] + T.Broadcast(T.float32(1), 4)
+
+    with pytest.raises(BuildError, match="image A is read and written by one kernel"):
+        address_images(Both)
+
+
+def test_what_set_image_refuses() -> None:
+    func = Copy["main"]
+    with pytest.raises(BuildError, match="no parameter 'C' to put in an image; there are A, B"):
+        set_image(func, "C", "global.texture")
+    task = task_of(WORKS[-1])
+    with pytest.raises(BuildError, match="its last axis is 31"):
+        set_image(task.func, "data", "global.texture")
+
+
+def test_buffers_are_left_alone() -> None:
+    assert image_loads(address_images(Copy)["main"]) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("work", WORKS, ids=lambda w: w.name)
+def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Dense, dtype: str) -> None:
+    task, rng = task_of(replace(work, dtype=dtype)), np.random.default_rng(3)
+    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(dtype) for p in task.func.params]
+    arrays[-1][:] = np.nan
+    space = task.space(TARGET)
+    configs = [task.default_config(TARGET), *(c for c in space.sample(rng, 24) if c["weight"] == "image")]
+    assert configs[0]["weight"] == "image"
+    if dtype == "float16":
+        # Not every device computes in half precision; the kernels must come out for all of them.
+        for config in configs[:4]:
+            assert "read_imageh" in build_task(task, config, TARGET).imports[0].inspect_source().lower()
+        return
+    on_cpu = [tvm.runtime.tensor(a) for a in arrays]
+    build_reference(task)["main"](*on_cpu)
+    expected = on_cpu[-1].numpy().astype(np.float64)
+    for config in configs[:6]:
+        scopes = task.image_scopes(config, TARGET)
+        assert list(scopes) == ["weight"]
+        tensors = [
+            tvm.runtime.empty(a.shape, dtype, opencl_device, mem_scope=scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, arrays, strict=True)
+        ]
+        tensors = [t.copyfrom(a) for t, a in zip(tensors, arrays, strict=True)]
+        module = build_task(task, config, TARGET)
+        assert "image2d_array_t weight_ptr" in module.imports[0].inspect_source()
+        module["main"](*tensors)
+        output = tensors[-1].numpy().astype(np.float64)
+        assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-5, config
+
+
+def test_a_weight_that_fits_no_image_stays_a_buffer() -> None:
+    task = task_of(Dense(m=1, k=40_000, n=8, dtype="float32"))
+    assert "weight" not in task.space(TARGET).knobs
+    assert task.image_scopes(task.default_config(TARGET), TARGET) == {}
+
+
+def test_a_cpu_is_offered_no_images(opencl_device: tvm.runtime.Device) -> None:
+    assert limits_of(Target("opencl -device=host")).max_image is None
+    assert "weight" not in task_of(WORKS[0]).space(Target("opencl -device=host")).knobs
