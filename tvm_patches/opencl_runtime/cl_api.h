@@ -52,6 +52,7 @@ constexpr cl_int CL_OUT_OF_RESOURCES = -5;
 constexpr cl_int CL_OUT_OF_HOST_MEMORY = -6;
 constexpr cl_int CL_PLATFORM_NOT_FOUND_KHR = -1001;
 
+constexpr cl_bool CL_FALSE = 0;
 constexpr cl_bool CL_TRUE = 1;
 
 // Platforms and devices

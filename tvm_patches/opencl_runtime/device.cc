@@ -97,7 +97,7 @@ std::string Device::label() const {
 }
 
 cl_context Device::context() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(context_mutex_);
   if (context_ == nullptr) {
     cl_int code = CL_SUCCESS;
     context_ = api().clCreateContext(nullptr, 1, &id_, nullptr, nullptr, &code);
@@ -108,53 +108,57 @@ cl_context Device::context() {
 
 cl_command_queue Device::create_queue(cl_bitfield properties) {
   cl_int code = CL_SUCCESS;
-  cl_command_queue queue = api().clCreateCommandQueue(context_, id_, properties, &code);
+  cl_command_queue queue = api().clCreateCommandQueue(context(), id_, properties, &code);
   check(code, "clCreateCommandQueue", label());
   return queue;
 }
 
-cl_command_queue Device::queue() {
-  if (cl_command_queue queue = active_queue_.load(std::memory_order_acquire)) return queue;
-  context();
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (plain_queue_ == nullptr) plain_queue_ = create_queue(0);
-  if (active_queue_.load() == nullptr) active_queue_.store(plain_queue_);
-  return active_queue_.load();
+Device::Queue::Queue(Device& device) : device_(device), lock_(device.queue_mutex_) {
+  if (device.active_queue_ == nullptr) device.active_queue_ = device.plain_queue_ = device.create_queue(0);
 }
 
-void Device::finish() {
-  if (cl_command_queue queue = active_queue_.load(std::memory_order_acquire)) check(api().clFinish(queue), "clFinish", label());
-}
-
-void Device::start_logging(EventLog* log) {
-  queue();
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (logs_.empty()) {
-    if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
-    check(api().clFinish(plain_queue_), "clFinish", label());
-    active_queue_.store(profiling_queue_);
-  }
-  logs_.push_back(log);
-  log_count_.store(static_cast<int>(logs_.size()));
-}
-
-void Device::stop_logging(EventLog* log) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  logs_.erase(std::remove(logs_.begin(), logs_.end(), log), logs_.end());
-  log_count_.store(static_cast<int>(logs_.size()));
-  if (logs_.empty()) {
-    check(api().clFinish(profiling_queue_), "clFinish", label());
-    active_queue_.store(plain_queue_);
-  }
-}
-
-void Device::log_event(cl_event event) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (EventLog* log : logs_) {
+void Device::Queue::log_event(cl_event event) {
+  for (EventLog* log : device_.logs_) {
     api().clRetainEvent(event);
     log->append(event);
   }
   api().clReleaseEvent(event);
+}
+
+void Device::finish() {
+  cl_command_queue queue = nullptr;
+  {
+    // Whatever went to the other queue is done: each change of queue waits for it.
+    std::lock_guard<std::mutex> lock(queue_mutex_);
+    queue = active_queue_;
+  }
+  if (queue != nullptr) check(api().clFinish(queue), "clFinish", label());
+}
+
+void Device::wait(cl_event event, const char* call) {
+  const cl_int code = api().clWaitForEvents(1, &event);
+  api().clReleaseEvent(event);
+  check(code, call, label());
+}
+
+void Device::start_logging(EventLog* log) {
+  Queue queue = hold_queue();
+  if (logs_.empty()) {
+    if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
+    check(api().clFinish(plain_queue_), "clFinish", label());
+    active_queue_ = profiling_queue_;
+  }
+  logs_.push_back(log);
+}
+
+void Device::stop_logging(EventLog* log) {
+  Queue queue = hold_queue();
+  logs_.erase(std::remove(logs_.begin(), logs_.end(), log), logs_.end());
+  if (logs_.empty()) {
+    const cl_int code = api().clFinish(profiling_queue_);
+    active_queue_ = plain_queue_;
+    check(code, "clFinish", label());
+  }
 }
 
 DeviceTable& DeviceTable::global() {

@@ -4,7 +4,6 @@
 #ifndef ROMOU_OPENCL_DEVICE_H_
 #define ROMOU_OPENCL_DEVICE_H_
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,7 +32,8 @@ struct DeviceFacts {
 ///
 /// Commands go to one in-order queue shared by all threads. While a timer runs they go to a second queue that was created with
 /// profiling: a profiled queue costs time per launch on some drivers, and a queue cannot be switched after its creation. Each
-/// change of queue waits for the one it leaves, so the order of commands holds across it.
+/// change of queue waits for the one it leaves, and whoever enqueues holds the queue against a change, so the order of commands
+/// holds across it.
 class Device {
  public:
   Device(cl_platform_id platform, cl_device_id id);
@@ -51,30 +51,42 @@ class Device {
 
   /// The context; created at the first use so that looking at a device costs nothing.
   cl_context context();
-  /// The queue that commands go to now.
-  cl_command_queue queue();
+  /// The queue that commands go to, held against a change and against other threads while this lives. Enqueue and let go: waiting
+  /// for the device under it keeps other threads from launching.
+  class Queue {
+   public:
+    cl_command_queue handle() const { return device_.active_queue_; }
+    /// Whether launches should ask for an event.
+    bool is_logging() const { return !device_.logs_.empty(); }
+    /// Hand a launch's event to the active logs; takes over the caller's reference.
+    void log_event(cl_event event);
+
+   private:
+    friend class Device;
+    explicit Queue(Device& device);
+    Device& device_;
+    std::lock_guard<std::mutex> lock_;
+  };
+  Queue hold_queue() { return Queue(*this); }
   /// Wait until every command has finished.
   void finish();
+  /// Wait for an event, releasing it; `call` is what made it.
+  void wait(cl_event event, const char* call);
 
   /// Log the events of every launch from now on, until `stop_logging`. Several logs may be active at a time.
   void start_logging(EventLog* log);
   void stop_logging(EventLog* log);
-  /// Whether launches should ask for an event.
-  bool is_logging() const { return log_count_.load(std::memory_order_acquire) != 0; }
-  /// Hand a launch's event to the active logs; takes over the caller's reference.
-  void log_event(cl_event event);
 
  private:
   cl_command_queue create_queue(cl_bitfield properties);
 
   cl_device_id id_;
   DeviceFacts facts_;
-  std::mutex mutex_;
+  std::mutex context_mutex_;
   cl_context context_ = nullptr;
-  cl_command_queue plain_queue_ = nullptr, profiling_queue_ = nullptr;
-  std::atomic<cl_command_queue> active_queue_{nullptr};
+  std::mutex queue_mutex_;  ///< guards the queues and the logs
+  cl_command_queue plain_queue_ = nullptr, profiling_queue_ = nullptr, active_queue_ = nullptr;
   std::vector<EventLog*> logs_;
-  std::atomic<int> log_count_{0};
 };
 
 /// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms. Those whose platform or device

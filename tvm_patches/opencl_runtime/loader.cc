@@ -24,7 +24,8 @@ std::vector<std::string> candidates() {
   // Phones have no ICD loader; the driver itself exports the API. Mali drivers keep it in the GLES library.
   const char* word = sizeof(void*) == 8 ? "lib64" : "lib";
   for (const char* root : {"/vendor/", "/system/vendor/", "/system/"}) {
-    for (const char* file : {"libOpenCL.so", "egl/libGLES_mali.so", "libGLES_mali.so", "libPVROCL.so"}) {
+    for (const char* file :
+         {"libOpenCL.so", "libOpenCL-pixel.so", "libOpenCL-car.so", "egl/libGLES_mali.so", "libGLES_mali.so", "libPVROCL.so"}) {
       names.push_back(std::string(root) + word + "/" + file);
     }
   }

@@ -37,36 +37,61 @@ void require_whole_image(const Place& place, size_t bytes) {
   }
 }
 
+// Host memory takes part: enqueued without blocking, then waited for, so that other threads launch meanwhile.
 void copy_to_host(const Place& from, char* host, size_t bytes) {
   Memory& memory = *from.memory;
-  if (memory.is_image) {
-    Region region(memory.image);
-    check(api().clEnqueueReadImage(memory.device->queue(), memory.handle, CL_TRUE, region.origin, region.extent, 0, 0, host, 0,
-                                   nullptr, nullptr),
-          "clEnqueueReadImage", memory.device->label());
-  } else {
-    check(api().clEnqueueReadBuffer(memory.device->queue(), memory.handle, CL_TRUE, from.offset, bytes, host, 0, nullptr, nullptr),
-          "clEnqueueReadBuffer", memory.device->label());
+  const char* call = memory.is_image ? "clEnqueueReadImage" : "clEnqueueReadBuffer";
+  cl_event done = nullptr;
+  cl_int code = CL_SUCCESS;
+  {
+    const Device::Queue queue = memory.device->hold_queue();
+    if (memory.is_image) {
+      Region region(memory.image);
+      code = api().clEnqueueReadImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
+    } else {
+      code = api().clEnqueueReadBuffer(queue.handle(), memory.handle, CL_FALSE, from.offset, bytes, host, 0, nullptr, &done);
+    }
   }
+  check(code, call, memory.device->label());
+  memory.device->wait(done, call);
 }
 
 void copy_from_host(const char* host, const Place& to, size_t bytes) {
   Memory& memory = *to.memory;
-  if (memory.is_image) {
-    Region region(memory.image);
-    check(api().clEnqueueWriteImage(memory.device->queue(), memory.handle, CL_TRUE, region.origin, region.extent, 0, 0, host, 0,
-                                    nullptr, nullptr),
-          "clEnqueueWriteImage", memory.device->label());
-  } else {
-    check(api().clEnqueueWriteBuffer(memory.device->queue(), memory.handle, CL_TRUE, to.offset, bytes, host, 0, nullptr, nullptr),
-          "clEnqueueWriteBuffer", memory.device->label());
+  const char* call = memory.is_image ? "clEnqueueWriteImage" : "clEnqueueWriteBuffer";
+  cl_event done = nullptr;
+  cl_int code = CL_SUCCESS;
+  {
+    const Device::Queue queue = memory.device->hold_queue();
+    if (memory.is_image) {
+      Region region(memory.image);
+      code = api().clEnqueueWriteImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
+    } else {
+      code = api().clEnqueueWriteBuffer(queue.handle(), memory.handle, CL_FALSE, to.offset, bytes, host, 0, nullptr, &done);
+    }
   }
+  check(code, call, memory.device->label());
+  memory.device->wait(done, call);
 }
 
 void copy_on_device(const Place& from, const Place& to, size_t bytes) {
   Memory &source = *from.memory, &target = *to.memory;
-  const cl_command_queue queue = target.device->queue();
   const std::string label = target.device->label();
+  if (source.is_image && target.is_image && source.image != target.image) {
+    // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
+    Memory* flat = create_buffer(*target.device, bytes);
+    try {
+      copy_on_device(from, Place{flat}, bytes);
+      copy_on_device(Place{flat}, to, bytes);
+    } catch (...) {
+      release(flat);
+      throw;
+    }
+    release(flat);
+    return;
+  }
+  const Device::Queue held = target.device->hold_queue();
+  const cl_command_queue queue = held.handle();
   if (!source.is_image && !target.is_image) {
     check(api().clEnqueueCopyBuffer(queue, source.handle, target.handle, from.offset, to.offset, bytes, 0, nullptr, nullptr),
           "clEnqueueCopyBuffer", label);
@@ -80,22 +105,11 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
     check(api().clEnqueueCopyImageToBuffer(queue, source.handle, target.handle, region.origin, region.extent, to.offset, 0, nullptr,
                                            nullptr),
           "clEnqueueCopyImageToBuffer", label);
-  } else if (source.image == target.image) {
+  } else {
     Region region(source.image);
     check(api().clEnqueueCopyImage(queue, source.handle, target.handle, region.origin, region.origin, region.extent, 0, nullptr,
                                    nullptr),
           "clEnqueueCopyImage", label);
-  } else {
-    // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
-    Memory* flat = create_buffer(*target.device, bytes);
-    try {
-      copy_on_device(from, Place{flat}, bytes);
-      copy_on_device(Place{flat}, to, bytes);
-    } catch (...) {
-      release(flat);
-      throw;
-    }
-    release(flat);
   }
 }
 

@@ -57,6 +57,12 @@ std::map<std::string, std::string> split_kernels(const std::string& source) {
     const bool is_declaration = line.rfind("__kernel ", 0) == 0 && line.size() > 2 && line.compare(line.size() - 2, 2, ");") == 0;
     if (!is_declaration) parts[name] += line + "\n";
   }
+  // What stands before the first marker (definitions added by hand) is for all of them.
+  if (auto head = parts.find(""); head != parts.end()) {
+    for (auto& [kernel, text] : parts) {
+      if (!kernel.empty()) text.insert(0, head->second);
+    }
+  }
   return parts;
 }
 
@@ -166,13 +172,14 @@ class Launcher {
     }
     std::lock_guard<std::mutex> lock(kernel.mutex);
     for (size_t i = 0; i < types_.size(); ++i) set_argument(device, kernel, i, values[i]);
+    Device::Queue queue = device.hold_queue();
     cl_event event = nullptr;
-    const bool is_logged = device.is_logging();
-    const cl_int code = api().clEnqueueNDRangeKernel(device.queue(), kernel.handle, dimensions, nullptr, global, local, 0, nullptr,
+    const bool is_logged = queue.is_logging();
+    const cl_int code = api().clEnqueueNDRangeKernel(queue.handle(), kernel.handle, dimensions, nullptr, global, local, 0, nullptr,
                                                      is_logged ? &event : nullptr);
     if (code != CL_SUCCESS) fail(device, kernel, code, dimensions, global, local);
     statistics().launches += 1;
-    if (is_logged) device.log_event(event);
+    if (is_logged) queue.log_event(event);
   }
 
  private:

@@ -66,6 +66,7 @@ String counters() {
   object.Set("live_bytes", s.live_bytes.load());
   object.Set("live_kernels", s.live_kernels.load());
   object.Set("live_programs", s.live_programs.load());
+  object.Set("live_events", s.live_events.load());
   object.Set("launches", s.launches.load());
   return json::Stringify(object);
 }

@@ -10,7 +10,7 @@
 namespace romou::opencl {
 
 struct Statistics {
-  std::atomic<int64_t> live_buffers{0}, live_images{0}, live_bytes{0}, live_kernels{0}, live_programs{0}, launches{0};
+  std::atomic<int64_t> live_buffers{0}, live_images{0}, live_bytes{0}, live_kernels{0}, live_programs{0}, live_events{0}, launches{0};
 };
 
 inline Statistics& statistics() {

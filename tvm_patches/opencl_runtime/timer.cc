@@ -7,6 +7,7 @@
 #include "device.h"
 #include "error.h"
 #include "loader.h"
+#include "statistics.h"
 
 namespace romou::opencl {
 namespace {
@@ -18,12 +19,19 @@ constexpr size_t kMaxPendingEvents = 2048;
 
 EventLog::~EventLog() {
   if (is_exiting()) return;
+  drop();
+}
+
+void EventLog::drop() {
   for (cl_event event : events_) api().clReleaseEvent(event);
+  statistics().live_events -= static_cast<int64_t>(events_.size());
+  events_.clear();
 }
 
 void EventLog::append(cl_event event) {
   std::lock_guard<std::mutex> lock(mutex_);
   events_.push_back(event);
+  statistics().live_events += 1;
   if (events_.size() >= kMaxPendingEvents) settle();
 }
 
@@ -45,8 +53,7 @@ void EventLog::settle() {
     // Some drivers step their clock back between two reads; a negative duration would shrink the sum.
     if (end > start) settled_ns_ += static_cast<int64_t>(end - start);
   }
-  for (cl_event event : events_) api().clReleaseEvent(event);
-  events_.clear();
+  drop();
 }
 
 class OpenCLTimerNode final : public tvm::runtime::TimerNode {

@@ -27,6 +27,7 @@ class EventLog {
 
  private:
   void settle();
+  void drop();
 
   std::string device_label_;
   std::mutex mutex_;
