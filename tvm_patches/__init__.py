@@ -14,9 +14,17 @@ load_error: str | None = None
 def autoload() -> None:
     """TVM calls this at `import tvm` (entry point tvm.backends): plain TVM code gets OpenCL. Never raises, and needs no OpenCL."""
     global load_error
+    if _libraries:
+        return
     try:
+        import tvm_ffi  # TVM has it in the process already
+
+        if tvm_ffi.get_global_func("device_api.opencl", allow_missing=True) is not None:
+            # Registering a device twice ends the process inside C++, where nothing can catch it.
+            load_error = "another OpenCL runtime is in the process already (a TVM built with OpenCL?)"
+            return
         _libraries.append(ctypes.CDLL(str(RUNTIME), mode=ctypes.RTLD_LOCAL))
-    except OSError as error:
+    except Exception as error:
         load_error = str(error)
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import tvm
+import tvm_ffi
 from romou.tvm_patches import compat
 
 from romou import tvm_patches
@@ -57,8 +62,34 @@ def test_a_runtime_of_another_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
         compat.check_versions()
 
 
-def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tvm_patches, "RUNTIME", tmp_path / "absent.so")
     monkeypatch.setattr(tvm_patches, "load_error", None)
+    monkeypatch.setattr(tvm_patches, "_libraries", [])
+    monkeypatch.setattr(tvm_ffi, "get_global_func", lambda name, allow_missing: None)
     tvm_patches.autoload()
     assert "absent.so" in (tvm_patches.load_error or "")
+
+
+def test_another_runtime_is_left_alone(tmp_path: Path) -> None:
+    """A copy of the library stands for the OpenCL runtime of some other TVM: loading ours on top of it would end the process."""
+    other = tmp_path / "libtvm_runtime_opencl.so"
+    shutil.copy(tvm_patches.RUNTIME, other)
+    code = f"""
+import ctypes, os
+os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] = "0"
+import tvm
+ctypes.CDLL({str(other)!r})
+from romou import tvm_patches
+from romou.tvm_patches import compat
+tvm_patches.autoload()
+assert tvm.opencl(0).exist
+try:
+    compat.check_versions()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("CompatError")
+    assert "another OpenCL runtime is in the process already" in done.stdout
