@@ -18,7 +18,7 @@ from romou.errors import DeviceError, UsageError
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.frontend.tasks import extract_tasks
-from romou.layout import fuse_operators, pack_channels
+from romou.layout import fuse_operators, pack_channels, place_images
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs
 from romou.records import RecordStore
@@ -100,9 +100,10 @@ def tune(
     options = TuningOptions(trials=trials, seconds=seconds, seed=seed)
     check_versions()
     target = as_target(target)
-    graph = _prepare(model, target, shapes)
+    imported = _import(model, shapes)
     index = _usable_device(target)
     here = target.limited_to(list_devices()[index])
+    graph = _lower(imported, here)
     results: Mapping[str, TaskResult] = {}
     if graph.tasks and trials:
         measuring = MeasureOptions(seed=seed)
@@ -126,7 +127,7 @@ def compile(
     started = time.monotonic()
     check_versions()
     target = as_target(target)
-    graph = _prepare(model, target, shapes)
+    graph = _lower(_import(model, shapes), target)
     return _model_of(graph, target, target, 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
 
 
@@ -135,10 +136,13 @@ def as_target(target: Target | str | Mapping[str, object]) -> Target:
     return target if isinstance(target, Target) else Target(target)
 
 
-def _prepare(model: onnx.ModelProto | str | Path, target: Target, shapes: Mapping[str, Sequence[int]] | None) -> _Graph:
+def _import(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None) -> ImportedModel:
     with quiet_stderr():
-        imported = import_onnx(model, shapes)
-        fused = fuse_operators(pack_channels(imported.mod), target)
+        return import_onnx(model, shapes)
+
+
+def _lower(imported: ImportedModel, target: Target) -> _Graph:
+    fused = place_images(fuse_operators(pack_channels(imported.mod), target), target)
     tasks, key_of = extract_tasks(fused)
     by_key = {task.key: task for task in tasks}
     return _Graph(imported=imported, fused=fused, tasks=tasks, task_of={name: by_key[key] for name, key in key_of.items()})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import tvm
 
 import romou.passes.pipeline as pipeline
+from romou.primitives import set_image
 from romou.schedules.splice import as_module
 from romou.space import Config
 from romou.task import Task
@@ -28,4 +29,7 @@ def build_task(task: Task, config: Config, target: Target) -> tvm.runtime.Module
 
 def build_reference(task: Task) -> tvm.runtime.Module:
     """The unscheduled function for this machine's CPU, the same signature: every candidate is compared with it."""
-    return tvm.tirx.build(as_module(task.func), target=tvm.target.Target("llvm"))
+    func = task.func
+    for name in task.template.images:
+        func = set_image(func, name, "global")
+    return tvm.tirx.build(as_module(func), target=tvm.target.Target("llvm"))

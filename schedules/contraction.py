@@ -71,10 +71,11 @@ class Limits:
     prefers_images: bool = False
 
 
-def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> None:
+def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits, *, is_texels_only: bool = False) -> None:
     """The knobs of every contraction, cut down to what this one's extents make different.
 
-    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds.
+    `is_texels_only`: an input or the output lies in an image, whose texels are accessed whole. `flat` and `rows` are the two ways to lay
+    its pixels (equal where there is only one); the knob `pixels` tells which holds.
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     first, *window = flat.reduce.values()
@@ -86,7 +87,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("split_k", [1] if flat.lhs_varies else [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0])
     space.define_knob("local", [0] if flat.lhs_varies else [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0])
     space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
-    space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
+    space.define_knob("vector_width", [LANES] if is_texels_only else [LANES, 2, 1] if flat.vector else [1])
 
     def is_allowed(config: Config) -> bool:
         o, h, w = (rows if config.get("pixels") == "rows" else flat).extents
@@ -102,7 +103,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         texels = 0
         if config["split_k"] > 1:
             # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
-            if config["local"] or tile & (tile - 1) or config["split_k"] > LANES * tile:
+            if config["local"] or tile & (tile - 1) or config["split_k"] > (1 if is_texels_only else LANES) * tile:
                 return False
             texels = config["split_k"] * group_o * group_w * config["tile_h"]
         elif config["local"]:

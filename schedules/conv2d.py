@@ -20,6 +20,11 @@ def is_mine(w: Conv2d) -> bool:
     return w.groups == 1 or (w.in_channels // w.groups % LANES == 0 and w.out_channels // w.groups % LANES == 0)
 
 
+def works_in_texels(w: Conv2d) -> bool:
+    """Whether the schedule reads its data in whole texels: with groups the lanes of a texel are read one by one."""
+    return w.groups == 1
+
+
 def weight_shape(w: Conv2d) -> tuple[int, ...]:
     """Shape of the packed weight, in elements."""
     return (-(-w.in_channels // w.groups // LANES), w.kernel[0], w.kernel[1], LANES, w.out_texels, LANES)
@@ -47,13 +52,14 @@ def define(w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     return stored_as(w.dtype, te.compute(w.output_shape, value, name="conv2d", attrs=w.block_attrs(FAMILY)))
 
 
-def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool) -> Contraction:
+def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
     """The same as a contraction: pixels in one row (flat) or row by row."""
     extents, place, output = w.pixels(flat)
 
     def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, _lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
         n, oy, ox = place(h, x)
-        return _load(w, data, n, o, oy, ox, *r)
+        ic, kh, kw, ilane = r
+        return _load(w, data, n, o, oy, ox, ic, kh, kw, ilane, is_zero_outside=is_zero_outside)
 
     return Contraction(
         inputs=[data, weight],
@@ -72,8 +78,8 @@ def _reduction(w: Conv2d) -> dict[str, int]:
     return {"ic": -(-w.in_channels // w.groups // LANES), "kh": w.kernel[0], "kw": w.kernel[1], "ilane": LANES}
 
 
-def _load(w: Conv2d, data: te.Tensor, n, o, oy, ox, ic, kh, kw, ilane):  # type: ignore[no-untyped-def]
+def _load(w: Conv2d, data: te.Tensor, n, o, oy, ox, ic, kh, kw, ilane, *, is_zero_outside=False):  # type: ignore[no-untyped-def]
     texel = ic
     if w.groups > 1:
         texel = o // (w.out_texels // w.groups) * (w.in_channels // w.groups // LANES) + ic
-    return window_index(w, oy, ox, kh, kw, lambda y, x: data[n, texel, y, x, ilane])
+    return window_index(w, oy, ox, kh, kw, lambda y, x: data[n, texel, y, x, ilane], is_zero_outside=is_zero_outside)

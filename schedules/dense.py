@@ -13,6 +13,11 @@ from tvm import te
 FAMILY = "dense"
 
 
+def works_in_texels(w: Dense) -> bool:
+    """Whether the schedule reads its data in whole texels: its rows are no texels."""
+    return False
+
+
 def weight_shape(w: Dense) -> tuple[int, ...]:
     """Shape of the packed weight, in elements."""
     return (w.k, w.out_texels, LANES)
@@ -37,7 +42,7 @@ def define(w: Dense, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     return stored_as(w.dtype, total)
 
 
-def contraction(w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool) -> Contraction:
+def contraction(w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
     """The same as a contraction: rows are pixels; k is cut so that its innermost part can be unrolled."""
     step = next(s for s in (4, 2, 1) if w.k % s == 0)
     return Contraction(

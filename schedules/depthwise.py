@@ -18,6 +18,11 @@ def is_mine(w: Conv2d) -> bool:
     return w.groups > 1 and w.groups == w.in_channels == w.out_channels
 
 
+def works_in_texels(w: Conv2d) -> bool:
+    """Whether the schedule reads its data in whole texels."""
+    return True
+
+
 def weight_shape(w: Conv2d) -> tuple[int, ...]:
     """Shape of the packed weight, in elements."""
     return (*w.kernel, w.out_texels, LANES)
@@ -42,13 +47,13 @@ def define(w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     return stored_as(w.dtype, te.compute(w.output_shape, value, name="depthwise", attrs=w.block_attrs(FAMILY)))
 
 
-def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool) -> Contraction:
+def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
     """The same as a contraction whose lhs varies with the output channel."""
     extents, place, output = w.pixels(flat)
 
     def lhs(c: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, kh: tirx.Expr, kw: tirx.Expr) -> tirx.Expr:
         n, oy, ox = place(h, x)
-        return window_index(w, oy, ox, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane])
+        return window_index(w, oy, ox, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside)
 
     return Contraction(
         inputs=[data, weight],

@@ -20,6 +20,11 @@ def is_mine(w: Conv2d) -> bool:
     return w.groups > 1
 
 
+def works_in_texels(w: Conv2d) -> bool:
+    """Whether the schedule reads its data in whole texels: its groups cut texels."""
+    return False
+
+
 def weight_shape(w: Conv2d) -> tuple[int, ...]:
     """Shape of the packed weight, in elements."""
     return (w.in_channels // w.groups, *w.kernel, w.out_texels, LANES)
@@ -44,7 +49,7 @@ def define(w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     return stored_as(w.dtype, te.compute(w.output_shape, value, name="group_conv2d", attrs=w.block_attrs(FAMILY)))
 
 
-def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool) -> Contraction:
+def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
     """The same as a contraction without vector loads."""
     extents, place, output = w.pixels(flat)
 

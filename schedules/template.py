@@ -13,7 +13,7 @@ from romou.schedules.workload import Conv2d, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
-from romou.primitives import LANES, image_extents, set_image
+from romou.primitives import LANES, image_extents, is_image, set_image
 from romou.space import Config, Space
 
 Workload: TypeAlias = Conv2d | Dense
@@ -49,9 +49,11 @@ class Template:
         """The knobs of this operator on a device with these limits."""
         space = Space()
         if isinstance(self.workload, Conv2d):
-            space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
+            # An image is addressed by row and column: pixels in one row would need a division for each texel.
+            layouts = ["rows"] if is_image(self._reads[0]) else ["flat", "rows"]
+            space.define_knob("pixels", layouts if self.workload.out_hw[0] > 1 else ["flat"])
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
-        declare_knobs(space, self._contraction(flat=True), self._contraction(flat=False), limits)
+        declare_knobs(space, self._contraction(flat=True), self._contraction(flat=False), limits, is_texels_only=bool(self.images))
         if self._contraction(flat=True).vector and self._weight_scope(limits) is not None:
             space.define_knob("weight", ["buffer", "image"])
             # A texel is read whole.
@@ -75,7 +77,23 @@ class Template:
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
         scope = self._weight_scope(limits) if config.get("weight") == "image" else None
-        return {} if scope is None else {str(self._weight.name): scope}
+        return self.images if scope is None else {**self.images, str(self._weight.name): scope}
+
+    @property
+    def images(self) -> dict[str, str]:
+        """Parameter name -> memory scope, for the activations that the graph put in images."""
+        return {str(p.name): str(p.scope()) for p in self.func.params if is_image(p)}
+
+    @property
+    def works_in_texels(self) -> bool:
+        """Whether data and output may lie in images."""
+        return bool(FAMILIES[self.family].works_in_texels(self.workload))
+
+    @property
+    def activations(self) -> set[str]:
+        """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis holds lanes."""
+        texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
+        return {str(p.name) for p in texels if not p.same_as(self._weight)}
 
     def default_config(self, limits: Limits) -> Config:
         """The config that is tried first and used where nothing was tuned."""
@@ -92,7 +110,8 @@ class Template:
 
     def _contraction(self, flat: bool) -> Contraction:
         tensors = [te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in self._reads]
-        return FAMILIES[self.family].contraction(self.workload, *tensors, flat)  # type: ignore[no-any-return]
+        family, is_zero_outside = FAMILIES[self.family], is_image(self._reads[0])
+        return family.contraction(self.workload, *tensors, flat, is_zero_outside)  # type: ignore[no-any-return]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         """Scheduled TIR for a config: a module with the one function `main`.
@@ -112,7 +131,8 @@ class Template:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         func = sch.mod["main"]
         for name, scope in self.image_scopes(config, limits).items():
-            func = set_image(func, name, scope)
+            if name not in self.images:
+                func = set_image(func, name, scope)
         return tvm.IRModule({"main": func})
 
     def _output_loops(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> Sequence[s_tir.schedule.LoopRV]:

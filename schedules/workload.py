@@ -93,13 +93,17 @@ class Conv2d:
         )
 
 
-def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callable[[Expr, Expr], tirx.Expr]) -> tirx.Expr:
+def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callable[[Expr, Expr], tirx.Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
     """The input pixel under tap (kh, kw) of the window at (oy, ox); zero where it lies in the padding.
 
-    Only sides that have padding are compared, so an unpadded convolution has no branch at all.
+    Only sides that have padding are compared, so an unpadded convolution has no branch at all; nor has one whose input is an image,
+    which gives zero outside by itself (`is_zero_outside`).
     """
     (sh, sw), (dh, dw), (top, left, bottom, right) = w.stride, w.dilation, w.padding
     y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
+    value = load(y, x)
+    if is_zero_outside:
+        return value
     checks = []
     if top:
         checks.append(y >= 0)
@@ -109,7 +113,6 @@ def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callab
         checks.append(x >= 0)
     if right:
         checks.append(x < w.in_hw[1])
-    value = load(y, x)
     return te.if_then_else(te.all(*checks), value, tirx.const(0, w.dtype)) if checks else value
 
 

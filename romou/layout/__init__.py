@@ -1,6 +1,7 @@
-"""Graph level: which layout each tensor lives in, and which operators share a kernel."""
+"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images."""
 
 from romou.layout.fuse import fuse_operators
 from romou.layout.pack_channels import pack_channels
+from romou.layout.place_images import place_images
 
-__all__ = ["fuse_operators", "pack_channels"]
+__all__ = ["fuse_operators", "pack_channels", "place_images"]

@@ -30,17 +30,19 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
     configs
         Task key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
-    scheduled = tvm.IRModule(dict(fused.functions_items()))
+    scheduled = tvm.IRModule(dict(fused.functions_items()), global_infos=dict(fused.global_infos))
     scopes: dict[str, dict[int, str]] = {}
     for var, func in fused.functions_items():
         task = tasks.get(var.name_hint)
         if task is None:
             continue
         config = configs[task.key] if task.key in configs else task.default_config(target)
+        if config is None and task.template.images:
+            config = task.default_config(target)  # TVM's schedules know no images
         if config is None:
             continue
         body = task.schedule(config, target)["main"]
-        images = task.image_scopes(config, target)
+        images = {n: s for n, s in task.image_scopes(config, target).items() if n not in task.template.images}
         if images:
             scopes[var.name_hint] = {i: images[str(p.name)] for i, p in enumerate(body.params) if str(p.name) in images}
         name = func.attrs.get("global_symbol", None)

@@ -34,8 +34,11 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
     wanted = sorted({scope for positions in scopes.values() for scope in positions.values()})
     if not wanted:
         return mod
-    # The first one is where everything lies that names no device.
-    devices = {scope: relax.VDevice(target.tvm_target, 0, scope) for scope in ("global", *wanted)}
+    # The first one is where everything lies that names no device; those of activations are there already.
+    known = list(mod.global_infos.get("vdevice", [])) or [relax.VDevice(target.tvm_target, 0, "global")]
+    devices = {str(device.memory_scope): device for device in known}
+    for scope in wanted:
+        devices.setdefault(scope, relax.VDevice(target.tvm_target, 0, scope))
 
     def place(call: relax.Call) -> relax.Call:
         if getattr(call.op, "name", "") != "relax.call_tir" or call.args[0].name_hint not in scopes:
@@ -50,7 +53,7 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
 
     main = mod["main"]
     body = structural_map(main.body, (relax.Call, place))
-    placed = tvm.IRModule(dict(mod.functions_items()))
+    placed = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     placed["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     placed.update_global_info("vdevice", list(devices.values()))
     return placed

@@ -18,6 +18,7 @@ from tvm import relax
 
 from romou.errors import DeviceError, ModelError, UsageError
 from romou.module.summary import Summary
+from romou.primitives import SEPARATORS
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -68,7 +69,8 @@ class TunedModel:
             if not self.device.exist:
                 raise DeviceError(f"{self.target.kind}:{self.device_index} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
             with quiet_stderr():
-                self._vm = relax.VirtualMachine(self._executable, self.device)
+                # Relax counts a device for each memory scope that a module names; here all of them are one.
+                self._vm = relax.VirtualMachine(self._executable, [self.device] * (1 + len(SEPARATORS)))
         return self._vm
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

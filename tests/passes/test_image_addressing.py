@@ -18,7 +18,7 @@ from romou.passes import pipeline
 from romou.passes.image_addressing import address_images, image_loads
 from romou.primitives import image_extents, set_image
 from romou.target import Target
-from romou.task import limits_of
+from romou.task import Task, limits_of
 
 # Limits of a phone: its spaces know images. The kernels run on the device at hand.
 TARGET = Target("opencl -device=adreno640")
@@ -150,6 +150,49 @@ def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Den
         module["main"](*tensors)
         output = tensors[-1].numpy().astype(np.float64)
         assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-5, config
+
+
+@pytest.mark.parametrize("images", [("data",), ("relu",), ("data", "relu"), ("data", "bias", "relu")])
+@pytest.mark.parametrize("work", [w for w in WORKS if isinstance(w, Conv2d) and w.groups in (1, w.in_channels)], ids=lambda w: w.name)
+def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, images: tuple[str, ...]) -> None:
+    func = task_of(work).func
+    for name in images:
+        func = set_image(func, name, "global.texture")
+    task, rng = Task.of(func), np.random.default_rng(4)
+    assert task is not None
+    assert Task.from_json(task.to_json()).template.images == dict.fromkeys(images, "global.texture")
+    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype("float32") for p in func.params]
+    arrays[-1][:] = np.nan
+    on_cpu = [tvm.runtime.tensor(a) for a in arrays]
+    build_reference(task)["main"](*on_cpu)
+    expected = on_cpu[-1].numpy().astype(np.float64)
+    for config in [task.default_config(TARGET), *task.space(TARGET).sample(rng, 6)]:
+        scopes = task.image_scopes(config, TARGET)
+        assert set(images) <= set(scopes)
+        module = build_task(task, config, TARGET)
+        tensors = [
+            tvm.runtime.empty(a.shape, "float32", opencl_device, mem_scope=scopes.get(str(p.name), "global")) for p, a in zip(func.params, arrays, strict=True)
+        ]
+        tensors = [t.copyfrom(a) for t, a in zip(tensors, arrays, strict=True)]
+        module["main"](*tensors)
+        output = tensors[-1].numpy().astype(np.float64)
+        assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-5, config
+
+
+def test_an_image_needs_no_check_of_its_borders() -> None:
+    """Reads outside give zero: no branch is left in the reduction of a padded convolution."""
+    func = set_image(task_of(WORKS[0]).func, "data", "global.texture")
+    task = Task.of(func)
+    assert task is not None
+    # Staging in local memory deals texels out to work-items, which takes a branch of its own.
+    configs = [c for c in task.space(TARGET).sample(np.random.default_rng(5), 200) if not c["local"] and c["split_k"] == 1][:8]
+    for config in [task.default_config(TARGET), *configs]:
+        source = build_task(task, config, TARGET).imports[0].inspect_source()
+        body = source[source.rindex("__kernel") :]
+        start = body.index("for (")
+        loop = body[start : body.rindex("for (") + body[body.rindex("for (") :].index("\n  }")]
+        assert "if (" not in loop.replace("barrier", ""), config
+        assert "?" not in loop, config
 
 
 def test_a_weight_that_fits_no_image_stays_a_buffer() -> None:

@@ -1,0 +1,92 @@
+"""Which activations live in images, and that whole models compute the same with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from small_networks import Graph, random_inputs, residual_net
+from tvm import relax
+
+import romou
+from romou import models
+from romou.frontend import import_onnx
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.frontend.tasks import count_calls, extract_tasks
+from romou.layout import fuse_operators, pack_channels, place_images
+from romou.target import Target
+
+PHONE = Target("opencl -device=adreno640")
+
+
+def placed(model, target: Target = PHONE) -> tvm.IRModule:  # type: ignore[no-untyped-def]
+    return place_images(fuse_operators(pack_channels(import_onnx(model).mod), target), target)
+
+
+def scopes(mod: tvm.IRModule) -> dict[str, str]:
+    """Function that writes a tensor -> the tensor's memory scope, for every call of `main`."""
+    found = {}
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            device = binding.var.ty.vdevice if isinstance(binding.var.ty, relax.TensorType) else None
+            if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir":
+                found[binding.value.args[0].name_hint] = str(device.memory_scope) if device is not None else "global"
+    return found
+
+
+def chain() -> Graph:
+    g = Graph({"image": (1, 8, 9, 9)})
+    x = g.add("Relu", g.conv("image", 8, 12, pads=[1, 1, 1, 1]))
+    y = g.add("Relu", g.conv(x, 12, 12, groups=12, pads=[1, 1, 1, 1]))
+    g.last = g.add("Relu", g.add("Add", g.conv(y, 12, 12, (1, 1)), x))  # type: ignore[attr-defined]
+    return g
+
+
+def test_images_flow_from_layer_to_layer() -> None:
+    g = chain()
+    mod = placed(g.model(g.last))  # type: ignore[attr-defined]
+    found = scopes(mod)
+    # The border comes in and goes out in buffers; what our kernels hand to each other, the residual too, are images.
+    assert sorted(found.values()) == ["global", "global", "global", "global.texture", "global.texture"]
+    assert found["pack"] == "global"
+    tasks, _ = extract_tasks(mod)
+    assert [len(task.template.images) for task in tasks] == [1, 2, 2]
+    assert count_calls(mod) == dict.fromkeys(found, 1)
+
+
+def test_a_reader_that_knows_no_images_keeps_the_buffer() -> None:
+    g = Graph({"image": (1, 8, 9, 9)})
+    x = g.conv("image", 8, 8, pads=[1, 1, 1, 1])
+    pooled = g.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    mod = placed(g.model(g.conv(pooled, 8, 8)))
+    assert set(scopes(mod).values()) == {"global"}
+
+
+def test_a_value_that_leaves_the_model_stays_plain() -> None:
+    g = chain()
+    mod = placed(g.model("t1", g.last))  # type: ignore[attr-defined]
+    assert mod["main"].ret_ty.fields[0].vdevice is None
+
+
+def test_a_tensor_that_exceeds_the_limits_stays_a_buffer() -> None:
+    g = chain()
+    small = Target("opencl -device=adreno640 -texture_depth_limit=2")
+    assert set(scopes(placed(g.model(g.last), small)).values()) == {"global"}  # type: ignore[attr-defined]
+
+
+def test_devices_without_a_texture_cache_are_left_alone() -> None:
+    target = Target("opencl -device=host")
+    mod = fuse_operators(pack_channels(import_onnx(residual_net()).mod), target)
+    assert place_images(mod, target).same_as(mod)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_bundled_models_with_images(name: str, opencl_device: tvm.runtime.Device) -> None:
+    """For a phone's target, on the device at hand: weights and activations lie in images wherever they fit."""
+    model = models.load(name)
+    tuned = romou.tune(model, target=PHONE, trials=0)
+    inputs = {n: np.random.default_rng(7).integers(0, 2, s).astype(d) for n, (s, d) in tuned.inputs.items() if "int" in d} or random_inputs(model, seed=7)
+    reference = run_onnxruntime(model, inputs)
+    assert reference is not None
+    for output, expected in zip(tuned.run(inputs), reference, strict=True):
+        assert relative_l2_error(output, expected) < 1e-4
