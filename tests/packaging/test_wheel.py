@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -19,35 +18,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    # A copy: building leaves folders behind, and the checkout may be read at the same time.
-    source = folder / "source"
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split("\0")
-    for name in filter(None, files):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    (found,) = folder.glob("*.whl")
-    return found
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An environment that has Romou from the wheel alone; its dependencies are those of this environment, to spare the downloads."""
-    folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=False)
-    inside = str(folder / "bin" / "python")
-    site = Path(
-        subprocess.run([inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True).stdout.strip()
-    )
+def python(wheel: Path, fresh_environment: Callable[[], tuple[str, Path]]) -> str:
+    """An environment that has Romou from the wheel alone."""
+    inside, site = fresh_environment()
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)], check=True, stdin=subprocess.DEVNULL)
-    # A plain path, read after the environment's own packages; .pth files in it, such as that of an editable Romou, are not followed.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
     return inside
 
 

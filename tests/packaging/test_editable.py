@@ -1,0 +1,48 @@
+"""`pip install -e .` from a copy of the checkout; what a build says that cannot work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+INSTALL = ["-m", "pip", "install", "--no-deps", "--no-build-isolation", "-e", "."]
+
+
+def test_a_checkout_runs_in_place(source: Path, fresh_environment: Callable[[], tuple[str, Path]], tmp_path: Path) -> None:
+    """The three folders import under their installed names, from any folder, and TVM finds the library in the source tree."""
+    python, _ = fresh_environment()
+    subprocess.run([python, *INSTALL, "--quiet"], check=True, cwd=source, stdin=subprocess.DEVNULL)
+    code = f"""
+import importlib, pathlib
+root = pathlib.Path({str(source)!r}).resolve()
+for name, folder in (("romou", "romou"), ("romou.schedules", "schedules"), ("romou.tvm_patches", "tvm_patches")):
+    found = pathlib.Path(importlib.import_module(name).__file__).resolve().parent
+    assert found == root / folder, (name, found)
+import tvm
+assert tvm.opencl(0).exist
+from romou.tvm_patches import RUNTIME, compat
+assert RUNTIME.resolve().is_relative_to(root), RUNTIME
+compat.check_versions()
+"""
+    for folder in (tmp_path, source):
+        done = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (folder, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"CXX": "/nonexistent/c++"}, "compiling Romou's OpenCL runtime failed"),
+        ({"CXX": "", "PATH": "/nonexistent"}, "needs a C++20 compiler and there is none: apt-get install g++, or set CXX"),
+    ],
+)
+def test_a_build_without_a_compiler_says_so(source: Path, fresh_environment: Callable[[], tuple[str, Path]], variables: dict[str, str], message: str) -> None:
+    python, site = fresh_environment()
+    done = subprocess.run([python, *INSTALL], cwd=source, capture_output=True, text=True, timeout=300, env={**os.environ, **variables})
+    assert done.returncode != 0
+    assert message in done.stdout + done.stderr
+    assert not list(site.glob("*romou*"))
