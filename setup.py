@@ -83,6 +83,9 @@ class AnyPython(bdist_wheel):
 
 
 setup(
+    license="Apache-2.0",
+    # Data is listed below; what MANIFEST.in adds is for the source archive.
+    include_package_data=False,
     packages=packages(),
     package_dir={name: folder for folder, name in FOLDERS.items()},
     package_data={
