@@ -14,6 +14,7 @@ from romou.errors import EXIT_FAILED, EXIT_USAGE, RomouError, nearest_name
 # name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is quick.
 COMMANDS = {
     "tune": "Tune an ONNX model for a device and save the result.",
+    "compile": "Compile an ONNX model with default schedules; no device needed.",
     "run": "Run a tuned model.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, and say what to mend.",
     "devices": "List attached devices and those that -device= knows.",

@@ -58,7 +58,7 @@ def command(
 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
-    source: Any = _model(model)
+    source: Any = read_model(model)
     import romou
 
     tuned = romou.tune(source, target=parsed, trials=trials, seconds=seconds, work_dir=work_dir, shapes=fixed or None, seed=seed, progress=True)
@@ -78,7 +78,8 @@ def command(
         raise SystemExit(1)
 
 
-def _model(model: str) -> Any:
+def read_model(model: str) -> Any:
+    """The path of an ONNX file, or the bundled network that bundled:NAME names; UsageError where neither exists."""
     if model.startswith(_BUNDLED):
         from romou import models
 

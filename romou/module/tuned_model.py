@@ -73,6 +73,18 @@ class TunedModel:
                 self._vm = relax.VirtualMachine(self._executable, [self.device] * (1 + len(SEPARATORS)))
         return self._vm
 
+    def sources(self) -> dict[str, str]:
+        """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""
+        found: dict[str, str] = {}
+        library = getattr(self._executable, "mod", self._executable)
+        modules = [library]
+        while modules:
+            module = modules.pop(0)
+            modules += list(module.imports)
+            if module.kind == self.target.kind:
+                found.update(_split_kernels(module.inspect_source()))
+        return found
+
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Run once.
 
@@ -193,6 +205,17 @@ def load(path: str | Path, *, device: int = 0) -> TunedModel:
         summary=Summary.from_dict(meta["summary"]),
         device_index=device,
     )
+
+
+def _split_kernels(source: str) -> dict[str, str]:
+    """TVM puts a marker before each kernel and, after it, declarations of all kernels, which are left out."""
+    parts = source.split("// Function: ")[1:]
+    kernels = {}
+    for part in parts:
+        name, _, text = part.partition("\n")
+        lines = [line for line in text.splitlines() if not (line.startswith("__kernel ") and line.endswith(");"))]
+        kernels[name.strip()] = "\n".join(lines).strip() + "\n"
+    return kernels
 
 
 def random_inputs(inputs: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:

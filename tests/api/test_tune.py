@@ -261,3 +261,39 @@ def test_json_on_stdout_and_nothing_else(tmp_path: Path, opencl_device: tvm.runt
     assert len(data["summary"]["rows"]) == 2
     again = json.loads(run_cli("run", output, "--repeat", "2", "--json").stdout)
     assert again["outputs"][0]["shape"] == [1, 31]
+
+
+def test_compiled_for_a_phone_without_any_device(tmp_path: Path) -> None:
+    """Every kernel comes out as a file of its own; images where the phone prefers them."""
+    onnx.save(residual_net(), tmp_path / "small.onnx")
+    folder, output = tmp_path / "kernels", tmp_path / "small.romou"
+    arguments = [
+        "compile",
+        str(tmp_path / "small.onnx"),
+        "--target",
+        "opencl -device=adreno640",
+        "--emit-source",
+        str(folder),
+        "--output",
+        str(output),
+        "--json",
+    ]
+    result = run_cli(*arguments, ROMOU_OPENCL_LIBRARY="/nonexistent")
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert sorted(data["sources"]) == sorted(str(p) for p in folder.iterdir())
+    texts = {p.stem: p.read_text() for p in folder.iterdir()}
+    assert set(texts) == set(data["kernels"])
+    for name, text in texts.items():
+        assert text.count("__kernel void") == 1
+        assert f"__kernel void {name}(" in text
+    # All but the convolution whose epilogue spreads one pixel over many, which no template covers.
+    convolutions = {name for name in texts if ("conv2d" in name or "depthwise" in name) and "sigmoid" not in name}
+    assert len(convolutions) == 7
+    assert {name for name in convolutions if "image2d_array_t" in texts[name]} == convolutions
+
+
+def test_sources_of_a_loaded_model(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    model = romou.compile(prime_net(), target=TARGET)
+    assert romou.load(model.save(tmp_path / "prime")).sources() == model.sources()
+    assert len(model.sources()) >= 3
