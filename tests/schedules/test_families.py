@@ -50,7 +50,9 @@ def reference(task: Task, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def run(task: Task, config: Config, arrays: list[np.ndarray], device: tvm.runtime.Device) -> np.ndarray:
-    tensors = [tvm.runtime.tensor(a, device) for a in arrays]
+    scopes = task.image_scopes(config, TARGET)
+    names = [str(p.name) for p in task.func.params]
+    tensors = [tvm.runtime.empty(a.shape, str(a.dtype), device, mem_scope=scopes.get(n, "global")).copyfrom(a) for n, a in zip(names, arrays, strict=True)]
     build_task(task, config, TARGET)["main"](*tensors)
     return tensors[-1].numpy().astype(np.float64)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 from typing import Any
 
@@ -74,7 +75,9 @@ def _probe(index: int, timeout_s: float) -> tuple[dict[str, str | None], str | N
     """(answers per aspect, what broke the probe itself)."""
     command = python_command("romou.backends.opencl.probe", str(index))
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
+        # The environment as Python found it: a driver that was loaded here may have set variables that hide its devices from a child
+        # (seen with NVIDIA's and PoCL's side by side).
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=dict(os.environ), check=False)
     except subprocess.TimeoutExpired:
         return {}, f"a tiny kernel did not finish within {timeout_s:g} s"
     if done.returncode < 0:
