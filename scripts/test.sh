@@ -25,7 +25,6 @@ else
 fi
 say "ruff"
 "$VENV/bin/python" -m ruff check .
-"$VENV/bin/python" -m ruff format --check --quiet .
 say "mypy"
 "$VENV/bin/python" -m mypy
 say "pytest"
