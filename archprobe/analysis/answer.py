@@ -1,0 +1,80 @@
+"""What an analysis says: a value with an interval and a confidence, or nothing with a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+Value = float | int | str | bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One number (or word) about a device.
+
+    `confidence` is between 0 and 1: how sure the analysis is that the truth lies in [low, high] (for a word: that the word is
+    right). It is 0 exactly where the analysis declined, and then `value` is None and `reason` says why. `notes` holds doubts that
+    a reader should know, one sentence each.
+    """
+
+    value: Value | None
+    unit: str
+    confidence: float
+    reason: str
+    low: float | None = None
+    high: float | None = None
+    notes: tuple[str, ...] = ()
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.confidence == 0):
+            raise ValueError(f"an answer without a value has confidence 0 and no other: value {self.value!r}, confidence {self.confidence}")
+        if not 0 <= self.confidence <= 1:
+            raise ValueError(f"confidence must be in 0 to 1, got {self.confidence}")
+        if not self.reason:
+            raise ValueError("an answer says how it was found, or why it was not")
+
+    @property
+    def is_declined(self) -> bool:
+        return self.value is None
+
+    def number(self) -> float:
+        """The value as a float; ValueError where the answer is declined or a word."""
+        if isinstance(self.value, (int, float)):
+            return float(self.value)
+        raise ValueError(f"no number here: {self.value!r} ({self.reason})")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """(low, high); ValueError where there is none."""
+        if self.low is None or self.high is None:
+            raise ValueError(f"no interval here: {self.value!r} ({self.reason})")
+        return self.low, self.high
+
+    def with_notes(self, *notes: str) -> Answer:
+        return dataclasses.replace(self, notes=self.notes + tuple(n for n in notes if n))
+
+    def with_method(self, method: str) -> Answer:
+        return dataclasses.replace(self, method=method)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; ``from_dict`` reads it back."""
+        data = dataclasses.asdict(self)
+        data["notes"] = list(self.notes)
+        return data
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Answer:
+        return Answer(**{**data, "notes": tuple(data.get("notes", ()))})
+
+
+def answered(value: Value, unit: str, confidence: float, reason: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Answer:
+    """An answer; a number without an interval of its own gets [value, value]. Certainty stays below 1: a curve proves nothing."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high = value if low is None else low, value if high is None else high
+    return Answer(value=value, unit=unit, confidence=round(float(min(confidence, 0.999)), 4), reason=reason, low=low, high=high, **more)
+
+
+def declined(unit: str, reason: str, **more: Any) -> Answer:
+    """No answer, and why."""
+    return Answer(value=None, unit=unit, confidence=0.0, reason=reason, **more)

@@ -1,0 +1,101 @@
+"""Bandwidth of each memory level from reads over growing ranges, and plain rates with their intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.steps import despike, log_curve, noise, segments
+
+_GBPS = "GB/s"
+
+
+def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, float, Answer]]:
+    """(first range, last range, bandwidth) of every level stretch of a curve, at least two points each."""
+    x, y = log_curve(range_bytes, gbps)
+    if x.size < 4:
+        return []
+    # Bandwidth curves hold many true steps; what lies on one level says more about noise than all neighbours do.
+    sigma = noise(y, share=0.3)
+    starts = [*segments(despike(y, sigma), sigma), x.size]
+    merged: list[list[int]] = []
+    for a, b in itertools.pairwise(starts):
+        if merged and abs(np.median(y[a:b]) - np.median(y[merged[-1][0] : merged[-1][1]])) < max(0.03, 1.5 * sigma):
+            merged[-1][1] = b
+        else:
+            merged.append([a, b])
+    found = []
+    for a, b in merged:
+        own = 1.4826 * float(np.median(np.abs(y[a:b] - np.median(y[a:b])))) if b - a >= 4 else 0.0
+        if b - a >= 2:
+            found.append((float(x[a]), float(x[b - 1]), rate(np.exp(y[a:b]), _GBPS, sigma=max(sigma, own))))
+    return found
+
+
+def peak(range_bytes: np.ndarray, gbps: np.ndarray) -> Answer:
+    """The highest bandwidth that at least two neighbouring ranges sustain; declined where it is not known to 10%."""
+    found = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
+    if not found:
+        return declined(_GBPS, "no two neighbouring ranges give alike bandwidths, or noise hides them")
+    first, last, best = max(found, key=lambda p: p[2].number())
+    _, y = log_curve(range_bytes, gbps)
+    above = int((np.exp(y) > 1.05 * (best.high or 0)).sum())
+    if above > 1:
+        return declined(_GBPS, f"{above} ranges are faster than the best level that is known well, {best.number():.4g} GB/s, and differ too much")
+    lone = f"a single point reaches {np.exp(y.max()):.4g} GB/s; it does not count as sustained" if above else ""
+    return _renamed(best, f"level from {first:g} to {last:g} bytes; {best.reason}").with_notes(lone)
+
+
+def floor(range_bytes: np.ndarray, gbps: np.ndarray) -> Answer:
+    """The bandwidth of the last level reached: the stretch at the largest ranges."""
+    x, y = log_curve(range_bytes, gbps)
+    found = plateaus(range_bytes, gbps)
+    if not found or found[-1][1] < x[-1]:
+        return declined(_GBPS, "the bandwidth is not level at the end of the sweep: the last level was not reached")
+    first, last, tail = found[-1]
+    best = int(np.argmax([np.exp(y[(x >= a) & (x <= b)]).mean() for a, b, _ in found]))
+    dip = np.exp(y[(x > found[best][1]) & (x < first)].min(initial=np.inf))
+    if not tail.is_declined and dip < 0.8 * tail.number():
+        reason = f"the bandwidth falls to {dip:.4g} GB/s and climbs again to {tail.number():.4g}: larger ranges are not what the sweep really read"
+        return declined(_GBPS, reason)
+    return tail if tail.is_declined else _renamed(tail, f"level from {first:g} to {last:g} bytes; {tail.reason}")
+
+
+def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float) -> Answer:
+    """The best sustained bandwidth among ranges that a level of the hierarchy holds (low < range <= high)."""
+    x, y = np.asarray(range_bytes, float), np.asarray(gbps, float)
+    inside = (x > low) & (x <= high)
+    if inside.sum() < 2:
+        return declined(_GBPS, f"{int(inside.sum())} ranges lie between {low:g} and {high:g} bytes; at least 2 are needed")
+    if inside.sum() < 4:
+        return rate(y[inside], _GBPS)
+    return peak(x[inside], y[inside])
+
+
+def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, tolerance: float = 0.10) -> Answer:
+    """The median of repeated measurements of one quantity; declined where its interval is wider than `tolerance` to each side.
+
+    The interval holds three standard errors of the median, and the trend from the first third to the last (drift).
+    """
+    values = np.asarray(samples, float)
+    if values.size == 0 or not (np.isfinite(values).all() and (values > 0).all()):
+        return declined(unit, "no usable measurement")
+    middle = float(np.median(values))
+    spread = sigma
+    if spread is None:
+        spread = 1.4826 * float(np.median(np.abs(np.log(values / middle)))) if values.size >= 3 else float(np.ptp(np.log(values))) / 1.7
+    third = max(1, values.size // 3)
+    trend = abs(float(np.log(np.median(values[-third:]) / np.median(values[:third])))) if values.size >= 6 else 0.0
+    # One value alone has no spread to show: its interval is a convention.
+    half = max(3 * 1.2533 * spread / np.sqrt(values.size), 0.5 * trend + 2 * spread / np.sqrt(values.size), 0.01 if values.size > 1 else 0.03)
+    if half > tolerance:
+        return declined(unit, f"{values.size} measurements around {middle:.4g} {unit} know it only to {half:.0%} (noise {spread:.1%})")
+    reason = f"median of {values.size} measurements, noise {spread:.1%}"
+    return answered(middle, unit, 0.99 - 2 * half, reason, low=middle * float(np.exp(-half)), high=middle * float(np.exp(half)))
+
+
+def _renamed(answer: Answer, reason: str) -> Answer:
+    return dataclasses.replace(answer, reason=reason)

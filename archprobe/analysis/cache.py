@@ -1,0 +1,205 @@
+"""Cache sizes, latencies and line sizes from pointer chases (paper, Listing 2 and figure 6) and from concurrent reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.steps import border, despike, log_curve, noise, segments
+
+_BYTES = "bytes"
+# A plateau is flat over at least this many octaves of range; what lies between two plateaus is a transition.
+_MIN_OCTAVES = 0.75
+_MIN_RISE = 0.08
+_KNEE = 0.10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Level:
+    """One level of a hierarchy; `size` is declined for the last plateau, whose end the sweep did not reach."""
+
+    latency_ns: Answer
+    size: Answer
+
+
+def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray) -> list[Level]:
+    """Plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12 points.
+
+    A level's size is where the latency has climbed 10% of the way to the next level; `low` is the last range that is still flat,
+    `high` where half the climb is done.
+    """
+    x, y = log_curve(range_bytes, latency_ns)
+    if x.size < 12:
+        return []
+    sigma = noise(y)
+    clean = despike(y, sigma)
+    plateaus = _plateaus(x, clean, sigma)
+    levels = []
+    for k, (start, end) in enumerate(plateaus):
+        flat = y[start:end]
+        middle = float(np.median(flat))
+        error = 1.2533 * sigma / np.sqrt(flat.size)
+        wide = max(3 * error, float(np.abs(np.median(flat[: max(1, flat.size // 3)]) - np.median(flat[-max(1, flat.size // 3) :]))))
+        reason = f"median of {flat.size} ranges up to {x[end - 1]:g} bytes"
+        latency = answered(float(np.exp(middle)), "ns", 0.99, reason, low=float(np.exp(middle - wide)), high=float(np.exp(middle + wide)))
+        following = plateaus[k + 1] if k + 1 < len(plateaus) else None
+        levels.append(Level(latency_ns=latency, size=_size(x, y, clean, sigma, (start, end), following)))
+    return levels
+
+
+def _plateaus(x: np.ndarray, clean: np.ndarray, sigma: float) -> list[tuple[int, int]]:
+    starts = [*segments(clean, sigma), x.size]
+    flat = [(a, b) for a, b in itertools.pairwise(starts)]
+    merged: list[tuple[int, int]] = []
+    core = 0.0
+    for a, b in flat:
+        level = float(np.median(clean[a:b]))
+        # Neighbours that hardly differ are one level with a little drift; against its first part, or a long slope would pass for a level.
+        if merged and abs(level - core) < max(_MIN_RISE / 4, 1.5 * sigma):
+            merged[-1] = (merged[-1][0], b)
+        else:
+            merged.append((a, b))
+            core = level
+    long = [(a, b) for a, b in merged if b - a >= 3 and np.log2(x[b - 1] / x[a]) >= _MIN_OCTAVES]
+    rising: list[tuple[int, int]] = []
+    for a, b in long:
+        if rising and np.median(clean[a:b]) - np.median(clean[slice(*rising[-1])]) < max(_MIN_RISE, 4 * sigma):
+            rising[-1] = (rising[-1][0], b)
+        else:
+            rising.append((a, b))
+    return rising
+
+
+def _size(x: np.ndarray, y: np.ndarray, clean: np.ndarray, sigma: float, plateau: tuple[int, int], following: tuple[int, int] | None) -> Answer:
+    start, end = plateau
+    base = float(np.median(y[start:end]))
+    notes: tuple[str, ...] = ()
+    confidence = 0.97
+    if following is None:
+        # The sweep may end on the slope to a level that it does not reach.
+        tail = clean[end:]
+        if tail.size < 3 or float(np.median(tail[-3:])) - base < max(_MIN_RISE, 6 * sigma):
+            return declined(_BYTES, f"the latency stays at this level up to {x[-1]:g} bytes, the end of the sweep")
+        top, stop = float(np.median(tail[-3:])), x.size
+        notes = ("the sweep ends on the slope to the next level: how far the latency climbs was not seen",)
+        confidence = 0.8
+    else:
+        top, stop = float(np.median(y[slice(*following)])), following[1]
+    height = top - base
+    tolerance = max(_KNEE * height, 2.5 * sigma)
+    if tolerance > 0.5 * height:
+        return declined(_BYTES, f"the next level is only {np.expm1(height):.0%} slower, too little above the noise ({sigma:.1%})")
+    knee = _first_over(clean, base + tolerance, start, stop)
+    half = _first_over(clean, base + 0.5 * height, start, stop)
+    calm = _first_over(clean, base + max(0.02 * height, 1.5 * sigma), start, stop)
+    low, value, high = x[max(start, min(calm, knee) - 1)], x[max(start, knee - 1)], x[min(max(half, knee), x.size - 1)]
+    if high > 2.2 * low:
+        return declined(_BYTES, f"the latency starts to climb at {low:g} bytes but is half way to the next level only at {high:g}: too far apart for one size")
+    reason = f"latency climbs from {np.exp(base):.4g} to {np.exp(top):.4g} ns: first rise after {low:g} bytes, half way at {high:g}"
+    return answered(int(value), _BYTES, confidence, reason, low=float(low), high=float(high), notes=notes)
+
+
+def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
+    """First index from which two of three points lie over the limit, or `stop`."""
+    over = values > limit
+    for i in range(start, stop):
+        if over[i] and over[i : i + 3].sum() >= min(2, over[i : i + 3].size):
+            return i
+    return stop
+
+
+def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray) -> Answer:
+    """Line size from a chase in order of address over a range that the cache does not hold, for growing strides.
+
+    While strides are shorter than a line, only the first element of each line misses:
+    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat.
+    """
+    x, y = log_curve(stride_bytes, latency_ns)
+    powers = [int(p) for p in 2 ** np.arange(int(np.log2(max(x[0], 1))), int(np.log2(x[-1])) + 1)]
+    if x.size < 5 or len(powers) < 4:
+        return declined(_BYTES, f"{x.size} strides from {x[0]:g} to {x[-1]:g} bytes are too few")
+    time = np.exp(y)
+    fits = {line: _ramp_residual(x, time, line) for line in powers[1:-1]}
+    best = min(fits, key=lambda line: fits[line][0])
+    residual, hit, miss = fits[best]
+    rival = min(v[0] for k, v in fits.items() if k != best)
+    if miss < 1.15 * hit:
+        return declined(_BYTES, f"latency grows by {miss / max(hit, 1e-9) - 1:.0%} with the stride: no line is seen (all hits, or a prefetcher)")
+    if residual > 0.06 or rival < 2.0 * residual + 0.01:
+        return declined(_BYTES, f"a line of {best} bytes fits the latencies to {residual:.1%}, another one to {rival:.1%}: not clear enough")
+    return answered(best, _BYTES, 0.95, f"latency climbs from {hit:.4g} ns (hit) to {miss:.4g} ns (miss) as the stride grows to {best} bytes, flat after")
+
+
+def _ramp_residual(x: np.ndarray, time: np.ndarray, line: int) -> tuple[float, float, float]:
+    ramp = np.minimum(1.0, x / line)
+    matrix = np.stack([1 - ramp, ramp], axis=1) / time[:, None]
+    (hit, miss), *_ = np.linalg.lstsq(matrix, np.ones_like(time), rcond=None)
+    error = (1 - ramp) * hit / time + ramp * miss / time - 1
+    return float(np.sqrt(np.mean(np.minimum(error**2, 0.25)))), float(hit), float(miss)
+
+
+def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
+    """How many work-items can each re-read a texel of their own before their texels no longer fit the cache: the last count before
+    time jumps by 20% or more."""
+    x, raw = log_curve(work_items, time)
+    sigma = noise(raw)
+    y = despike(raw, sigma)
+    steps = np.diff(y)
+    # Small even steps (a texel quad, a warp) belong to the plateau: the jump stands out among them.
+    usual = float(np.quantile(np.abs(steps), 0.98)) if steps.size > 60 else float(np.sort(np.abs(steps))[-2]) if steps.size > 2 else 0.0
+    where = int(np.argmax(steps)) + 1
+    height = float(steps[where - 1])
+    after = x.size - where
+    if height < 0.18 or height < 3 * usual or height < 8 * sigma:
+        return declined("work-items", f"the largest step, {np.expm1(height):.0%} after {int(x[where - 1])}, does not stand out (noise {sigma:.1%})")
+    if after < (1 if is_stopped_at_jump else 3):
+        return declined("work-items", f"a jump after {int(x[where - 1])} rests on the sweep's last {after} points")
+    lasting = float(np.median(y[where : where + 15]) - np.median(y[max(0, where - 15) : where]))
+    if lasting < 0.7 * height:
+        return declined("work-items", f"the rise of {np.expm1(height):.0%} after {int(x[where - 1])} does not last: an outlier")
+    low, high = border(raw, sigma, where)
+    notes = ("the sweep stopped at the jump: one point lies past it",) if after < 2 else ()
+    reason = f"time jumps by {np.expm1(lasting):.0%} after {int(x[where - 1])}"
+    return answered(int(x[where - 1]), "work-items", 0.85 if after < 8 else 0.97, reason, low=int(x[low - 1]), high=int(x[high - 1]), notes=notes)
+
+
+def first_jump_stride(stride_bytes: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
+    """Line size from two reads a stride apart by each of many work-items: once the reads fall into two lines, time jumps."""
+    found = concurrent_reads(stride_bytes, time, is_stopped_at_jump=is_stopped_at_jump)
+    if found.is_declined:
+        return dataclasses.replace(found, unit=_BYTES)
+    x, _ = log_curve(stride_bytes, time)
+    value = int(x[int(np.searchsorted(x, found.number())) + 1])
+    return answered(value, _BYTES, found.confidence, f"time jumps once two reads lie {value} bytes apart: {found.reason}", notes=found.notes)
+
+
+TEXEL_BYTES = 16
+
+
+def texture_line(across: Answer, down: Answer, level: Answer) -> Answer:
+    """Bytes of a texture cache line: the first level over the rows of one texel that fit it, and texels in X per row in Y.
+
+    Both ways must agree, else the answer is declined: `across` and `down` are counts of work-items that re-read a texel (of 16 bytes)
+    of their own, side by side and one below the other.
+    """
+    if across.is_declined or down.is_declined:
+        return declined(_BYTES, f"needs both counts of concurrent texels: {(across if across.is_declined else down).reason}")
+    line = TEXEL_BYTES * max(across.number(), down.number()) / min(across.number(), down.number())
+    reason = f"{across.value:g} texels of {TEXEL_BYTES} bytes fit side by side and {down.value:g} one below the other"
+    confidence = min(across.confidence, down.confidence)
+    if level.is_declined:
+        return answered(int(line), _BYTES, confidence - 0.15, reason, notes=("the size of the cache is not known and could not confirm this",))
+    share = level.number() / min(across.number(), down.number())
+    if not 0.8 < share / line < 1.25:
+        return declined(_BYTES, f"{reason}: lines of {line:g} bytes, but {level.value:g} bytes of cache are {share:g} for each row")
+    return answered(int(line), _BYTES, confidence, f"{reason}; {level.value:g} bytes of cache hold as many lines as rows")
+
+
+def texture_axis(across: Answer, down: Answer) -> Answer:
+    """Along which axis a line's texels lie, "X" or "Y": where more texels fit."""
+    if across.is_declined or down.is_declined or across.value == down.value:
+        return declined("X or Y", "needs two different counts of concurrent texels")
+    return answered("X" if across.number() > down.number() else "Y", "X or Y", min(across.confidence, down.confidence), "more texels fit along this axis")

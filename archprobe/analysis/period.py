@@ -1,0 +1,111 @@
+"""The period of a staircase: times that step up every `w` work-items (warp size) or every `c` work-groups (cores).
+
+Each candidate period explains the curve by one free level per stair plus a straight drift, and is scored by robust squared
+residuals over the noise plus ln(n) per level (BIC). Rivals without a period (flat, straight line) compete. The best wins only if
+it leads by a margin; a divisor of the true period fits as well but pays for its levels, a multiple or a neighbour does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.steps import log_curve, noise
+
+# A lone outlier counts as 3 sigma and no more; where one point past the jump is all there is, it has to count.
+_CLIP, _STOPPED_CLIP = 9.0, 400.0
+_MARGIN = 16.0
+_MIN_STEP = 0.03
+
+
+def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Iterable[int] | None = None, is_stopped_at_jump: bool = False) -> Answer:
+    """The period of the stairs in `time` over whole positions `x` (1, 2, 3, ...; gaps are allowed).
+
+    `is_stopped_at_jump` says that the sweep ended at its first jump, as Microsoft's tool does: one point past the step then has to
+    serve, and the answer carries less confidence and says so.
+    """
+    x, y = log_curve(x, time)
+    if x.size < 8:
+        return declined(unit, f"{x.size} points are too few to see a staircase; at least 8 are needed")
+    sigma = noise(y)
+    upper = int(x[-1] - 1) if is_stopped_at_jump else int(x[-1] // 2)
+    periods = sorted({int(c) for c in candidates} if candidates is not None else range(2, upper + 1))
+    periods = [p for p in periods if 2 <= p <= upper]
+    if not periods:
+        return declined(unit, f"the sweep ends at {int(x[-1])}: no period could show twice in it")
+    clip = _STOPPED_CLIP if is_stopped_at_jump else _CLIP
+    scores = {p: _score(x, y, sigma, p, clip) for p in periods}
+    best = min(scores, key=lambda p: scores[p])
+    no_period = min(_score(x, y, sigma, int(x[-1]) + 1, clip), _line_score(x, y, sigma, clip))
+    if no_period <= scores[best] + _MARGIN:
+        return declined(unit, f"the time does not climb in stairs: flat or a straight line explains it as well as steps of {best} (noise {sigma:.1%})")
+    rivals = {p: s for p, s in scores.items() if p != best}
+    rival = min(rivals, key=lambda p: rivals[p]) if rivals else None
+    margin = min(no_period, rivals[rival] if rival is not None else np.inf) - scores[best]
+    needed = 4.0 if is_stopped_at_jump else _MARGIN
+    if margin < needed:
+        return declined(unit, f"steps of {best} and of {rival} explain the curve alike (noise {sigma:.1%})")
+    misfit = (scores[best] - (np.ceil(x[-1] / best) + 1) * np.log(x.size)) / x.size
+    if misfit > 3.0:
+        return declined(unit, f"no period explains the curve: with the best one, {best}, the points lie {misfit**0.5:.1f} times the noise off its stairs")
+    rises = _rises(x, y, best)
+    clear = int((rises > max(_MIN_STEP, 4 * sigma / np.sqrt(best))).sum())
+    if rises.size and rises[0] < 4 * sigma / np.sqrt(max(min(best, (x > best).sum()), 1)):
+        return declined(unit, f"the first step, after {best}, is no higher than the noise ({sigma:.1%})")
+    if rises.size and rises[0] < _MIN_STEP:
+        return declined(unit, f"the first step, after {best}, is only {np.expm1(rises[0]):.1%} high: that may as well be drift")
+    if clear == 0 or (rises.size >= 3 and clear < 0.7 * rises.size):
+        return declined(unit, f"of {rises.size} steps of {best} only {clear} rise clearly above the noise ({sigma:.1%})")
+    confidence = 1 - np.exp(-margin / 2)
+    notes: tuple[str, ...] = ()
+    if is_stopped_at_jump and (x > best).sum() < 3:
+        confidence = min(confidence, 0.85)
+        notes = (f"the sweep stopped at the first jump: {int((x > best).sum())} point lies past the step, and whether {best} repeats was not seen",)
+    return answered(best, unit, confidence, f"time rises by {rises[0]:.1%} after {best} and in steps of {best}; noise {sigma:.2%}", notes=notes)
+
+
+def _labels(x: np.ndarray, period: int) -> np.ndarray:
+    return np.ceil(x / period).astype(int) - 1
+
+
+def _score(x: np.ndarray, y: np.ndarray, sigma: float, period: int, clip: float) -> float:
+    labels = _labels(x, period)
+    position = np.arange(x.size) / x.size
+    # Drift over the sweep is slow: more than a quarter from start to end is a staircase that this period misses.
+    residual = y - np.clip(_drift(labels, position, y, period), -0.25, 0.25) * position
+    residual = residual - _medians(labels, residual)[labels]
+    levels = np.unique(labels).size
+    return float(np.minimum((residual / sigma) ** 2, clip).sum()) + (levels + 1) * float(np.log(x.size))
+
+
+def _drift(labels: np.ndarray, position: np.ndarray, y: np.ndarray, period: int) -> float:
+    """Slope inside the stairs: the median over pairs of points half a stair apart, which spikes cannot move."""
+    apart = max(1, period // 2)
+    same = labels[apart:] == labels[:-apart]
+    return float(np.median((y[apart:] - y[:-apart])[same] / (position[apart:] - position[:-apart])[same])) if same.any() else 0.0
+
+
+def _line_score(x: np.ndarray, y: np.ndarray, sigma: float, clip: float) -> float:
+    """Time in proportion to work with a drift, without stairs, as on a CPU that runs work-items one after another."""
+    time, weights = np.exp(y), np.exp(-y)
+    for _ in range(8):
+        fit = np.polyval(np.polyfit(x, time, 2, w=weights), x)
+        if (fit <= 0).any():
+            return np.inf
+        residual = (y - np.log(fit)) / sigma
+        weights = np.exp(-y) / np.maximum(1, np.abs(residual))
+    return float(np.minimum(residual**2, clip).sum()) + 3 * float(np.log(x.size))
+
+
+def _rises(x: np.ndarray, y: np.ndarray, period: int) -> np.ndarray:
+    labels = _labels(x, period)
+    return np.diff([np.median(y[labels == label]) for label in np.unique(labels)])
+
+
+def _medians(labels: np.ndarray, values: np.ndarray) -> np.ndarray:
+    result = np.zeros(labels.max() + 1)
+    for label in np.unique(labels):
+        result[label] = np.median(values[labels == label])
+    return result

@@ -1,0 +1,101 @@
+"""Peak arithmetic over vector widths, the best width of a load, ALUs from peak and clock, sustained against burst."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.bandwidth import rate
+
+# Widths that differ by less than this are alike.
+ALIKE = 0.08
+
+
+def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, noise: float = 0.01) -> Answer:
+    """The highest rate over vector widths; `noise` is the relative error of one rate (the harness measures it)."""
+    rates = np.asarray(rates, float)
+    if rates.size == 0:
+        return declined(unit, "nothing was measured")
+    best = int(np.argmax(rates))
+    if noise > 0.04:
+        return declined(unit, f"each rate is known only to {noise:.0%}; the highest seen is {rates[best]:.4g} {unit}")
+    # The highest of several noisy rates lies above the truth by about the noise.
+    near = rates[rates > rates[best] * (1 - 3 * noise - 0.005)]
+    value = float(np.median(near))
+    half = max(3 * noise, 0.01)
+    reason = f"highest over vector widths {', '.join(f'{w:g}' for w in widths)}, reached at {widths[best]:g}"
+    return answered(value, unit, 0.97 - noise, reason, low=value * (1 - half), high=max(value * (1 + half), float(rates[best])))
+
+
+def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01) -> tuple[Answer, Answer]:
+    """("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the smallest good width."""
+    widths, rates = np.asarray(widths, float), np.asarray(rates, float)
+    unit = "SISD (scalar) or SIMD (vector)"
+    if rates.size < 3 or widths[0] != 1:
+        reason = "needs rates for single values and for at least two vector widths"
+        return declined(unit, reason), declined("components", reason)
+    relative = rates / rates.max()
+    error = 3 * noise + 0.01
+    if abs(relative[0] - (1 - ALIKE)) < error and relative[0] < 1 - noise:
+        reason = f"single values reach {relative[0]:.0%} of the best rate: too close to the border of {1 - ALIKE:.0%} for noise of {noise:.1%}"
+        return declined(unit, reason), declined("components", reason)
+    first = int(np.flatnonzero(relative >= 1 - ALIKE)[0])
+    good = widths[first]
+    confidence = 0.95 if noise < 0.03 else 0.8
+    reason = f"single values reach {relative[0]:.0%} of the best rate (width {widths[int(np.argmax(rates))]:g})"
+    if good == 1:
+        return answered("SISD", unit, confidence, reason), answered(1, "components", confidence, reason)
+    kind = answered("SIMD", unit, confidence, reason)
+    if (np.abs(relative[: first + 1] - (1 - ALIKE)) < error).any():
+        return kind, declined("components", f"{reason}, but a width near {good:g} lies too close to the border of {1 - ALIKE:.0%}")
+    return kind, answered(int(good), "components", confidence, reason)
+
+
+def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01) -> Answer:
+    """The best width of a load in 32-bit words: the least time for each word, `time` being that of a load of that width."""
+    widths, per_word = np.asarray(widths, float), np.asarray(time, float) / np.asarray(widths, float)
+    unit = "32-bit words"
+    if widths.size < 3:
+        return declined(unit, f"{widths.size} widths are too few; at least 3 are needed")
+    best = int(np.argmin(per_word))
+    alike = np.flatnonzero(per_word <= per_word[best] * (1 + ALIKE))
+    unclear = np.flatnonzero(np.abs(per_word / per_word[best] - 1 - ALIKE) < 3 * noise)
+    if noise > 0.05 or (unclear.size and unclear[0] <= alike[0]):
+        return declined(unit, f"times for each word are known to {noise:.1%} only: widths cannot be told apart")
+    value = int(widths[alike[0]])
+    reason = f"a word costs least in loads of {widths[best]:g}; the narrowest within {ALIKE:.0%} of that is {value}"
+    return answered(value, unit, 0.95 if per_word.size > alike[0] + 1 else 0.8, reason)
+
+
+def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | None) -> Answer:
+    """Multiply-add lanes of a core: peak / (2 * clock * cores), to the nearest multiple of 8 where that is within 6%."""
+    unit = "count"
+    if peak_gflops.is_declined or not clock_mhz or not cores:
+        missing = peak_gflops.reason if peak_gflops.is_declined else "the clock is not known" if not clock_mhz else "the number of cores is not known"
+        return declined(unit, f"needs peak, clock and cores: {missing}")
+    exact = peak_gflops.number() * 1e3 / (2 * clock_mhz * cores)
+    rounded = int(round(exact / 8) * 8) if exact >= 12 else round(exact)
+    reason = f"{peak_gflops.number():.4g} GFLOPS / (2 x {clock_mhz:g} MHz x {cores} cores) = {exact:.1f}"
+    if rounded == 0 or abs(exact / rounded - 1) > 0.06:
+        return declined(unit, f"{reason}, which is near no multiple of 8: the clock during the run was another one")
+    note = "rests on the clock that the driver gives; under load it may run at another"
+    return answered(rounded, unit, 0.8, reason, low=exact * 0.94, high=exact * 1.06, notes=(note,))
+
+
+def sustained(seconds: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS") -> tuple[Answer, Answer]:
+    """(rate once warm, that rate over the rate at first) of one kernel run over and over: throttling shows as a ratio below 1."""
+    seconds, rates = np.asarray(seconds, float), np.asarray(rates, float)
+    if rates.size < 8:
+        reason = f"{rates.size} measurements are too few to see a trend; at least 8 are needed"
+        return declined(unit, reason), declined("ratio", reason)
+    quarter = max(3, rates.size // 4)
+    late, early = rate(rates[-quarter:], unit), rate(rates[1 : 1 + quarter], unit)
+    if late.is_declined or early.is_declined:
+        reason = (late if late.is_declined else early).reason
+        return late, declined("ratio", reason)
+    ratio = late.number() / early.number()
+    span = float(seconds[-1] - seconds[0])
+    reason = f"last quarter against first of {span:.1f} s"
+    note = "" if span >= 15 else f"{span:.0f} s are too short to warm a phone up; a full run takes longer"
+    answer = answered(ratio, "ratio", min(late.confidence, early.confidence), reason, low=late.interval[0] / early.interval[1], high=late.interval[1] / early.interval[0])
+    return late.with_notes(note), answer.with_notes(note)

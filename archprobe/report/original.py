@@ -1,0 +1,235 @@
+"""Reads the files of Microsoft's ArchProbe: its report, and one CSV of raw times for each aspect, analysed by this package.
+
+The CSVs hold the calibration as well as the measurement: rows with fewer iterations than the last row come first and are left out.
+Units follow the files: ranges in bytes, times in microseconds, bandwidths in GB/s.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from archprobe.analysis import bandwidth, cache, registers, throughput, warp
+from archprobe.analysis.answer import Answer, declined
+from archprobe.errors import ReportError, UsageError
+
+# The Gflops file gives times alone. The report's 889.891 and 890.087 GFLOPS are, to all digits, this many operations for each iteration
+# over the times of the widest vectors.
+_OPERATIONS = 2.0**27
+
+# Aspect -> keys of its conclusions. "Done" stands in each.
+KEYS: dict[str, tuple[str, ...]] = {
+    "Device": (
+        "CacheSize",
+        "CachelineSize",
+        "LogicThreadCount",
+        "MaxBufferSize",
+        "MaxConstMemSize",
+        "MaxImageHeight",
+        "MaxImageWidth",
+        "MaxLocalMemSize",
+        "PageSize_QCOM",
+        "SmCount",
+    ),
+    "RegCount": ("RegCount", "RegType", "FullRegConcurWorkgroupCount", "HalfRegConcurWorkgroupCount"),
+    "BufferCacheHierarchyPChase": tuple(f"CacheVectorCountLv{i}" for i in range(1, 5)),
+    "ImageCacheHierarchyPChase": tuple(f"CachePixelCountLv{i}" for i in range(1, 5)),
+    "BufferCachelineSize": ("BufTopLevelCachelineSize",),
+    "ImageCachelineSize": ("ImgCachelineDim", "ImgCachelineSize", "ImgMinTimeConcurThreadCountX", "ImgMinTimeConcurThreadCountY"),
+    "BufferBandwidth": ("MaxBandwidth", "MinBandwidth"),
+    "ImageBandwidth": ("MaxBandwidth", "MinBandwidth"),
+    "LocalMemBandwidth": ("MaxBandwidth", "MinBandwidth"),
+    "ConstMemBandwidth": ("MaxBandwidth", "MinBandwidth"),
+    "BufferVecWidth": ("BufferVecSize",),
+    "Gflops": ("FloatArch", "FloatGflops", "FloatVecComponentCount", "HalfArch", "HalfGflops", "HalfVecComponentCount"),
+    "WarpSizeMethodA": ("WarpThreadCount",),
+    "WarpSizeMethodB": ("WarpThreadCount",),
+}
+
+
+def read_report(path: Path) -> dict[str, dict[str, Any]]:
+    """The report as it stands, {aspect: {key: value}}; ReportError where it is not JSON of that form.
+
+    Aspects that are not `Done` are kept: their keys are what the tool knew when it was stopped.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ReportError(f"{path} does not exist", path=str(path)) from error
+    except ValueError as error:
+        raise ReportError(f"{path} is not JSON: {error}", path=str(path)) from error
+    if not isinstance(data, dict) or not set(data) & set(KEYS) or not all(isinstance(v, dict) for v in data.values()):
+        raise ReportError(f"{path} is no ArchProbe report: it must map aspects such as {', '.join(list(KEYS)[:3])} to their conclusions", path=str(path))
+    return data
+
+
+def read_curve(path: Path) -> dict[str, np.ndarray]:
+    """The columns of one CSV by the first word of their heading ("range", "t", "bandwidth"), calibration rows left out."""
+    try:
+        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    except FileNotFoundError as error:
+        raise ReportError(f"{path} does not exist", path=str(path)) from error
+    if len(rows) < 2:
+        raise ReportError(f"{path} holds no measurement: a heading and at least one row are needed", path=str(path))
+    names = [heading.split(" ")[0] for heading in rows[0]]
+    try:
+        table = np.array(rows[1:], float)
+    except ValueError as error:
+        raise ReportError(f"{path}: every row must hold {len(names)} numbers ({error})", path=str(path)) from error
+    if table.shape[1] != len(names):
+        raise ReportError(f"{path}: {table.shape[1]} columns under {len(names)} headings", path=str(path))
+    columns = dict(zip(names, table.T, strict=True))
+    if "niter" in columns:
+        kept = _measured(columns)
+        columns = {name: values[kept] for name, values in columns.items()}
+    return columns
+
+
+def _measured(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Rows of the measurement: those whose iteration count is the last one of their series (image axis, float width)."""
+    iterations = columns["niter"]
+    series = columns.get("dim", columns.get("float", np.zeros(iterations.size)))
+    kept = np.zeros(iterations.size, bool)
+    for value in np.unique(series):
+        own = series == value
+        kept |= own & (iterations == iterations[own][-1])
+    return kept
+
+
+def analyse(folder: Path) -> dict[str, dict[str, Answer]]:
+    """This package's conclusions from the raw curves in `folder`, {aspect: {key: answer}}; aspects without a file are left out."""
+    found: dict[str, dict[str, Answer]] = {}
+    for aspect, analysis in _ANALYSES.items():
+        path = folder / f"{aspect}.csv"
+        if path.is_file():
+            try:
+                found[aspect] = analysis(read_curve(path))
+            except KeyError as error:
+                raise ReportError(f"{path} has no column {error}", path=str(path)) from error
+    if not found:
+        raise UsageError(f"{folder} holds no curve of ArchProbe; expected files such as RegCount.csv", path=str(folder))
+    return _across(found)
+
+
+def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Mapping[str, Answer]]) -> list[str]:
+    """One sentence for each number of `conclusions` (a report's) that the curves do not support, by this package's `answers`.
+
+    A number is doubted where it lies more than 5% outside the answer's interval, where a word differs, or where the analysis declined.
+    """
+    found = []
+    for aspect, keys in answers.items():
+        for key, value in conclusions.get(aspect, {}).items():
+            if key not in KEYS.get(aspect, ()):
+                continue
+            answer = keys.get(key, declined("", "the curve shows no such level"))
+            is_number = isinstance(value, (int, float)) and answer.low is not None and answer.high is not None
+            if answer.is_declined:
+                found.append(f"{aspect}.{key} is {value}, which the curve does not support: {answer.reason}")
+            elif is_number and not 0.95 * (answer.low or 0) <= value <= 1.05 * (answer.high or 0):
+                found.append(f"{aspect}.{key} is {value}, but the curve gives {answer.value:.6g} ({answer.low:.6g} to {answer.high:.6g}): {answer.reason}")
+            elif not is_number and value != answer.value:
+                found.append(f"{aspect}.{key} is {value}, but the curve gives {answer.value}: {answer.reason}")
+    return found
+
+
+def _across(found: dict[str, dict[str, Answer]]) -> dict[str, dict[str, Answer]]:
+    """What needs two aspects: a texture line is the cache over the rows that fit it."""
+    if "ImageCachelineSize" in found and "ImageCacheHierarchyPChase" in found:
+        own = found["ImageCachelineSize"]
+        level = found["ImageCacheHierarchyPChase"].get("CachePixelCountLv1", declined("bytes", "no level was found"))
+        own["ImgCachelineSize"] = cache.texture_line(own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"], level)
+        own["ImgCachelineDim"] = cache.texture_axis(own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"])
+    return found
+
+
+def _registers(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    one = c["ngrp"] == 1
+    # The sweep over registers comes first; what follows at one group belongs to the sweeps over groups.
+    last = int(np.argmax(c["nreg"])) + 1
+    sweep = one & (np.arange(one.size) < last)
+    count = registers.register_count(c["nreg"][sweep], c["t"][sweep])
+    rest = np.arange(one.size) >= last
+    uses = np.unique(c["nreg"][rest])[::-1]
+    groups = []
+    for use in uses[:2]:
+        own = rest & (c["nreg"] == use)
+        groups.append(registers.concurrent_groups(c["ngrp"][own], c["t"][own], is_stopped_at_jump=True))
+    while len(groups) < 2:
+        groups.append(declined("work-groups", "the file holds no sweep over work-groups"))
+    full, half = groups
+    return {
+        "RegCount": count,
+        "RegType": registers.register_file(full, half),
+        "FullRegConcurWorkgroupCount": full,
+        "HalfRegConcurWorkgroupCount": half,
+    }
+
+
+def _levels(prefix: str, c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    shortest = c["stride"] == c["stride"].min()
+    levels = cache.cache_levels(c["range"][shortest], c["t"][shortest] * 1e3 / c["niter"][shortest])
+    return {f"{prefix}{i}": level.size for i, level in enumerate(levels, 1)}
+
+
+def _bandwidth(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    return {"MaxBandwidth": bandwidth.peak(c["range"], c["bandwidth"]), "MinBandwidth": bandwidth.floor(c["range"], c["bandwidth"])}
+
+
+def _image_line(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    counts = {axis: cache.concurrent_reads(c["nthread"][c["dim"] == i], c["t"][c["dim"] == i], is_stopped_at_jump=True) for i, axis in enumerate("XY")}
+    return {f"ImgMinTimeConcurThreadCount{axis}": count for axis, count in counts.items()}
+
+
+def _gflops(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    found = {}
+    for bits, name in ((32, "Float"), (16, "Half")):
+        own = c["float"] == bits
+        # The first row of a width repeats another one.
+        widths, first = np.unique(c["ncomp"][own][::-1], return_index=True)
+        rates = 1 / c["t"][own][::-1][first]
+        kind, components = throughput.architecture(widths, rates / rates.max())
+        found[f"{name}Arch"], found[f"{name}VecComponentCount"] = kind, components
+        gflops = c["niter"][own][0] * _OPERATIONS / (c["t"][own][::-1][first] * 1e3)
+        found[f"{name}Gflops"] = throughput.peak_rate(widths, gflops)
+    return found
+
+
+def _vector(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    words, places = np.unique(c["size"] / 4, return_index=True)
+    return {"BufferVecSize": throughput.vector_width(words, c["t"][places])}
+
+
+def _method_a(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    return {"WarpThreadCount": warp.warp_by_first_break(c["nthread"], c["nascend"])}
+
+
+def _method_b(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    return {"WarpThreadCount": warp.warp_by_time(c["nthread"], c["time"], is_stopped_at_jump=True)}
+
+
+def _buffer_line(c: dict[str, np.ndarray]) -> dict[str, Answer]:
+    return {"BufTopLevelCachelineSize": cache.first_jump_stride(c["stride"], c["t"], is_stopped_at_jump=True)}
+
+
+_ANALYSES = {
+    "RegCount": _registers,
+    "BufferCacheHierarchyPChase": lambda c: _levels("CacheVectorCountLv", c),
+    "ImageCacheHierarchyPChase": lambda c: _levels("CachePixelCountLv", c),
+    "BufferCachelineSize": _buffer_line,
+    "ImageCachelineSize": _image_line,
+    "BufferBandwidth": _bandwidth,
+    "ImageBandwidth": _bandwidth,
+    "LocalMemBandwidth": _bandwidth,
+    "ConstMemBandwidth": _bandwidth,
+    "BufferVecWidth": _vector,
+    "Gflops": _gflops,
+    "WarpSizeMethodA": _method_a,
+    "WarpSizeMethodB": _method_b,
+}
+
+
