@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from romou.errors import UsageError, nearest_name
 
 # name -> what it does; also printed in the README.
 VARIABLES = {
     "ROMOU_DEBUG": "1: show tracebacks of errors that are otherwise one message",
+    "ROMOU_MOBILE_COMPILERS": "folder of scripts/setup_mobile_compilers.sh",
     "ROMOU_OPENCL_DEVICE": "part of an OpenCL device's name: only devices that match it are used",
 }
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
@@ -22,6 +24,7 @@ class Settings:
 
     is_debug: bool = False
     opencl_device: str | None = None
+    mobile_compilers: Path = Path("~/.cache/romou/mobile_compilers")
     unknown: tuple[str, ...] = ()
 
 
@@ -29,7 +32,12 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the environment (`os.environ` by default); UsageError for a value that cannot be read."""
     env = os.environ if environment is None else environment
     unknown = [_complaint(name) for name in sorted(env) if name.startswith("ROMOU_") and name not in VARIABLES]
-    return Settings(is_debug=_flag("ROMOU_DEBUG", env), opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None, unknown=tuple(unknown))
+    return Settings(
+        is_debug=_flag("ROMOU_DEBUG", env),
+        opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
+        mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
+        unknown=tuple(unknown),
+    )
 
 
 def _flag(name: str, env: Mapping[str, str]) -> bool:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up and runs every check: ruff, mypy and pytest. Arguments go to pytest: scripts/test.sh tests/target -k json
+# Sets everything up, Mesa's mobile compilers included, and runs every check: ruff, mypy and pytest. Arguments go to pytest: scripts/test.sh tests/target -k json
 # An active virtual environment is used only if it is complete (Romou in editable form from this checkout, and the test tools).
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup_env.sh"
@@ -23,6 +23,8 @@ if is_complete; then
 else
   setup_python "[test]" --editable
 fi
+# Without them some tests are skipped, which pytest's last lines tell; all else is checked.
+"$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
 say "ruff"
 "$VENV/bin/python" -m ruff check .
 say "mypy"

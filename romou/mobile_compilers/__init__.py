@@ -1,1 +1,9 @@
-"""Mesa's compilers for Adreno and Mali, asked without a phone what they make of a kernel."""
+"""Mesa's compilers for Adreno and Mali, asked without a phone what they make of a kernel.
+
+They are not the vendors' compilers, which phones run; `scripts/setup_mobile_compilers.sh` fetches them.
+"""
+
+from romou.mobile_compilers.compiler import GPUS, MobileCompilersMissingError, compile_all, compile_statistics, find_compilers, mesa_version
+from romou.mobile_compilers.statistics import KernelStatistics, LoopStatistics
+
+__all__ = ["GPUS", "KernelStatistics", "LoopStatistics", "MobileCompilersMissingError", "compile_all", "compile_statistics", "find_compilers", "mesa_version"]

@@ -1,0 +1,163 @@
+"""Run Mesa's compilers for Adreno and Mali on OpenCL C, and read what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from romou import settings
+from romou.errors import BuildError, unknown_name
+from romou.mobile_compilers.statistics import KernelStatistics, read_statistics
+
+SETUP = "scripts/setup_mobile_compilers.sh"
+_ADRENO = {"FD_GPU_ID": "630", "IR3_SHADER_DEBUG": "cs", "FD_MESA_DEBUG": "shaderdb"}
+_MALI = {"PAN_GPU_ID": "7211", "BIFROST_MESA_DEBUG": "shaders,shaderdb"}
+# name -> (what it is, Mesa's driver, its environment)
+_GPUS = {"a630": ("Adreno 630", "freedreno", _ADRENO), "g76": ("Mali-G76", "panfrost", _MALI)}
+GPUS = {name: title for name, (title, _, _) in _GPUS.items()}
+_TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
+
+
+class MobileCompilersMissingError(BuildError):
+    """Mesa's mobile compilers have not been set up."""
+
+
+def find_compilers(folder: Path | None = None) -> Path:
+    """The folder that the set-up script filled: `folder`, or ROMOU_MOBILE_COMPILERS, or ~/.cache/romou/mobile_compilers.
+
+    Raises
+    ------
+    MobileCompilersMissingError
+        It is not there; says which script to run.
+    """
+    folder = (folder or settings.from_environment().mobile_compilers).expanduser().absolute()
+    if not (folder / "ready.json").is_file():
+        raise MobileCompilersMissingError(
+            f"Mesa's mobile compilers are not in {folder}", hint=f"Run {SETUP} (from Romou's source, on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS."
+        )
+    return folder
+
+
+def mesa_version(folder: Path | None = None) -> str:
+    """Version of the compilers, as Debian names it: "25.0.7-2+deb13u1"."""
+    return str(json.loads((find_compilers(folder) / "ready.json").read_text(encoding="utf-8"))["mesa"])
+
+
+def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None) -> list[KernelStatistics]:
+    """Compile OpenCL C with Mesa's compiler for a mobile GPU; the statistics of each kernel, in the compiler's order. Nothing is executed.
+
+    These are Mesa's compilers and not the vendors', which phones run: the numbers compare kernels, they do not predict a phone's.
+
+    Parameters
+    ----------
+    source
+        One or more kernels.
+    gpu
+        "a630" (Adreno 630) or "g76" (Mali-G76).
+    work_group
+        Sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z).
+        None: for any work group.
+    folder
+        Where the compilers are; see `find_compilers`.
+
+    Raises
+    ------
+    MobileCompilersMissingError
+        The compilers have not been set up.
+    BuildError
+        The compiler refuses the source, crashes or takes too long.
+    """
+    (result,) = compile_all([source], gpu, work_group, folder=folder)
+    if isinstance(result, BuildError):
+        raise result
+    return result
+
+
+def compile_all(
+    sources: Sequence[str], gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None, timeout_s: float = 120.0
+) -> list[list[KernelStatistics] | BuildError]:
+    """`compile_statistics` of many sources in one process, which saves its start for each; a source that fails gives its error."""
+    if gpu not in _GPUS:
+        raise unknown_name("mobile GPU", gpu, _GPUS)
+    root = find_compilers(folder)
+    if work_group is not None:
+        sides = ", ".join(str(int(side)) for side in [*work_group, 1, 1][:3])
+        sources = [re.sub(r"\b(?:__)?kernel\s+void\b", f"__kernel __attribute__((reqd_work_group_size({sides}))) void", s) for s in sources]
+    results: list[list[KernelStatistics] | BuildError] = []
+    with tempfile.TemporaryDirectory(prefix="romou-mesa-") as scratch:
+        files = []
+        for index, source in enumerate(sources):
+            files.append(Path(scratch) / f"{index}.cl")
+            files[-1].write_text(source, encoding="utf-8")
+        # Translating the OpenCL library takes seconds, so it comes from a cache; of a kernel in the cache nothing is printed, hence the copy.
+        cache = Path(scratch) / "cache"
+        shutil.copytree(_filled_cache(root, gpu), cache)
+        while len(results) < len(files):
+            results += _run_batch(root, gpu, files[len(results) :], cache, timeout_s)
+    return results
+
+
+def _run_batch(root: Path, gpu: str, files: Sequence[Path], cache: Path, timeout_s: float) -> list[list[KernelStatistics] | BuildError]:
+    """Results of the first files, at least of one: a crash or a file that takes too long ends the batch."""
+    text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s * len(files))
+    results: list[list[KernelStatistics] | BuildError] = []
+    for part in text.split("@romou begin ")[1:]:
+        try:
+            if "\n@romou end" not in part:
+                raise BuildError(f"Mesa's compiler for {gpu} {how}; its last words: {part.strip().splitlines()[-1][:200]}")
+            results.append(read_statistics(part, gpu))
+        except BuildError as error:
+            results.append(error)
+    if not results:
+        raise BuildError(f"Mesa's compiler for {gpu} does not start: it {how}: {text.strip()[-500:]}", hint=f"Remove {root} and run {SETUP} again.")
+    return results
+
+
+def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], timeout_s: float) -> tuple[str, str]:
+    """(what the compiler printed, how it ended)."""
+    _, driver, debug = _GPUS[gpu]
+    library = root / "arm64/usr/lib/aarch64-linux-gnu"
+    inside = {
+        "LD_PRELOAD": f"{library}/lib{driver}_noop_drm_shim.so",
+        "LD_LIBRARY_PATH": str(library),
+        "OCL_ICD_VENDORS": f"{root}/arm64/etc/OpenCL/vendors/rusticl.icd",
+        "RUSTICL_ENABLE": driver,
+        "RUSTICL_FEATURES": "fp16",
+    }
+    python = next((root / "arm64/usr/bin").glob("python3.[0-9]*"))
+    command = [str(root / "qemu-aarch64"), "-L", str(root / "arm64")]
+    for name, value in inside.items():
+        command += ["-E", f"{name}={value}"]
+    command += [str(python), "-S", "-E", str(Path(__file__).with_name("driver.py")), "", *map(str, files)]
+    kept = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
+    try:
+        done = subprocess.run(command, env={**kept, **debug, **extra}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        return (error.stdout or b"").decode(errors="replace"), f"took longer than {timeout_s:.0f} s"
+    return done.stdout.decode(errors="replace"), f"ended with code {done.returncode}"
+
+
+@functools.cache
+def _filled_cache(root: Path, gpu: str) -> Path:
+    """Mesa's shader cache with the OpenCL library in it; made at the first use."""
+    cache = root / "cache" / gpu
+    if not cache.is_dir():
+        cache.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
+            (Path(scratch) / "trivial.cl").write_text(_TRIVIAL, encoding="utf-8")
+            fresh = Path(scratch) / gpu
+            text, how = _run(root, gpu, [Path(scratch) / "trivial.cl"], {"MESA_SHADER_CACHE_DIR": str(fresh), "ROMOU_FILL_CACHE": "1"}, 300.0)
+            if "@romou end" not in text or not fresh.is_dir():
+                raise BuildError(f"Mesa's compiler for {gpu} does not work: it {how}: {text.strip()[-500:]}", hint=f"Remove {root} and run {SETUP} again.")
+            # Another process may have been faster.
+            with contextlib.suppress(OSError):
+                fresh.rename(cache)
+    return cache

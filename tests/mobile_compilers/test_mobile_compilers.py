@@ -1,0 +1,131 @@
+"""Mesa's mobile compilers: what they print is read right, everywhere on kept output and live where they are set up.
+
+data/a630.txt and data/g76.txt are what the compilers print for data/kernels.cl, less the intermediate forms that are not read.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from romou.errors import BuildError, UsageError
+from romou.mobile_compilers import GPUS, KernelStatistics, LoopStatistics, MobileCompilersMissingError, compile_all, compile_statistics, find_compilers
+from romou.mobile_compilers.statistics import read_statistics
+
+DATA = Path(__file__).parent / "data"
+SOURCE = (DATA / "kernels.cl").read_text(encoding="utf-8")
+SETUP = Path(__file__).parents[2] / "scripts/setup_mobile_compilers.sh"
+
+
+@pytest.fixture(scope="module")
+def compilers() -> Path:
+    try:
+        return find_compilers()
+    except MobileCompilersMissingError as error:
+        pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}; scripts/setup_mobile_compilers.sh says why it fails")
+
+
+def kept(gpu: str) -> list[KernelStatistics]:
+    return read_statistics((DATA / f"{gpu}.txt").read_text(encoding="utf-8"), gpu)
+
+
+def test_adreno() -> None:
+    dot4, shuffle = kept("a630")
+    assert dot4 == KernelStatistics(
+        name="dot4",
+        gpu="a630",
+        instructions=115,
+        registers=24,
+        waves=16,
+        occupancy=1.0,
+        spills=0,
+        private_memory_bytes=0,
+        local_memory_bytes=0,
+        cycles=None,
+        cycles_by_unit={},
+        loops=1,
+        # Counted by hand: one (rpt3)mad.f32, isaml and ldg.u32; waits included.
+        inner=LoopStatistics(instructions=39, multiply_adds=4, memory=2),
+    )
+    assert dot4.inner.instructions_per_multiply_add == 39 / 4
+    assert (shuffle.name, shuffle.loops, shuffle.spills, shuffle.private_memory_bytes) == ("shuffle", 2, 2, 512)
+    # No loop of it multiplies: then the whole kernel is reported.
+    assert shuffle.inner == LoopStatistics(instructions=shuffle.instructions, multiply_adds=0, memory=7)
+    assert shuffle.inner.instructions_per_multiply_add is None
+
+
+def test_mali() -> None:
+    dot4, shuffle = kept("g76")
+    assert (dot4.name, dot4.instructions, dot4.registers, dot4.waves, dot4.occupancy) == ("dot4", 75, 11, None, 1.0)
+    assert dot4.cycles == 5.0
+    assert dot4.cycles_by_unit == {"arith": 2.416667, "texture": 0.5, "vary": 0.0, "ldst": 5.0}
+    assert dot4.inner == LoopStatistics(instructions=22, multiply_adds=4, memory=2)
+    assert (shuffle.spills, shuffle.private_memory_bytes, shuffle.inner.instructions) == (2, 256, 55)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_refused_file_gives_the_compilers_words(gpu: str) -> None:
+    with pytest.raises(BuildError, match=r"refuses the kernel: input.cl:1:31: error: unknown type name 'flot'"):
+        read_statistics("@romou begin x.cl\n@romou failed input.cl:1:31: error: unknown type name 'flot'\nmore\n@romou end\n", gpu)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_output_without_statistics_is_an_error(gpu: str) -> None:
+    with pytest.raises(BuildError, match="printed no statistics for f; its last words: (?s:.*)nothing known"):
+        read_statistics("@romou begin x.cl\nimpl __wrapped_f {\n}\n@romou kernel f 0 0\nnothing known\n", gpu)
+
+
+def test_missing_compilers_name_the_script(tmp_path: Path) -> None:
+    with pytest.raises(MobileCompilersMissingError) as caught:
+        compile_statistics(SOURCE, "a630", folder=tmp_path)
+    assert str(caught.value).splitlines()[0] == f"Mesa's mobile compilers are not in {tmp_path}"
+    assert "Run scripts/setup_mobile_compilers.sh" in str(caught.value)
+
+
+def test_unknown_gpu() -> None:
+    with pytest.raises(UsageError, match=r"unknown mobile GPU 'a63'; known: a630, g76\nDid you mean 'a630'\?"):
+        compile_statistics(SOURCE, "a63")
+
+
+def test_the_script_says_what_it_lacks(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "env", "dirname"):
+        (tools / tool).symlink_to(f"/usr/bin/{tool}")
+    env = {"PATH": str(tools), "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", str(SETUP), str(tmp_path / "to")], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: the mobile compilers could not be set up: apt-get is missing; this works on Debian and its descendants\n"
+    assert not (tmp_path / "to").exists()
+
+
+def test_the_script_leaves_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "ready.json").write_text("{}")
+    done = subprocess.run(["bash", str(SETUP)], env={**os.environ, "ROMOU_MOBILE_COMPILERS": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert done.stdout == f"==> the mobile compilers are already in {tmp_path}\n"
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_live(gpu: str, compilers: Path) -> None:
+    good, refused, again = compile_all([SOURCE, "__kernel void f(__global flot* a) { a[0] = 1; }", SOURCE.replace("n[0]", "n[2]")], gpu, folder=compilers)
+    assert isinstance(refused, BuildError)
+    for found in (good, again):
+        assert isinstance(found, list)
+        dot4, shuffle = found
+        assert (dot4.name, dot4.spills, dot4.private_memory_bytes, dot4.loops) == ("dot4", 0, 0, 1)
+        assert dot4.inner.multiply_adds == 4
+        assert shuffle.spills > 0
+        assert shuffle.private_memory_bytes >= 256
+    assert isinstance(good, list)
+    # The kept output is what these compilers print: of another version the code may differ, not its kind.
+    assert [s.inner.memory for s in good] == [s.inner.memory for s in kept(gpu)]
+
+
+def test_a_fixed_work_group_saves_address_arithmetic(compilers: Path) -> None:
+    source = "__kernel void scale(__global float* a) { a[get_global_id(0)] *= 2.0f; }"
+    (any_group,) = compile_statistics(source, "a630", folder=compilers)
+    (fixed,) = compile_statistics(source, "a630", (8, 8, 1), folder=compilers)
+    assert fixed.instructions < any_group.instructions
