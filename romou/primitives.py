@@ -1,11 +1,11 @@
-"""What a template can do to a kernel beyond TVM's own schedule primitives: setImage (paper, Listing 4)."""
+"""What a template can do to a kernel beyond TVM's own schedule primitives: setImage, autobroadcast (paper, Listing 4), multiply-add."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.errors import BuildError
@@ -14,6 +14,8 @@ LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The OpenCL runtime lays images out by the same rule (tvm_patches/opencl_runtime/memory.h).
 SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2}
+# Marks on a block, which `passes/arithmetic.py` carries out. TVM keeps a block's annotations through lowering if they are pragmas.
+AUTOBROADCAST, MULTIPLY_ADD = "pragma_romou_autobroadcast", "pragma_romou_multiply_add"
 
 
 def is_image(buffer: tirx.Buffer) -> bool:
@@ -46,3 +48,13 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
     new = tirx.decl_buffer(old.shape, old.dtype, name, scope=scope)
     body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
     return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)
+
+
+def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Multiply scalars with vectors in `block` as such, without a vector of copies (the paper's `autobroadcast`, Section 4.1)."""
+    sch.annotate(block, AUTOBROADCAST, 1)
+
+
+def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
+    """Write a * b + c in `block` as one call of `function`: "mad", which may round in between or not, or "fma", which does not."""
+    sch.annotate(block, MULTIPLY_ADD, function)

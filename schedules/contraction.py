@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from tvm import s_tir, te, tirx
 
+from romou.primitives import autobroadcast, multiply_add
 from romou.space import Config, Space
 
 LANES = 4
@@ -41,6 +42,7 @@ class Contraction:
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
+    is_image: whether the data lies in an image, where reads outside do no harm.
     """
 
     inputs: Sequence[te.Tensor]
@@ -52,6 +54,7 @@ class Contraction:
     output_shape: tuple[int, ...]
     lhs_varies: bool = False
     vector: bool = True
+    is_image: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,9 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("local", [0] if flat.lhs_varies else [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0])
     space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
     space.define_knob("vector_width", [LANES] if is_texels_only else [LANES, 2, 1] if flat.vector else [1])
+    # Where both factors are vectors already, nothing is broadcast.
+    space.define_knob("autobroadcast", [True, False] if not flat.lhs_varies else [False])
+    space.define_knob("multiply_add", ["mad", "fma", "plain"])
 
     def is_allowed(config: Config) -> bool:
         o, h, w = (rows if config.get("pixels") == "rows" else flat).extents
@@ -130,6 +136,8 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
         "local": 0,
         "unroll": "lanes",
         "vector_width": 4,
+        "autobroadcast": True,
+        "multiply_add": "mad",
         "weight": "image" if limits.prefers_images else "buffer",
     }
     config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
@@ -181,14 +189,16 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         _padded(w, config["wg_w"] * config["tile_w"]),
     )
 
-    def clamp(index: Expr, extent: int, padded: int) -> Expr:
-        return index if padded == extent else te.min(index, extent - 1)
+    def clamp(is_image: bool, index: Expr, extent: int, padded: int) -> Expr:
+        # What is read outside of an image is nobody's memory, and what is computed from it is not stored.
+        return index if is_image or padded == extent else te.min(index, extent - 1)
 
     def lhs(oo: Expr, hh: Expr, ww: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.lhs(clamp(oo, o, domain[0]), clamp(hh, h, domain[1]), clamp(ww, w, domain[2]), lane, *r)
+        inside = (clamp(c.is_image, i, e, p) for i, e, p in zip((oo, hh, ww), c.extents, domain, strict=True))
+        return c.lhs(*inside, lane, *r)
 
     def rhs(oo: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.rhs(clamp(oo, o, domain[0]), lane, *r)
+        return c.rhs(clamp(config.get("weight") == "image", oo, o, domain[0]), lane, *r)
 
     def wide(x: tirx.Expr) -> tirx.Expr:
         # Half-precision storage still accumulates in single precision.
@@ -261,9 +271,17 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV],
             _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
         first = reduction[0]
     _unroll_tile(sch, spatial, reduction, config)
+    _spell_arithmetic(sch, acc, config)
     init = sch.decompose_reduction(acc, first)
     _finish_tile(sch, sch.get_loops(init)[-len(spatial) :], config)
     _finish_tile(sch, [tile_o, tile_h, tile_w, lane], config)
+
+
+def _spell_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, config: Config) -> None:
+    if config["autobroadcast"]:
+        autobroadcast(sch, block)
+    if config["multiply_add"] != "plain":
+        multiply_add(sch, block, config["multiply_add"])
 
 
 def _loops_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, reductions: int) -> tuple[list, list]:
@@ -364,6 +382,7 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, t
     for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):
         sch.bind(loop, axis)
     _unroll_tile(sch, [inner_o, h, inner_w, lanes], reduction, config)
+    _spell_arithmetic(sch, part, config)
     init = sch.decompose_reduction(part, reduction[0])
     _finish_tile(sch, sch.get_loops(init)[-4:], config)
     _finish_tile(sch, sch.get_loops(registers)[-4:], config)

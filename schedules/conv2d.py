@@ -69,6 +69,7 @@ def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_ze
         rhs=lambda o, lane, *r: weight[(*r, o, lane)],
         output=output,
         output_shape=w.output_shape,
+        is_image=is_zero_outside,
         # With groups the patch differs from one texel of output channels to the next.
         lhs_varies=w.groups > 1,
     )

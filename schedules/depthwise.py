@@ -63,5 +63,6 @@ def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_ze
         rhs=lambda c, lane, kh, kw: weight[kh, kw, c, lane],
         output=output,
         output_shape=w.output_shape,
+        is_image=is_zero_outside,
         lhs_varies=True,
     )

@@ -14,7 +14,10 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
+from romou.passes.address_elimination import eliminate_addresses
+from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.image_addressing import address_images
+from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
 
@@ -40,6 +43,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are flattened.
             tirx.transform.VectorizeLoop(),
             address_images,
+            spell_arithmetic,
             # Loops to straight-line code
             tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),
@@ -69,7 +73,17 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
         ]
     )
     host = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
-    device = tvm.transform.Sequential([tirx.transform.LowerWarpMemory(), tirx.transform.StmtSimplify(), tirx.transform.LowerIntrin()])
+    device = tvm.transform.Sequential(
+        [
+            tirx.transform.LowerWarpMemory(),
+            # Registers and pointers of vectors
+            vectorize_pointers,
+            tirx.transform.StmtSimplify(),
+            # Last of what rewrites integers: any simplification after it would undo it.
+            eliminate_addresses,
+            tirx.transform.LowerIntrin(),
+        ]
+    )
     return lower, lambda: host, lambda: device
 
 
