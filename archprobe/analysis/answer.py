@@ -24,7 +24,6 @@ class Answer:
     low: float | None = None
     high: float | None = None
     notes: tuple[str, ...] = ()
-    method: str = ""
 
     def __post_init__(self) -> None:
         if (self.value is None) != (self.confidence == 0):
@@ -54,14 +53,9 @@ class Answer:
     def with_notes(self, *notes: str) -> Answer:
         return dataclasses.replace(self, notes=self.notes + tuple(n for n in notes if n))
 
-    def with_method(self, method: str) -> Answer:
-        return dataclasses.replace(self, method=method)
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; ``from_dict`` reads it back."""
-        data = dataclasses.asdict(self)
-        data["notes"] = list(self.notes)
-        return data
+        return {**dataclasses.asdict(self), "notes": list(self.notes)}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Answer:

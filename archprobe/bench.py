@@ -1,0 +1,141 @@
+"""How a probe measures: iterations calibrated to a least time, sweeps repeated until they are known well or the budget is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from archprobe.analysis.answer import Answer
+from archprobe.curve import Curve
+from archprobe.device import Device
+from archprobe.errors import KernelError
+
+# run(iterations) -> seconds on the device
+Run = Callable[[int], float]
+_MAX_ITERATIONS = 2**30
+
+
+@dataclasses.dataclass(kw_only=True)
+class Bench:
+    """A device with the patience for one probe.
+
+    `least_s` is the time that a run must take at least (timers are coarse), `tolerance` the relative half-width that the median of
+    repeats should reach, `budget_s` what one sweep may take. `known` holds the answers of probes that ran before, as
+    "Aspect.Key". `on_progress` is told the share of the probe that is done.
+    """
+
+    device: Device
+    is_quick: bool = False
+    known: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
+    least_s: float = 5e-4
+    tolerance: float = 0.005
+    budget_s: float = 20.0
+    min_repeats: int = 3
+    max_repeats: int = 9
+    on_progress: Callable[[float], None] = lambda share: None
+
+    def number(self, key: str) -> float | None:
+        """A number that an earlier probe found, or None."""
+        answer = self.known.get(key)
+        return None if answer is None or answer.is_declined else answer.number()
+
+    def calibrate(self, run: Run, *, least_s: float | None = None, start: int = 8) -> int:
+        """Iterations for which `run` takes at least `least_s`.
+
+        Raises
+        ------
+        KernelError
+            Time does not grow with the iterations: the compiler removed the work, or collapsed the loop.
+        """
+        least_s = max(least_s or self.least_s, 200e-9 * self.device.facts.timer_step_ns)
+        run(start)
+        iterations, seconds = start, run(start)
+        while seconds < least_s and iterations < _MAX_ITERATIONS:
+            # The first runs are mostly overhead: aim a little over, never more than tenfold at once.
+            factor = min(10.0, max(2.0, 1.3 * least_s / seconds))
+            iterations = int(min(iterations * factor, _MAX_ITERATIONS))
+            seconds = run(iterations)
+        if iterations >= _MAX_ITERATIONS:
+            raise KernelError(f"{iterations} iterations take {seconds:.2e} s: the compiler removed the kernel's work", iterations=iterations)
+        for _ in range(3):
+            once, twice = min(run(iterations) for _ in range(2)), min(run(2 * iterations) for _ in range(2))
+            if 1.4 < twice / once < 3.0:
+                return iterations
+        raise KernelError(f"twice the iterations take {twice / once:.2f} times as long, not 2: the time does not follow the work", ratio=twice / once)
+
+    def rate(self, run: Run, **how: float) -> tuple[np.ndarray, int]:
+        """Seconds for each iteration, one entry for each repeat, and the iterations of a run."""
+        iterations = self.calibrate(run, **how)  # type: ignore[arg-type]
+        samples: list[float] = []
+        end = time.monotonic() + self.budget_s
+        while len(samples) < self.max_repeats:
+            samples.append(run(iterations) / iterations)
+            if len(samples) >= self.min_repeats and (half_width(samples) < self.tolerance or time.monotonic() > end):
+                break
+        return np.array(samples), iterations
+
+    def sweep(
+        self,
+        name: str,
+        positions: Sequence[int],
+        make: Callable[[int], Run],
+        *,
+        x_label: str,
+        y_label: str = "time of an iteration (ns)",
+        convert: Callable[[int, float], float] = lambda x, seconds: seconds * 1e9,
+        is_log_x: bool = False,
+        least_s: float | None = None,
+        share: tuple[float, float] = (0.0, 1.0),
+    ) -> Curve:
+        """Time `make(x)` at every position, pass after pass, so that a drift of the clock spreads over all of them.
+
+        The curve holds medians over the passes of ``convert(x, seconds of an iteration)``. Every point has as many iterations as
+        its least time needs.
+        """
+        runs = [make(x) for x in positions]
+        iterations: list[int] = []
+        samples: list[list[float]] = [[] for _ in positions]
+        end = time.monotonic() + self.budget_s
+        floor_s = max(least_s or self.least_s, 200e-9 * self.device.facts.timer_step_ns)
+        for turn in range(self.max_repeats):
+            for i, run in enumerate(runs):
+                if turn == 0:
+                    iterations.append(self._iterations(run, iterations[-1] if iterations else None, floor_s))
+                samples[i].append(run(iterations[i]) / iterations[i])
+                if turn == 0:
+                    self.on_progress(share[0] + (share[1] - share[0]) * 0.9 * (i + 1) / len(runs))
+            # Two passes at least, lest one spike pass for a level; a third where time allows.
+            if turn + 1 >= self.min_repeats and np.median([half_width(s) for s in samples]) < self.tolerance:
+                break
+            if turn >= 1 and time.monotonic() > end:
+                break
+        self.on_progress(share[1])
+        values = tuple(convert(x, float(np.median(s))) for x, s in zip(positions, samples, strict=True))
+        spread = float(np.median([np.std(s) / np.median(s) for s in samples]))
+        return Curve(name=name, x_label=x_label, y_label=y_label, x=tuple(positions), y=values, spread=spread, repeats=len(samples[0]), is_log_x=is_log_x)
+
+    def _iterations(self, run: Run, last: int | None, least_s: float) -> int:
+        """The last point's count where it still fits: a full calibration costs several runs."""
+        if last is None:
+            return self.calibrate(run, least_s=least_s)
+        seconds = run(last)
+        if seconds > 6 * least_s and last > 16:
+            return max(8, int(last * 1.5 * least_s / seconds))
+        if seconds < 0.7 * least_s:
+            return self.calibrate(run, least_s=least_s, start=last)
+        return last
+
+
+def half_width(samples: Sequence[float]) -> float:
+    """Relative half-width of the median's 95% interval."""
+    values = np.asarray(samples)
+    middle = float(np.median(values))
+    return float(1.96 * 1.2533 * 1.4826 * np.median(np.abs(values - middle)) / middle / np.sqrt(values.size)) if values.size > 1 else 1.0
+
+
+def powers(low: int, high: int) -> list[int]:
+    """Powers of two from `low` to `high`, both included where they are powers."""
+    return [2**i for i in range(int(np.ceil(np.log2(low))), int(np.floor(np.log2(high))) + 1)]

@@ -1,0 +1,147 @@
+"""The command line: run, show, plot, compare, devices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from archprobe import session
+from archprobe.curve import Findings
+from archprobe.device import list_devices, open_device
+from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, UsageError
+from archprobe.probes import ORDER, all_probes
+from archprobe.probes.probe import Probe
+from archprobe.report.document import Report, load_report
+
+app = typer.Typer(help="Measures what a GPU's vendor does not tell.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+ReportFile = Annotated[Path, typer.Argument(help="A report that `archprobe run` wrote.")]
+
+
+@app.command()
+def devices() -> None:
+    """List the OpenCL devices that --device takes."""
+    found = list_devices()
+    for index, device in enumerate(found):
+        typer.echo(f"opencl:{index}  {device.name.strip()}  ({device.platform.name.strip()}, driver {device.driver_version.strip()})")
+    if not found:
+        typer.echo("no OpenCL device: install the GPU's driver, or pocl-opencl-icd for the CPU", err=True)
+        raise typer.Exit(EXIT_NO_DEVICE)
+
+
+@app.command()
+def run(
+    device: Annotated[str, typer.Option(help="opencl:INDEX; `archprobe devices` lists them.")] = "opencl:0",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The report; an unfinished one is gone on with.")] = Path("report.json"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and repeats: under a minute.")] = False,
+    only: Annotated[str, typer.Option(help="Probes to run, with commas between them.")] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever the report holds.")] = False,
+) -> None:
+    """Measure a device and write a report."""
+    console = Console(stderr=True)
+    chosen = select(only)
+    opened = open_device(device)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        whole = bar.add_task(opened.facts.name, total=len(chosen))
+
+        def on_progress(probe: Probe, share: float) -> None:
+            bar.update(whole, completed=[p.name for p in chosen].index(probe.name) + share, description=probe.title)
+
+        def on_done(probe: Probe, findings: Findings) -> None:
+            bar.console.print(_line(probe, findings), highlight=False, markup=False, soft_wrap=True)
+
+        report = session.run(opened, chosen, output, is_quick=quick, is_fresh=fresh, on_progress=on_progress, on_done=on_done)
+        bar.update(whole, completed=len(chosen))
+    seconds = sum(findings.seconds for findings in report.aspects.values())
+    typer.echo(f"{len(report.aspects)} aspects of {report.device_name} in {seconds:.0f} s: {output}")
+
+
+@app.command()
+def show(report: ReportFile, is_wide: Annotated[bool, typer.Option("--reasons", help="Print how each number was found.")] = False) -> None:
+    """Print a report's answers."""
+    loaded = load_report(report)
+    console = Console()
+    console.print(_title(loaded), highlight=False)
+    table = Table("aspect", "key", "value", "unit", "from", "to", "confidence", *(["reason"] if is_wide else []), show_lines=False)
+    for aspect, findings in loaded.aspects.items():
+        if findings.state != "done":
+            table.add_row(aspect, findings.state.replace("_", " "), "", "", "", "", "", *([findings.reason] if is_wide else []))
+        for key, answer in findings.answers.items():
+            low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
+            cells = ("undecided" if answer.is_declined else text(answer.value), answer.unit, low, high, "" if answer.is_declined else f"{answer.confidence:.2f}")
+            table.add_row(aspect, key, *cells, *(["; ".join((answer.reason, *answer.notes))] if is_wide else []))
+    console.print(table)
+
+
+@app.command()
+def plot(report: ReportFile, output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the pictures and page.")] = Path("plots")) -> None:
+    """Draw every curve with the points found on it, the architecture, and one HTML page of all."""
+    from archprobe.plots.page import write_page
+
+    typer.echo(f"wrote {write_page(load_report(report), output)}")
+
+
+@app.command()
+def compare(one: ReportFile, other: ReportFile) -> None:
+    """Print where two reports differ, by more than their intervals allow."""
+    first, second = load_report(one), load_report(other)
+    table = Table("key", one.stem, other.stem, "ratio", "")
+    answers, others = first.answers(), second.answers()
+    for key in [*answers, *(key for key in others if key not in answers)]:
+        a, b = answers.get(key), others.get(key)
+        ratio = verdict = ""
+        if a and b and not a.is_declined and not b.is_declined:
+            if a.low is not None and b.low is not None and a.high is not None and b.high is not None:
+                ratio = f"{b.number() / a.number():.3g}" if a.number() else ""
+                verdict = "" if a.low <= b.high and b.low <= a.high else "differs"
+            else:
+                verdict = "" if a.value == b.value else "differs"
+        values = ("-" if x is None else "undecided" if x.is_declined else text(x.value) for x in (a, b))
+        table.add_row(key, *values, ratio, verdict)
+    console = Console()
+    console.print(f"{one.stem}: {_title(first)}\n{other.stem}: {_title(second)}", highlight=False)
+    console.print(table)
+
+
+def select(only: str) -> tuple[Probe, ...]:
+    """All probes, or those named in `only`; UsageError for an unknown name."""
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    unknown = [name for name in names if name not in ORDER]
+    if unknown:
+        raise UsageError(f"there is no probe {unknown[0]!r}; the probes are {', '.join(ORDER)}", probe=unknown[0])
+    return tuple(probe for probe in all_probes() if not names or probe.name in names)
+
+
+def text(value: object) -> str:
+    """A value for people: five digits of a number, yes or no."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _line(probe: Probe, findings: Findings) -> str:
+    if findings.state != "done":
+        return f"{probe.title}: {findings.state.replace('_', ' ')}: {findings.reason}"
+    parts = [f"{key} {'undecided' if a.is_declined else text(a.value)}" for key, a in findings.answers.items()]
+    return f"{probe.title} ({findings.seconds:.1f} s): {', '.join(parts)}"
+
+
+def _title(report: Report) -> str:
+    head = report.header
+    state = ("" if head["IsComplete"] else ", unfinished") + (", quick" if head["IsQuick"] else "")
+    return f"{report.device_name}, driver {head['Driver']['driver']}, {head['Date']}{state}"
+
+
+def main() -> None:
+    """Entry point: errors meant for a person are printed without a trace; the exit code says what kind they are."""
+    try:
+        app()
+    except ArchProbeError as error:
+        print(f"archprobe: {error.message}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,65 @@
+"""The cache hierarchy behind buffers: latency of a pointer chase over the range that it walks (paper, Listing 2 and figure 6)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archprobe.analysis.answer import Answer
+from archprobe.analysis.cache import Level, cache_levels
+from archprobe.bench import Bench
+from archprobe.curve import Curve, Findings
+from archprobe.probes.chase import BufferChase, nanoseconds
+from archprobe.probes.probe import Probe
+
+# Not below the line of any known cache: each read is a line of its own. Longer hops keep long laps short.
+_STRIDE = 64
+_LONG = 32 * 2**20
+
+
+def measure(bench: Bench) -> Findings:
+    facts = bench.device.facts
+    most = min((8 if facts.is_cpu else 128 if bench.is_quick else 256) * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 4)
+    chase = BufferChase(bench, most, is_shuffled=facts.is_cpu)
+    per_octave = 3 if bench.is_quick else 6
+    ranges = np.unique((2 ** np.arange(10, np.log2(most) + 1e-9, 1 / per_octave)).astype(np.int64) // 128 * 128)
+    curve = one_by_one(bench, "buffer chase", ranges.tolist(), lambda r: chase.run(r, _STRIDE if r <= _LONG else 2 * _STRIDE), x_label="range (bytes)")
+    levels = cache_levels(curve.xs, curve.ys)
+    answers = level_answers(levels, "CacheVectorCountLv")
+    return Findings(answers=answers, curves=(curve.marked({k: a for k, a in answers.items() if "Count" in k}),))
+
+
+def one_by_one(bench: Bench, name: str, positions: list[int], make, *, x_label: str) -> Curve:  # type: ignore[no-untyped-def]
+    """A sweep that finishes each position before the next, because going back means to fill the caches anew."""
+    y, spreads = [], []
+    iterations = 8
+    for i, position in enumerate(positions):
+        run = make(position)
+        run(1)
+        iterations = bench.calibrate(run) if i == 0 else bench._iterations(run, iterations, bench.least_s)
+        times = [run(iterations) / iterations for _ in range(3)]
+        y.append(nanoseconds(position, float(np.median(times))))
+        spreads.append(float(np.std(times) / np.median(times)))
+        bench.on_progress((i + 1) / len(positions))
+    return Curve(
+        name=name, x_label=x_label, y_label="latency of a read (ns)", x=tuple(positions), y=tuple(y), spread=float(np.median(spreads)), repeats=3, is_log_x=True
+    )
+
+
+def level_answers(levels: list[Level], prefix: str) -> dict[str, Answer]:
+    """Size and latency of each level by the report's keys: sizes in bytes, as the original's keys hold them whatever their name says."""
+    found = {f"{prefix}{i}": level.size for i, level in enumerate(levels, 1)}
+    found |= {f"LatencyLv{i}": level.latency_ns for i, level in enumerate(levels, 1)}
+    if not levels:
+        found[f"{prefix}1"] = _NOTHING
+    return found
+
+
+_NOTHING = Answer(value=None, unit="bytes", confidence=0.0, reason="the latency is nowhere level over three ranges or more")
+
+PROBE = Probe(
+    name="buffer_cache",
+    aspect="BufferCacheHierarchyPChase",
+    title="Caches behind buffers",
+    method="pointer chase in one work-item over growing ranges; plateaus of latency are levels (paper, Listing 2)",
+    measure=measure,
+)

@@ -1,0 +1,104 @@
+"""Pointer chases: every read says where the next one goes, so none can start before the last has ended (paper, Listing 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archprobe.bench import Bench, Run
+
+_UNROLL = 8
+
+# The chase goes on where the last run stopped: what the cache holds then is what earlier laps left, at any number of steps.
+_SOURCE = """
+__kernel void ring(__global int *chain, int count, int stride) {
+  const int i = get_global_id(0);
+  if (i < count) chain[i * stride] = (i + 1) % count * stride;
+}
+__kernel void chase(int n, __global int *place, __global const int *chain) {
+  int at = place[0];
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) at = chain[at];
+  }
+  place[0] = at;
+}
+#ifdef HAS_IMAGES
+__constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP_TO_EDGE | CLK_FILTER_NEAREST;
+__kernel void chase_image(int n, __global int *place, __read_only image1d_t chain) {
+  int at = place[0];
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) at = read_imagei(chain, NEAREST, at).x;
+  }
+  place[0] = at;
+}
+#endif
+"""
+TEXEL_BYTES = 16
+
+
+class BufferChase:
+    """Chases through one buffer of `max_bytes`; `is_shuffled` hops at random, for devices that read ahead."""
+
+    def __init__(self, bench: Bench, max_bytes: int, *, is_shuffled: bool = False) -> None:
+        self.device = bench.device
+        self.is_shuffled = is_shuffled
+        program = self.device.build(_SOURCE, UNROLL=_UNROLL)
+        self.ring, self.chase = (self.device.cl.Kernel(program, name) for name in ("ring", "chase"))
+        self.chain = self.device.buffer(max_bytes)
+        self.place = self.device.buffer(64)
+        self.state = (0, 0)
+
+    def prepare(self, range_bytes: int, stride_bytes: int) -> None:
+        """Lay the chain through `range_bytes` and walk it once, so that the caches hold what they can."""
+        count, stride = range_bytes // stride_bytes, stride_bytes // 4
+        self.device.cl.enqueue_fill_buffer(self.device.queue, self.place, np.zeros(1, np.int32), 0, 4)
+        if self.is_shuffled:
+            order = np.random.default_rng(0).permutation(count)
+            chain = np.zeros(count * stride, np.int32)
+            chain[order * stride] = np.roll(order, -1) * stride
+            self.device.cl.enqueue_copy(self.device.queue, self.chain, chain)
+        else:
+            size = min(64, self.device.facts.max_work_group_size)
+            self.device.launch(self.ring, -(-count // size) * size, size, self.chain, np.int32(count), np.int32(stride))
+        self.device.launch(self.chase, 1, 1, np.int32(-(-count // _UNROLL)), self.place, self.chain)
+        self.state = (range_bytes, stride_bytes)
+
+    def run(self, range_bytes: int, stride_bytes: int) -> Run:
+        """An iteration is `_UNROLL` reads; chases of other ranges may lie between two runs of one."""
+
+        def run(n: int) -> float:
+            if self.state != (range_bytes, stride_bytes):
+                self.prepare(range_bytes, stride_bytes)
+            return self.device.launch(self.chase, 1, 1, np.int32(n), self.place, self.chain)
+
+        return run
+
+
+class ImageChase:
+    """Chases through one row of texels (four 32-bit integers each)."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.device = bench.device
+        self.kernel = self.device.kernel(_SOURCE, "chase_image", UNROLL=_UNROLL, HAS_IMAGES=1)
+
+    def run(self, texels: int, stride: int = 1) -> Run:
+        """Reads `texels` texels in laps, `stride` texels at a time; an iteration is `_UNROLL` reads."""
+        chain = np.zeros((texels, 4), np.int32)
+        stops = np.arange(0, texels, stride)
+        chain[stops, 0] = np.roll(stops, -1)
+        image, place = self.device.image(chain), self.device.buffer(64)
+        state = {"warm": False}
+
+        def run(n: int) -> float:
+            if not state["warm"]:
+                state["warm"] = True
+                self.device.launch(self.kernel, 1, 1, np.int32(-(-stops.size // _UNROLL)), place, image)
+            return self.device.launch(self.kernel, 1, 1, np.int32(n), place, image)
+
+        return run
+
+
+def nanoseconds(_: int, seconds: float) -> float:
+    """Latency of one read."""
+    return seconds * 1e9 / _UNROLL

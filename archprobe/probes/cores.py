@@ -1,0 +1,48 @@
+"""How many cores: with one heavy work-group each, the time steps up whenever one more group finds all cores taken."""
+
+from __future__ import annotations
+
+from archprobe.analysis.period import find_period
+from archprobe.bench import Bench
+from archprobe.curve import Findings
+from archprobe.probes.arithmetic import multiply_add
+from archprobe.probes.probe import Probe
+
+_MOST = 4096
+
+
+def measure(bench: Bench) -> Findings:
+    facts = bench.device.facts
+    # The largest group saturates a core's arithmetic: a second one on the same core doubles the time.
+    size = 64 if facts.is_cpu else facts.max_work_group_size
+    make = lambda groups: multiply_add(bench, groups=groups, group_size=size)[0]
+    iterations = bench.calibrate(make(1))
+    time_of = lambda groups: min(make(groups)(iterations) for _ in range(3))
+    alone, upper = time_of(1), 2
+    while upper < _MOST and time_of(upper) < 1.6 * alone:
+        upper *= 2
+    lower = upper // 2
+    while upper - lower > 1:
+        middle = (lower + upper) // 2
+        lower, upper = (middle, upper) if time_of(middle) < 1.6 * alone else (lower, middle)
+    curve = bench.sweep("cores", positions(lower), make, x_label="work-groups", y_label="time of an iteration (ns)", share=(0.1, 1.0))
+    answer = find_period(curve.xs, curve.ys, unit="count", candidates=range(2, 2 * lower + 3))
+    if not answer.is_declined and answer.value != facts.compute_units:
+        answer = answer.with_notes(f"the driver speaks of {facts.compute_units} compute units")
+    answers = {"CoreCount": answer}
+    return Findings(answers=answers, curves=(curve.marked(answers),))
+
+
+def positions(step: int) -> list[int]:
+    """Group counts over three steps of about `step`: every one beside the steps, sparse between them."""
+    near = {s * step + d for s in (1, 2, 3) for d in range(-4, 6)}
+    return sorted(x for x in near | set(range(1, 3 * step + 6, max(1, step // 16))) if x >= 1)
+
+
+PROBE = Probe(
+    name="cores",
+    aspect="Cores",
+    title="Number of cores",
+    method="time over the count of heavy work-groups climbs in stairs as long as there are cores",
+    measure=measure,
+)

@@ -1,0 +1,25 @@
+"""What a probe is: a name, the report's aspect that it fills, and a function from a bench to findings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from archprobe.bench import Bench
+from archprobe.curve import Findings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Probe:
+    """`measure` runs the sweep and its analysis. `method` says in a sentence how, and goes into the report with its source.
+
+    `not_on_cpu` is the reason why the question has no meaning on a processor without lanes, or empty where it has.
+    """
+
+    name: str
+    aspect: str
+    title: str
+    method: str
+    measure: Callable[[Bench], Findings]
+    not_on_cpu: str = ""
+    needs_images: bool = False

@@ -1,0 +1,133 @@
+"""Registers of a work-item, and whether they come from a pool that the groups in flight share (paper, Listing 1 and figure 5)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from archprobe.analysis import registers
+from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.bench import Bench, Run
+from archprobe.curve import Curve, Findings
+from archprobe.probes.probe import Probe
+
+_MOST_GROUPS = 2**16
+
+
+def source(count: int) -> str:
+    """A kernel of one work-item that keeps `count` values alive; each step multiplies every one by its neighbour.
+
+    The values are read from memory, so that no compiler knows them, and added up at the end, so that none can be dropped.
+    """
+    declare = "\n".join(f"  float r{i} = seed[{i}];" for i in range(count))
+    step = "\n".join(f"    r{i} *= r{i - 1 if i else count - 1};" for i in range(count))
+    total = " + ".join(f"r{i}" for i in range(count))
+    return f"""
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void registers(int n, __global float *out, __global const float *seed) {{
+{declare}
+  for (int k = 0; k < n; ++k) {{
+{step}
+  }}
+  float total = {total};
+  if (total == 12345.0f) out[0] = total;
+}}
+"""
+
+
+def measure(bench: Bench) -> Findings:
+    device = bench.device
+    seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
+    spilled: dict[int, int] = {}
+
+    def kernel_of(count: int):  # type: ignore[no-untyped-def]
+        kernel = device.kernel(source(count), "registers")
+        spilled[count] = device.spill_bytes(kernel)
+        return kernel
+
+    def make(count: int) -> Run:
+        kernel = kernel_of(count)
+        return lambda n: device.launch(kernel, 1, 1, np.int32(n), out, seed)
+
+    label = "registers of a work-item"
+    coarse = bench.sweep("registers", range(16, 301, 8 if bench.is_quick else 4), make, x_label=label, share=(0.0, 0.4))
+    count = registers.register_count(coarse.xs, coarse.ys)
+    curve = coarse
+    if not count.is_declined:
+        low, high = count.interval
+        fine = range(int(low) - 8, int(high) + 14)
+        more = bench.sweep("registers", [n for n in fine if n not in coarse.x], make, x_label=label, share=(0.4, 0.6))
+        curve = _joined(coarse, more)
+        count = registers.register_count(curve.xs, curve.ys)
+    answers: dict[str, Answer] = {"RegCount": count, "SpilledAt": _by_driver(spilled)}
+    curves = [curve.marked({"RegCount": count})]
+    if count.is_declined:
+        missing = f"needs the registers of a work-item: {count.reason}"
+        return Findings(answers=answers | {"RegType": declined("word", missing), "RegPool": declined("32-bit registers", missing)}, curves=tuple(curves))
+    found = []
+    most = int(count.number())
+    for key, use, share in (("FullRegConcurWorkgroupCount", most, (0.6, 0.8)), ("HalfRegConcurWorkgroupCount", most // 2, (0.8, 1.0))):
+        kernel = kernel_of(use)
+        run = lambda groups, kernel=kernel: lambda n: device.launch(kernel, groups, 1, np.int32(n), out, seed)
+        groups = _groups_curve(bench, f"groups of {use} registers", run, share)
+        answers[key] = registers.concurrent_groups(groups.xs, groups.ys)
+        curves.append(groups.marked({key: answers[key]}))
+        found.append(answers[key])
+    answers["RegType"] = registers.register_file(*found)
+    answers["RegPool"] = _pool(bench, count, found[0])
+    return Findings(answers=answers, curves=tuple(curves))
+
+
+def _groups_curve(bench: Bench, name: str, run, share: tuple[float, float]) -> Curve:  # type: ignore[no-untyped-def]
+    """Times around the first jump over the count of groups: bracketed by doubling, narrowed until every count is there."""
+    iterations = bench.calibrate(run(1))
+    time_of = lambda groups: float(np.median([run(groups)(iterations) for _ in range(3)]))
+    alone, upper = time_of(1), 2
+    while upper < _MOST_GROUPS and time_of(upper) < 1.3 * alone:
+        upper *= 2
+    lower, end = upper // 2, upper
+    places = {1, 2, *(upper * i // 16 for i in range(1, 25))}
+    while upper - lower > 1:
+        middle = (lower + upper) // 2
+        lower, upper = (middle, upper) if time_of(middle) < 1.3 * alone else (lower, middle)
+    places |= set(range(lower - 8, upper + 10)) | set(range(lower, end + 1, max(1, (end - lower) // 8)))
+    return bench.sweep(name, sorted(p for p in places if p > 0), run, x_label="work-groups", is_log_x=True, share=share)
+
+
+def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
+    """Registers of a core: what the groups that run at once on it hold, each one warp of work-items wide."""
+    unit = "32-bit registers"
+    cores, warp = bench.number("Cores.CoreCount"), bench.number("WarpSizeMethodB.WarpThreadCount") or bench.number("WarpDivergence.WarpThreadCount")
+    if groups.is_declined or cores is None or warp is None:
+        return declined(unit, "needs concurrent groups, the number of cores and the warp size")
+    on_core = groups.number() / cores
+    value = on_core * warp * count.number()
+    reason = f"{on_core:.4g} groups on each of {cores:g} cores, a warp of {warp:g} and {count.value:g} registers each"
+    note = "values of the probe alone: the registers of loop and addresses come on top"
+    low, high = (on_core * warp * edge for edge in count.interval)
+    return answered(round(value), unit, min(groups.confidence, count.confidence, 0.9), reason, low=low, high=high * 1.05, notes=(note,))
+
+
+def _by_driver(spilled: dict[int, int]) -> Answer:
+    """The fewest registers for which the driver itself speaks of private memory."""
+    unit = "32-bit registers"
+    some = [count for count, size in spilled.items() if size > 0]
+    if not some:
+        return declined(unit, "the driver speaks of private memory for no kernel")
+    return answered(min(some), unit, 0.9, f"the driver gives a kernel of so many values {spilled[min(some)]} bytes of private memory")
+
+
+def _joined(one: Curve, other: Curve) -> Curve:
+    order = np.argsort(one.x + other.x)
+    x, y = np.array(one.x + other.x)[order], np.array(one.y + other.y)[order]
+    return dataclasses.replace(one, x=tuple(x.tolist()), y=tuple(y.tolist()))
+
+
+PROBE = Probe(
+    name="registers",
+    aspect="RegCount",
+    title="Registers",
+    method="time over the number of values that a work-item keeps; groups at once with all and with half the registers (paper, Listing 1)",
+    measure=measure,
+    not_on_cpu="a CPU keeps a work-item's values in its core's registers or in the cache, as the compiler likes; no file of registers is shared out",
+)

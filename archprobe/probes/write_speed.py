@@ -1,0 +1,64 @@
+"""Writes to an image against writes to a buffer, of the same bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.bandwidth import rate
+from archprobe.bench import Bench
+from archprobe.curve import Findings
+from archprobe.probes.probe import Probe
+
+_SOURCE = """
+__kernel void to_buffer(int n, __global float4 *out, int width) {
+  const int i = get_global_id(0);
+  for (int k = 0; k < n; ++k) out[i] = (float4)(i, k, n, 1);
+}
+#ifdef HAS_IMAGES
+__kernel void to_image(int n, __write_only image2d_t out, int width) {
+  const int i = get_global_id(0);
+  for (int k = 0; k < n; ++k) write_imagef(out, (int2)(i % width, i / width), (float4)(i, k, n, 1));
+}
+#endif
+"""
+
+
+def measure(bench: Bench) -> Findings:
+    facts = bench.device.facts
+    width = 1024 if facts.is_cpu else 4096
+    size = width * width
+    answers: dict[str, Answer] = {"BufferWriteBandwidth": _speed(bench, "to_buffer", bench.device.buffer(16 * size), width)}
+    if not facts.has_images:
+        answers["ImageWriteBandwidth"] = declined("GB/s", "the device has no images")
+    else:
+        image = bench.device.image(np.zeros((width, width, 4), np.float32), is_written=True)
+        answers["ImageWriteBandwidth"] = _speed(bench, "to_image", image, width, HAS_IMAGES=1)
+    one, other = answers["ImageWriteBandwidth"], answers["BufferWriteBandwidth"]
+    if one.is_declined or other.is_declined:
+        answers["ImageOverBuffer"] = declined("ratio", (one if one.is_declined else other).reason)
+    else:
+        low, high = one.interval[0] / other.interval[1], one.interval[1] / other.interval[0]
+        answers["ImageOverBuffer"] = answered(one.number() / other.number(), "ratio", 0.9, "bandwidth of image writes over buffer writes", low=low, high=high)
+    return Findings(answers=answers)
+
+
+def _speed(bench: Bench, name: str, target: object, width: int, **macros: int) -> Answer:
+    """Every run writes each element once: a loop over the same place would be answered by the cache."""
+    kernel = bench.device.kernel(_SOURCE, name, **macros)
+    size = min(256, bench.device.facts.max_work_group_size)
+
+    def run(times: int) -> float:
+        return sum(bench.device.launch(kernel, width * width, size, np.int32(1), target, np.int32(width)) for _ in range(times))
+
+    seconds, _ = bench.rate(run, start=1)
+    return rate(width * width * 16 / seconds * 1e-9, "GB/s")
+
+
+PROBE = Probe(
+    name="write_speed",
+    aspect="WriteSpeed",
+    title="Image writes against buffer writes",
+    method="every work-item writes one vector of 16 bytes to its place in an image, or in a buffer of the same size",
+    measure=measure,
+)

@@ -1,0 +1,133 @@
+"""This package's report: the keys of Microsoft's with their meaning, and beside them all that a reader needs to trust a number.
+
+    {"ArchProbe": {"Format": 1, "Version": ..., "Date": ..., "IsQuick": ..., "IsComplete": ..., "Driver": {...}, "Software": {...}},
+     "RegCount": {"Done": true, "RegCount": 182, "RegType": "Pooled", ...,
+                  "Details": {"State", "Reason", "Method", "Seconds", "Answers": {key: value, unit, confidence, low, high, ...}, "Curves"}},
+     ...}
+
+A key whose answer is declined is left out beside "Done", as in the original; its entry in "Answers" gives the reason.
+`schema.json` beside this file is the same in JSON Schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from archprobe.analysis.answer import Answer
+from archprobe.curve import Findings
+from archprobe.device import Facts
+from archprobe.errors import ReportError
+
+FORMAT = 1
+HEADER = "ArchProbe"
+_SCHEMA = Path(__file__).parent / "schema.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Findings by aspect, in running order, and a header that says of what, when and with what."""
+
+    header: Mapping[str, Any]
+    aspects: Mapping[str, Findings]
+
+    @property
+    def device_name(self) -> str:
+        return str(self.header["Driver"]["name"])
+
+    def answers(self) -> dict[str, Answer]:
+        """Every answer as "Aspect.Key"."""
+        return {f"{aspect}.{key}": answer for aspect, findings in self.aspects.items() for key, answer in findings.answers.items()}
+
+    def with_aspect(self, aspect: str, findings: Findings) -> Report:
+        return dataclasses.replace(self, aspects={**self.aspects, aspect: findings})
+
+    def finished(self) -> Report:
+        return dataclasses.replace(self, header={**self.header, "IsComplete": True})
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; ``report_from_dict`` reads it back."""
+        data: dict[str, Any] = {HEADER: dict(self.header)}
+        for aspect, findings in self.aspects.items():
+            values = {key: answer.value for key, answer in findings.answers.items() if not answer.is_declined}
+            data[aspect] = {"Done": findings.state == "done", **values, "Details": findings.to_dict()}
+        return data
+
+    def save(self, path: Path) -> None:
+        """Write the whole file or nothing: a run may be cut off at any moment."""
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+
+
+def new_report(facts: Facts, *, is_quick: bool) -> Report:
+    """An empty report of a device, dated now."""
+    from archprobe import __version__
+
+    software = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("numpy", "pyopencl")}}
+    header = {
+        "Format": FORMAT,
+        "Version": __version__,
+        "Date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "IsQuick": is_quick,
+        "IsComplete": False,
+        "Driver": {**dataclasses.asdict(facts), "extensions": list(facts.extensions)},
+        "Software": software,
+    }
+    return Report(header=header, aspects={})
+
+
+def load_report(path: Path) -> Report:
+    """Read and check a report of this package; ReportError names the file and the first thing wrong with it."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ReportError(f"report {path} does not exist", path=str(path)) from error
+    except ValueError as error:
+        raise ReportError(f"report {path} is not JSON: {error}", path=str(path)) from error
+    return report_from_dict(data, origin=str(path))
+
+
+def report_from_dict(data: Any, *, origin: str = "report") -> Report:
+    """Check data of the report's form and make a report of it; `origin` names it in errors."""
+    check(data, origin=origin)
+    aspects = {name: Findings.from_dict(section["Details"]) for name, section in data.items() if name != HEADER}
+    return Report(header=data[HEADER], aspects=aspects)
+
+
+def check(data: Any, *, origin: str = "report") -> None:
+    """ReportError where `data` does not follow the shipped schema (which is checked in full where jsonschema is installed)."""
+    if not isinstance(data, dict) or not isinstance(data.get(HEADER), dict):
+        raise ReportError(f"{origin} has no {HEADER!r} header: it is no report of this tool (Microsoft's are read by archprobe.report.original)")
+    if data[HEADER].get("Format") != FORMAT:
+        raise ReportError(f"{origin} is of format {data[HEADER].get('Format')!r}; this version reads format {FORMAT}")
+    try:
+        import jsonschema
+    except ImportError:
+        _check_by_hand(data, origin)
+        return
+    try:
+        jsonschema.validate(data, schema())
+    except jsonschema.ValidationError as error:
+        raise ReportError(f"{origin}: {'.'.join(map(str, error.absolute_path)) or 'the whole'}: {error.message}") from error
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema that reports follow."""
+    return dict(json.loads(_SCHEMA.read_text(encoding="utf-8")))
+
+
+def _check_by_hand(data: Mapping[str, Any], origin: str) -> None:
+    missing = set(schema()["properties"][HEADER]["required"]) - set(data[HEADER])
+    if missing:
+        raise ReportError(f"{origin}: the header lacks {', '.join(sorted(missing))}")
+    for name, section in data.items():
+        if name != HEADER and not (isinstance(section, dict) and isinstance(section.get("Details"), dict)):
+            raise ReportError(f"{origin}: {name} has no Details")

@@ -1,0 +1,102 @@
+"""One run over all probes: the report is saved after each, and a run that was cut off goes on where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from archprobe.bench import Bench
+from archprobe.curve import Findings, not_applicable
+from archprobe.device import Device
+from archprobe.errors import ArchProbeError, ReportError
+from archprobe.probes.arithmetic import full_grid, multiply_add
+from archprobe.probes.probe import Probe
+from archprobe.report.document import Report, load_report, new_report
+
+# on_progress(probe, share of it that is done)
+Progress = Callable[[Probe, float], None]
+
+
+def run(
+    device: Device,
+    probes: Sequence[Probe],
+    path: Path,
+    *,
+    is_quick: bool = False,
+    is_fresh: bool = False,
+    on_progress: Progress = lambda probe, share: None,
+    on_done: Callable[[Probe, Findings], None] = lambda probe, findings: None,
+) -> Report:
+    """Run `probes` and save the report at `path` after each one.
+
+    Probes that an unfinished report at `path` holds already are not run again; a finished one is replaced, as is any with `is_fresh`.
+
+    Raises
+    ------
+    ReportError
+        The unfinished report belongs to another device or driver, or to another kind of run.
+    """
+    report = _started(device, path, is_quick=is_quick, is_fresh=is_fresh)
+    warm_up(device)
+    for probe in probes:
+        if probe.aspect in report.aspects:
+            continue
+        on_progress(probe, 0.0)
+        bench = _bench(device, report, is_quick=is_quick, on_progress=functools.partial(on_progress, probe))
+        findings = run_probe(probe, bench)
+        report = report.with_aspect(probe.aspect, findings)
+        report.save(path)
+        on_done(probe, findings)
+    report = report.finished()
+    report.save(path)
+    return report
+
+
+def run_probe(probe: Probe, bench: Bench) -> Findings:
+    """The findings of one probe; what it cannot do on this device, or fails at, is a finding as well."""
+    facts = bench.device.facts
+    if facts.is_cpu and probe.not_on_cpu:
+        return dataclasses.replace(not_applicable(probe.not_on_cpu), method=probe.method)
+    if probe.needs_images and not facts.has_images:
+        return dataclasses.replace(not_applicable("the device has no images"), method=probe.method)
+    start = time.monotonic()
+    try:
+        findings = probe.measure(bench)
+    except ArchProbeError as error:
+        findings = Findings(state="failed", reason=error.message)
+    return dataclasses.replace(findings, method=probe.method, seconds=time.monotonic() - start)
+
+
+def warm_up(device: Device, seconds: float = 0.3) -> None:
+    """Busy the device until its clock has risen."""
+    bench = Bench(device=device)
+    groups, size = full_grid(bench)
+    work, _ = multiply_add(bench, groups=groups, group_size=size)
+    end, iterations = time.monotonic() + seconds, 16
+    while time.monotonic() < end:
+        iterations *= 2 if work(iterations) < 0.02 else 1
+
+
+def _bench(device: Device, report: Report, *, is_quick: bool, on_progress: Callable[[float], None]) -> Bench:
+    patience = {"least_s": 3e-4, "tolerance": 0.01, "budget_s": 1.5, "max_repeats": 4} if is_quick else {}
+    return Bench(device=device, is_quick=is_quick, known=report.answers(), on_progress=on_progress, **patience)  # type: ignore[arg-type]
+
+
+def _started(device: Device, path: Path, *, is_quick: bool, is_fresh: bool) -> Report:
+    fresh = new_report(device.facts, is_quick=is_quick)
+    if is_fresh or not path.exists():
+        return fresh
+    old = load_report(path)
+    if old.header["IsComplete"]:
+        return fresh
+    for key in ("name", "driver", "platform"):
+        was, now = old.header["Driver"][key], fresh.header["Driver"][key]
+        if was != now:
+            raise ReportError(f"{path} was begun on another device: its {key} is {was!r}, here {now!r}. Choose another file, or start afresh with --fresh.")
+    if old.header["IsQuick"] != is_quick:
+        was, now = ("full", "quick") if is_quick else ("quick", "full")
+        raise ReportError(f"{path} was begun as a {was} run, this is a {now} one. Choose another file, or start afresh with --fresh.")
+    return old
