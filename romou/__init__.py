@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _HOME = {
     "tune": "romou.api",
     "compile": "romou.api",
+    "inspect": "romou.api",
     "load": "romou.module.tuned_model",
     "TunedModel": "romou.module.tuned_model",
     "Target": "romou.target",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,17 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tvm import tirx
 
 from romou.backends.opencl import check_device, device_index, list_devices
-from romou.errors import DeviceError, UsageError
+from romou.errors import DeviceError, UsageError, unknown_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.frontend.tasks import extract_tasks
+from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions
-from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs
+from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, schedule_model
 from romou.records import RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
+from romou.space import Config
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 from romou.tvm_patches.quiet import quiet_stderr
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
     import tvm
 
     from romou.frontend import ImportedModel
-    from romou.space import Config
     from romou.task import Task
 
 logger = logging.getLogger("romou")
@@ -129,6 +132,64 @@ def compile(
     target = as_target(target)
     graph = _lower(_import(model, shapes), target)
     return _model_of(graph, target, target, 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
+
+
+def inspect(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    work_dir: str | Path | None = None,
+    kernel: str | None = None,
+    passes: bool = False,
+) -> list[InspectedKernel]:
+    """Take the kernels of a model apart; needs no device for a target that names one. Other arguments and errors are those of `tune`.
+
+    Parameters
+    ----------
+    work_dir
+        Folder of the records of `tune`: a task with a measured candidate gets the config of the fastest one, whatever device it was
+        measured on. None: default schedules.
+    kernel
+        Name of one kernel, of the function that it belongs to, or of a task; all others are left out.
+    passes
+        Keep the IR before and after each pass.
+    """
+    check_versions()
+    target = as_target(target)
+    graph = _lower(_import(model, shapes), target)
+    configs = _recorded_configs(work_dir)
+    scheduled = schedule_model(graph.fused, graph.task_of, configs, target)
+    functions = {str(f.attrs.get("global_symbol", v.name_hint)): (v.name_hint, f) for v, f in scheduled.functions_items() if isinstance(f, tirx.PrimFunc)}
+    found: list[InspectedKernel] = []
+    known = set(functions)
+    for name, (hint, func) in functions.items():
+        task = graph.task_of.get(hint)
+        if task is not None:
+            known.add(task.name)
+        if kernel is not None and not kernel.startswith(name) and (task is None or kernel != task.name):
+            continue
+        config = (configs.get(task.key) or task.default_config(target)) if task is not None else {}
+        kernels = inspect_function(func, target, name=name, task=task.name if task is not None else "", config=config, with_passes=passes)
+        known |= {k.name for k in kernels}
+        found += [k for k in kernels if kernel is None or kernel in (k.name, name, k.task)]
+    if kernel is not None and not found:
+        raise unknown_name("kernel", kernel, known)
+    return found
+
+
+def _recorded_configs(work_dir: str | Path | None) -> dict[str, Config | None]:
+    """Task key -> config of its fastest record."""
+    if work_dir is None:
+        return {}
+    if not Path(work_dir).is_dir():
+        raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
+    best: dict[str, tuple[float, Config | None]] = {}
+    with RecordStore(work_dir) as store:
+        for record in store:
+            if record.time_s is not None and record.time_s < best.get(record.task_key, (math.inf, None))[0]:
+                best[record.task_key] = (record.time_s, Config(record.config))
+    return {key: config for key, (_, config) in best.items()}
 
 
 def as_target(target: Target | str | Mapping[str, object]) -> Target:

@@ -10,12 +10,13 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from romou import settings
 from romou.errors import BuildError, unknown_name
-from romou.mobile_compilers.statistics import KernelStatistics, read_statistics
+from romou.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
 
 SETUP = "scripts/setup_mobile_compilers.sh"
 _ADRENO = {"FD_GPU_ID": "630", "IR3_SHADER_DEBUG": "cs", "FD_MESA_DEBUG": "shaderdb"}
@@ -97,23 +98,27 @@ def compile_all(
         for index, source in enumerate(sources):
             files.append(Path(scratch) / f"{index}.cl")
             files[-1].write_text(source, encoding="utf-8")
-        # Translating the OpenCL library takes seconds, so it comes from a cache; of a kernel in the cache nothing is printed, hence the copy.
-        cache = Path(scratch) / "cache"
-        shutil.copytree(_filled_cache(root, gpu), cache)
         while len(results) < len(files):
-            results += _run_batch(root, gpu, files[len(results) :], cache, timeout_s)
+            results += _run_batch(root, gpu, files[len(results) :], timeout_s)
     return results
 
 
-def _run_batch(root: Path, gpu: str, files: Sequence[Path], cache: Path, timeout_s: float) -> list[list[KernelStatistics] | BuildError]:
-    """Results of the first files, at least of one: a crash or a file that takes too long ends the batch."""
-    text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s * len(files))
+def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) -> list[list[KernelStatistics] | BuildError]:
+    """Results of the first files, at least of one: a crash, a file that takes too long, and a kernel that was compiled before end the batch."""
+    # Translating the OpenCL library takes seconds, so it comes from a cache. Of a kernel in the cache nothing is printed, hence the copy.
+    with tempfile.TemporaryDirectory(prefix="romou-mesa-") as scratch:
+        cache = shutil.copytree(_filled_cache(root, gpu), Path(scratch) / "cache")
+        text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s)
     results: list[list[KernelStatistics] | BuildError] = []
     for part in text.split("@romou begin ")[1:]:
         try:
             if "\n@romou end" not in part:
                 raise BuildError(f"Mesa's compiler for {gpu} {how}; its last words: {part.strip().splitlines()[-1][:200]}")
             results.append(read_statistics(part, gpu))
+        except NoStatisticsError as error:
+            if results:
+                break
+            results.append(error)
         except BuildError as error:
             results.append(error)
     if not results:
@@ -122,7 +127,7 @@ def _run_batch(root: Path, gpu: str, files: Sequence[Path], cache: Path, timeout
 
 
 def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], timeout_s: float) -> tuple[str, str]:
-    """(what the compiler printed, how it ended)."""
+    """(what the compiler printed, how it ended); it is stopped when one file takes longer than the timeout."""
     _, driver, debug = _GPUS[gpu]
     library = root / "arm64/usr/lib/aarch64-linux-gnu"
     inside = {
@@ -138,11 +143,27 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
         command += ["-E", f"{name}={value}"]
     command += [str(python), "-S", "-E", str(Path(__file__).with_name("driver.py")), "", *map(str, files)]
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
-    try:
-        done = subprocess.run(command, env={**kept, **debug, **extra}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").decode(errors="replace"), f"took longer than {timeout_s:.0f} s"
-    return done.stdout.decode(errors="replace"), f"ended with code {done.returncode}"
+    # Appended to: reading it here must not move the place where the compiler writes.
+    with tempfile.TemporaryFile("a+b") as output:
+
+        def text() -> str:
+            output.seek(0)
+            return output.read().decode(errors="replace")
+
+        # The output is a file and no pipe: what a stopped compiler printed is kept, and nothing waits for a reader.
+        process = subprocess.Popen(command, env={**kept, **debug, **extra}, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        done, since = 0, time.monotonic()
+        while True:
+            try:
+                code = process.wait(timeout=min(1.0, timeout_s))
+                return text(), f"ended with code {code}"
+            except subprocess.TimeoutExpired:
+                if text().count("@romou end") > done:
+                    done, since = text().count("@romou end"), time.monotonic()
+                elif time.monotonic() - since > timeout_s:
+                    process.kill()
+                    process.wait()
+                    return text(), f"took longer than {timeout_s:.0f} s"
 
 
 @functools.cache

@@ -17,6 +17,10 @@ _ADRENO_VEC4_REGISTERS = {"a630": 96}
 _ADRENO_MAX_WAVES = 16
 
 
+class NoStatisticsError(BuildError):
+    """The compiler took the file and printed nothing of a kernel."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
     """One turn of a loop, the turns of loops inside it counted as one; conditional code counts as if it ran.
@@ -139,7 +143,7 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     missing = sorted(set(memory) - set(found))
     if missing or not memory:
         said = "\n".join([line for line in text.splitlines() if line.strip() and not line.startswith("@romou")][-3:])
-        raise BuildError(f"Mesa's compiler for {gpu} printed no statistics{' for ' + ', '.join(missing) if missing else ''}; its last words: {said}")
+        raise NoStatisticsError(f"Mesa's compiler for {gpu} printed no statistics{' for ' + ', '.join(missing) if missing else ''}; its last words: {said}")
     return [found[name] for name in memory]
 
 
@@ -149,7 +153,8 @@ _ADRENO_SUMMARY = re.compile(
     r"; CL prog .*\n"
     r"; CL prog .*?(?P<loops>\d+) loops"
 )
-_ADRENO_LINE = re.compile(r"^(?P<flags>(?:\([a-z0-9]+\) ?)*)(?P<operation>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)(?: (?P<operands>.*))?$")
+_ADRENO_FLAGS = r"(?:\([a-z0-9]+\) ?)*"
+_ADRENO_LINE = re.compile(rf"^(?P<flags>{_ADRENO_FLAGS})(?P<operation>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)(?: (?P<operands>.*))?$")
 _ADRENO_MEMORY = ("ld", "st", "sam", "isam", "resinfo", "atomic")
 
 
@@ -183,8 +188,9 @@ def _adreno_listing(text: str) -> _Listing:
 
     The summary counts neither the preamble, which ends with shpe and runs once for many work-items, nor the padding behind the end.
     """
-    text = re.split(r"^(?:\(\w+\) ?)*shpe$", text, flags=re.MULTILINE)[-1]
-    text = re.split(r"(?<=\nend)$", text, maxsplit=1, flags=re.MULTILINE)[0]
+    text = re.split(rf"^{_ADRENO_FLAGS}shpe$", text, flags=re.MULTILINE)[-1]
+    end = re.search(rf"^{_ADRENO_FLAGS}end$", text, re.MULTILINE)
+    text = text[: end.end()] if end else text
     code: list[_Instruction] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> relax.VMExecutable:
-    """Compile a fused module.
+    """Compile a fused module; the parameters are those of `schedule_model`."""
+    scheduled = schedule_model(fused, tasks, configs, target)
+    return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=pipeline.NAME)
+
+
+def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
+    """A fused module with all its kernels scheduled and its graph lowered to calls of them.
 
     Parameters
     ----------
@@ -66,5 +72,4 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
     ]
     scheduled = place_weights(scheduled, scopes, target)
     with target.tvm_target:
-        lowered = tvm.transform.Sequential(passes)(scheduled)
-    return tvm.compile(lowered, target=target.tvm_target, relax_pipeline=None, tir_pipeline=pipeline.NAME)
+        return tvm.transform.Sequential(passes)(scheduled)

@@ -82,7 +82,7 @@ class TunedModel:
             module = modules.pop(0)
             modules += list(module.imports)
             if module.kind == self.target.kind:
-                found.update(_split_kernels(module.inspect_source()))
+                found.update(split_kernels(module.inspect_source()))
         return found
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -207,7 +207,7 @@ def load(path: str | Path, *, device: int = 0) -> TunedModel:
     )
 
 
-def _split_kernels(source: str) -> dict[str, str]:
+def split_kernels(source: str) -> dict[str, str]:
     """TVM puts a marker before each kernel and, after it, declarations of all kernels, which are left out."""
     parts = source.split("// Function: ")[1:]
     kernels = {}

@@ -108,6 +108,13 @@ def test_the_script_leaves_what_is_there(tmp_path: Path) -> None:
     assert done.stdout == f"==> the mobile compilers are already in {tmp_path}\n"
 
 
+def test_equal_kernels_both_get_an_answer(compilers: Path) -> None:
+    source = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
+    first, second = compile_all([source, source + "// the same"], "g76", folder=compilers)
+    assert first == second
+    assert isinstance(first, list)
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 def test_live(gpu: str, compilers: Path) -> None:
     good, refused, again = compile_all([SOURCE, "__kernel void f(__global flot* a) { a[0] = 1; }", SOURCE.replace("n[0]", "n[2]")], gpu, folder=compilers)

@@ -1,0 +1,87 @@
+"""romou inspect: the kernels of a model taken apart, without a device."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.tune import parse_shapes, read_model
+
+if TYPE_CHECKING:
+    from romou.inspection.kernels import InspectedKernel
+    from romou.mobile_compilers import KernelStatistics
+
+
+@click.command("inspect")
+@click.argument("model")
+@click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder of tune's records: show the best configs.")
+@click.option("--kernel", default=None, help="Only this kernel, function or task. [default: all]")
+@click.option("--gpu", "gpus", type=click.Choice(["a630", "g76"]), multiple=True, help="Ask Mesa's compiler (not the vendor's). May be repeated.")
+@click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
+@click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
+@json_option
+@debug_option
+def command(
+    model: str,
+    target: str,
+    shapes: tuple[str, ...],
+    work_dir: Path | None,
+    kernel: str | None,
+    gpus: tuple[str, ...],
+    passes: bool,
+    has_source: bool,
+    is_json: bool,
+) -> None:
+    """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
+
+    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno 630 (a630) and
+    Mali-G76 (g76) make of each kernel; scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
+    """
+    from romou.target import Target
+
+    fixed = parse_shapes(shapes)
+    parsed = Target(target)
+    source: Any = read_model(model)
+    if gpus:
+        from romou.mobile_compilers import find_compilers
+
+        find_compilers()  # before the long part
+    import romou
+
+    kernels = romou.inspect(source, target=parsed, shapes=fixed or None, work_dir=work_dir, kernel=kernel, passes=passes)
+    said = _ask(kernels, gpus)
+    if is_json:
+        rows = []
+        for one, statistics in zip(kernels, said, strict=True):
+            mesa = {gpu: s if isinstance(s, str) else dataclasses.asdict(s) for gpu, s in statistics.items()}
+            rows.append({**one.to_dict(), "mesa": mesa})
+        print_json({"model": model, "target": str(parsed), "kernels": rows})
+        return
+    from romou.report.kernels import NOT_THE_VENDORS, print_kernel
+
+    out = console(is_json=False)
+    for one, statistics in zip(kernels, said, strict=True):
+        print_kernel(one, statistics, out, has_source=has_source)
+    if gpus:
+        from romou.mobile_compilers import mesa_version
+
+        out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
+
+
+def _ask(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str, KernelStatistics | str]]:
+    """For each kernel: GPU -> statistics, or the text of the compiler's error: one kernel that it refuses must not hide the others."""
+    said: list[dict[str, KernelStatistics | str]] = [{} for _ in kernels]
+    if gpus:
+        from romou.errors import BuildError
+        from romou.mobile_compilers import compile_all
+
+        for gpu in dict.fromkeys(gpus):
+            for answer, result in zip(said, compile_all([k.source for k in kernels], gpu), strict=True):
+                answer[gpu] = str(result) if isinstance(result, BuildError) else result[0]
+    return said

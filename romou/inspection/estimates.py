@@ -1,0 +1,213 @@
+"""What a kernel needs, estimated from its lowered TIR: registers of a work-item, and the memory traffic of its busiest loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_visit, structural_walk
+
+_REGISTER_BYTES = 4
+_MULTIPLY_ADDS = ("mad", "fma")
+# Buffer scope -> where it lies.
+_PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """One turn of the innermost loop with the most multiply-adds, of one work-item; the whole kernel where no loop is left.
+
+    buffer_bytes, image_bytes, local_bytes: loaded from buffers, images and local memory, as the code stands: what a condition guards
+        counts, and what two expressions load twice counts twice.
+    multiply_adds: multiplications of floats, by lanes.
+    """
+
+    buffer_bytes: int
+    image_bytes: int
+    local_bytes: int
+    multiply_adds: int
+
+    @property
+    def bytes_loaded(self) -> int:
+        """From all three."""
+        return self.buffer_bytes + self.image_bytes + self.local_bytes
+
+
+def estimate_traffic(func: tirx.PrimFunc) -> Traffic:
+    """Bytes loaded and multiply-adds in one turn of the innermost reduction loop of a lowered device function."""
+    loops: list[tirx.For] = []
+    structural_walk(func.body, (tirx.For, loops.append))
+    innermost = [loop for loop in loops if _is_innermost(loop)]
+    found = [_traffic(loop.body, func) for loop in innermost]
+    busy = max(found, key=lambda t: t.multiply_adds, default=None)
+    return busy if busy is not None and busy.multiply_adds else _traffic(func.body, func)
+
+
+def _is_innermost(loop: tirx.For) -> bool:
+    inner: list[tirx.For] = []
+    structural_walk(loop.body, (tirx.For, inner.append))
+    return not inner
+
+
+def _traffic(body: tirx.Stmt, func: tirx.PrimFunc) -> Traffic:
+    bytes_of = {"buffer": 0, "image": 0, "local": 0}
+    products = 0
+
+    def load(access: tvm.ir.TensorLoad) -> None:
+        scope = str(access.source.scope())
+        if scope != _PRIVATE:
+            bytes_of["local" if scope in _LOCAL else "buffer"] += _bytes(access)
+
+    def call(node: tvm.ir.Call) -> None:
+        nonlocal products
+        if getattr(node.op, "name", "") == "tirx.texture2d_load":
+            bytes_of["image"] += _bytes(node)
+        elif _is_multiply_add(node):
+            products += _lanes(node)
+
+    def product(node: tirx.Mul) -> None:
+        nonlocal products
+        if "float" in _dtype(node):
+            products += _lanes(node)
+
+    structural_walk(body, [(tvm.ir.TensorLoad, load), (tvm.ir.Call, call), (tirx.Mul, product)])
+    return Traffic(buffer_bytes=bytes_of["buffer"], image_bytes=bytes_of["image"], local_bytes=bytes_of["local"], multiply_adds=products)
+
+
+@dataclass
+class _Value:
+    """Something that takes registers, from its first to its last use; positions count statements and expressions in order."""
+
+    registers: int
+    first: int
+    last: int
+    # Around its definition: used in a deeper loop, it lives until that loop ends.
+    loops: tuple[int, ...]
+
+
+def estimate_registers(func: tirx.PrimFunc) -> int:
+    """32-bit registers of one work-item: the most that are live at once, by a simple rule.
+
+    Live are private arrays (whole, from their first to their last access), variables (from binding to last use; one that a loop uses and
+    does not define, until the loop ends), loop counters, work-item and work-group ids, and, in the statement that loads them, values from
+    memory. Halfs share a register by two. What a compiler recomputes, moves or keeps in scalar registers it does better than this; what it
+    needs for 64-bit addresses comes on top.
+    """
+    values: dict[Any, _Value] = {}
+    loops: list[int] = []
+    ends: dict[int, int] = {}
+    until: list[tuple[_Value, int]] = []
+    loaded: dict[int, int] = {}
+    position = 0
+
+    def use(key: Any, registers: int) -> None:
+        value = values.get(key)
+        if value is None:
+            values[key] = _Value(registers, position, position, tuple(loops))
+            return
+        value.last = position
+        # Where that loop ends is known later.
+        until.extend((value, loop) for loop in loops if loop not in value.loops)
+
+    def step() -> None:
+        nonlocal position
+        position += 1
+
+    def loop(node: tirx.For, visitor: Any) -> None:
+        step()
+        number = position
+        visitor.visit(node.extent)
+        loops.append(number)
+        use(node.loop_var, 1)
+        visitor.visit(node.body)
+        step()
+        use(node.loop_var, 1)
+        loops.pop()
+        ends[number] = position
+
+    def bind(node: tirx.Bind, visitor: Any) -> None:
+        step()
+        visitor.visit(node.value)
+        use(node.var, _registers(node.value))
+
+    def store(node: tirx.BufferStore, visitor: Any) -> None:
+        step()
+        for index in node.indices:
+            visitor.visit(index)
+        visitor.visit(node.value)
+        if str(node.buffer.scope()) == _PRIVATE:
+            use(node.buffer, _array_registers(node.buffer))
+
+    def statement(node: tirx.Stmt, visitor: Any) -> None:
+        step()
+        visitor.default_visit(node)
+
+    def load(node: tvm.ir.TensorLoad, visitor: Any) -> None:
+        for index in node.indices:
+            visitor.visit(index)
+        if str(node.source.scope()) == _PRIVATE:
+            use(node.source, _array_registers(node.source))
+        else:
+            loaded[position] = loaded.get(position, 0) + _registers(node)
+
+    def call(node: tvm.ir.Call, visitor: Any) -> None:
+        if getattr(node.op, "name", "") == "tirx.texture2d_load":
+            loaded[position] = loaded.get(position, 0) + _registers(node)
+        visitor.default_visit(node)
+
+    def variable(node: tirx.Var, visitor: Any) -> None:
+        if _dtype(node).startswith(("int", "uint", "float", "bool")):
+            use(node, _registers(node))
+
+    def skip(_node: Any, _visitor: Any) -> None:
+        # A declaration and a type use nothing yet.
+        return
+
+    structural_visit(
+        func.body,
+        [
+            ((tvm.ir.Type, tirx.AllocBuffer, tirx.DeclBuffer), skip),
+            (tirx.For, loop),
+            (tirx.Bind, bind),
+            (tirx.BufferStore, store),
+            (tirx.Stmt, statement),
+            (tvm.ir.TensorLoad, load),
+            (tvm.ir.Call, call),
+            (tirx.Var, variable),
+        ],
+    )
+    for value, number in until:
+        value.last = max(value.last, ends[number])
+    live = [loaded.get(at, 0) + sum(v.registers for v in values.values() if v.first <= at <= v.last) for at in range(position + 1)]
+    return max(live, default=0)
+
+
+def _is_multiply_add(call: tvm.ir.Call) -> bool:
+    return getattr(call.op, "name", "") == "tirx.call_pure_extern" and str(getattr(call.args[0], "value", "")) in _MULTIPLY_ADDS
+
+
+def _dtype(expr: Any) -> str:
+    return str(getattr(expr.ty, "dtype", ""))
+
+
+def _lanes(expr: Any) -> int:
+    return int(tvm.DataType(_dtype(expr)).lanes)
+
+
+def _bytes(expr: Any) -> int:
+    kind = tvm.DataType(_dtype(expr))
+    return int(kind.bits) * int(kind.lanes) // 8
+
+
+def _registers(expr: Any) -> int:
+    return -(-_bytes(expr) // _REGISTER_BYTES)
+
+
+def _array_registers(buffer: tirx.Var) -> int:
+    size = 1
+    for extent in buffer.shape:
+        size *= int(extent)
+    kind = tvm.DataType(str(buffer.dtype))
+    return -(-size * int(kind.bits) * int(kind.lanes) // (8 * _REGISTER_BYTES))

@@ -1,0 +1,77 @@
+"""One kernel for a person: its source, what Romou reads off it, and what Mesa's mobile compilers make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from romou.inspection.kernels import InspectedKernel, PassStep
+    from romou.mobile_compilers import KernelStatistics
+
+NOT_THE_VENDORS = "Mesa's compilers, not the vendors' that phones run: the numbers compare kernels, they do not predict a phone's."
+
+
+def print_kernel(kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str], out: Console, *, has_source: bool = True) -> None:
+    """Print a kernel.
+
+    statistics: GPU's name -> what its compiler said of the kernel, or the text of its error; empty where no compiler was asked.
+    """
+    out.rule(kernel.name, align="left")
+    if kernel.task:
+        out.print(f"task {kernel.task}: " + ", ".join(f"{k}={v}" for k, v in kernel.config.items()), markup=False)
+    else:
+        out.print("TVM's default schedule", markup=False)
+    for step in kernel.passes:
+        _print_pass(step, out)
+    if has_source:
+        # As it is: a wrapped line of source is another text.
+        out.file.write(kernel.source.strip() + "\n")
+    out.print(kernel_table(kernel, statistics))
+    for gpu, said in statistics.items():
+        if isinstance(said, str):
+            out.print(f"{gpu}: {said}", markup=False)
+
+
+def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str]) -> Table:
+    """One line a measure, one column for Romou and one for each GPU's compiler."""
+    read = {gpu: said for gpu, said in statistics.items() if not isinstance(said, str)}
+    table = Table()
+    table.add_column("of one work-item", no_wrap=True)
+    for title in ("Romou's estimate", *(f"Mesa, {gpu}" for gpu in read)):
+        table.add_column(title, justify="right", no_wrap=True)
+
+    def row(title: str, estimate: object, values: Sequence[object]) -> None:
+        if estimate != "" or any(v != "" for v in values):
+            table.add_row(title, str(estimate), *map(str, values))
+
+    said = list(read.values())
+    traffic, operations, text = kernel.traffic, kernel.operations, kernel.text_operations
+    row("registers (32 bit)", kernel.registers, [s.registers for s in said])
+    row("waves of 64", "", ["" if s.waves is None else s.waves for s in said])
+    row("occupancy that registers allow", "", [f"{s.occupancy:.0%}" for s in said])
+    row("spills (private memory accesses)", "", [s.spills for s in said])
+    row("private memory, bytes", "", [s.private_memory_bytes for s in said])
+    row("instructions, loops once", "", [s.instructions for s in said])
+    row("cycles, loops once", "", ["" if s.cycles is None else f"{s.cycles:g}" for s in said])
+    row("innermost loop: multiply-adds", traffic.multiply_adds, [s.inner.multiply_adds for s in said])
+    row("innermost loop: instructions", "", [s.inner.instructions for s in said])
+    per = [s.inner.instructions_per_multiply_add for s in said]
+    row("innermost loop: instructions per multiply-add", "", ["-" if p is None else f"{p:.2f}" for p in per])
+    row("innermost loop: bytes loaded", traffic.bytes_loaded, ["" for _ in said])
+    row("  from buffers, images, local memory", f"{traffic.buffer_bytes}, {traffic.image_bytes}, {traffic.local_bytes}", ["" for _ in said])
+    row("integer operations in loops", operations.in_loops, ["" for _ in said])
+    row("  times trips", operations.in_loops_weighted, ["" for _ in said])
+    row("divisions and modulos in loops", operations.divisions_in_loops, ["" for _ in said])
+    row("  in the text", text.divisions_in_loops + text.modulos_in_loops, ["" for _ in said])
+    return table
+
+
+def _print_pass(step: PassStep, out: Console) -> None:
+    if not step.has_changed:
+        out.print(f"--- {step.name}: changes nothing", markup=False)
+        return
+    out.file.write(f"--- before {step.name}\n{step.before.strip()}\n--- after {step.name}\n{step.after.strip()}\n")

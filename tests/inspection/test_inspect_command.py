@@ -1,0 +1,116 @@
+"""`romou inspect` and `romou.inspect`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from small_networks import Graph
+
+import romou
+from romou.cli import main
+from romou.errors import UsageError
+from romou.mobile_compilers import MobileCompilersMissingError, find_compilers
+from romou.records import Record, RecordStore
+
+TARGET = "opencl -device=adreno640"
+
+
+def network() -> onnx.ModelProto:
+    g = Graph({"image": (1, 8, 12, 12)})
+    x = g.add("Relu", g.conv("image", 8, 16, pads=[1, 1, 1, 1]))
+    return g.model(g.add("MaxPool", g.conv(x, 16, 8, (1, 1)), kernel_shape=[2, 2], strides=[2, 2]))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    onnx.save(network(), path)
+    return path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["inspect", *arguments])
+
+
+def test_kernels_are_those_of_compile(model: Path) -> None:
+    kernels = romou.inspect(model, target=TARGET)
+    sources = romou.compile(model, target=TARGET).sources()
+    assert {k.name: k.source for k in kernels} == sources
+    by_task = {k.task: k for k in kernels}
+    conv = by_task["conv2d_1x8x12x12_16_3x3_s1"]
+    assert conv.config["tile_w"] >= 1
+    assert conv.traffic.multiply_adds % 16 == 0
+    assert conv.traffic.bytes_loaded > 0
+    assert conv.text_operations.divisions_in_loops == 0
+    assert any(not k.task for k in kernels), "pooling has no template"
+
+
+def test_one_kernel_by_its_names(model: Path) -> None:
+    (kernel,) = romou.inspect(model, target=TARGET, kernel="conv2d_1x8x12x12_16_3x3_s1")
+    for name in (kernel.name, kernel.function):
+        assert [k.name for k in romou.inspect(model, target=TARGET, kernel=name)] == [kernel.name]
+    with pytest.raises(UsageError, match=r"unknown kernel 'conv2d_1x8x12x12_16_3x3'; known: (?s:.*)Did you mean 'conv2d_1x8x12x12_16_3x3_s1'\?"):
+        romou.inspect(model, target=TARGET, kernel="conv2d_1x8x12x12_16_3x3")
+
+
+def test_records_choose_the_config(model: Path, tmp_path: Path) -> None:
+    (plain,) = romou.inspect(model, target=TARGET, kernel="conv2d_1x16x12x12_8_1x1_s1")
+    graph = romou.api._lower(romou.api._import(model, None), romou.Target(TARGET))
+    task = next(t for t in graph.tasks if t.name == plain.task)
+    other = next(c for c in task.space(romou.Target(TARGET)) if c["tile_w"] != plain.config["tile_w"])
+    with RecordStore(tmp_path) as store:
+        for config, time_s in ((plain.config, 2.0), (other, 1.0)):
+            store.append(Record(task_key=task.key, task_name=task.name, config=dict(config), device={}, outcome="ok", times_s=(time_s,)))
+    (best,) = romou.inspect(model, target=TARGET, kernel=plain.task, work_dir=tmp_path)
+    assert best.config == other
+    assert best.source != plain.source
+    with pytest.raises(UsageError, match="is no folder; give the one that `tune` wrote"):
+        romou.inspect(model, target=TARGET, work_dir=tmp_path / "none")
+
+
+def test_printed(model: Path) -> None:
+    result = invoke(str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"__kernel void \w+\(", result.stdout)
+    for row in ("registers (32 bit)", "innermost loop: bytes loaded", "integer operations in loops", "divisions and modulos in loops"):
+        assert row in result.stdout
+    assert "Mesa" not in result.stdout
+    assert "__kernel" not in invoke(str(model), "--target", TARGET, "--no-source").stdout
+
+
+def test_passes_show_the_ir_before_and_after(model: Path) -> None:
+    text = invoke(str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--passes", "--no-source").stdout
+    assert text.index("--- before tirx.VectorizeLoop") < text.index("--- after tirx.VectorizeLoop") < text.index("--- before tirx.FlattenBuffer")
+    assert re.search(r"^--- tirx\.\w+: changes nothing$", text, re.MULTILINE)
+
+
+def test_json(model: Path) -> None:
+    result = invoke(str(model), "--target", TARGET, "--json", "--passes")
+    assert result.exit_code == 0, result.output
+    kernels = json.loads(result.stdout)["kernels"]
+    assert {"name", "registers", "bytes_per_iteration", "integer_operations_in_loops", "source", "passes", "mesa"} <= set(kernels[0])
+    assert all(kernel["passes"] for kernel in kernels)
+
+
+def test_missing_compilers_are_reported_first(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROMOU_MOBILE_COMPILERS", str(tmp_path))
+    result = invoke(str(model), "--target", TARGET, "--gpu", "a630")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"romou: Mesa's mobile compilers are not in {tmp_path}\nRun scripts/setup_mobile_compilers.sh")
+
+
+def test_what_mesa_says_stands_beside(model: Path) -> None:
+    try:
+        find_compilers()
+    except MobileCompilersMissingError as error:
+        pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}; scripts/setup_mobile_compilers.sh says why it fails")
+    result = invoke(str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--gpu", "a630", "--gpu", "g76")
+    assert result.exit_code == 0, result.output
+    assert "Mesa, a630" in result.stdout
+    assert "Mesa, g76" in result.stdout
+    assert "Mesa's compilers, not the vendors'" in " ".join(result.stdout.split())
