@@ -61,18 +61,15 @@ def _traffic(body: tirx.Stmt, func: tirx.PrimFunc) -> Traffic:
             bytes_of["local" if scope in _LOCAL else "buffer"] += _bytes(access)
 
     def call(node: tvm.ir.Call) -> None:
-        nonlocal products
         if getattr(node.op, "name", "") == "tirx.texture2d_load":
             bytes_of["image"] += _bytes(node)
-        elif _is_multiply_add(node):
-            products += _lanes(node)
 
-    def product(node: tirx.Mul) -> None:
+    def product(node: tirx.Mul | tvm.ir.Call) -> None:
         nonlocal products
-        if "float" in _dtype(node):
-            products += _lanes(node)
+        products += multiply_adds_of(node)
 
-    structural_walk(body, [(tvm.ir.TensorLoad, load), (tvm.ir.Call, call), (tirx.Mul, product)])
+    structural_walk(body, [(tvm.ir.TensorLoad, load), (tvm.ir.Call, call)])
+    structural_walk(body, ((tvm.ir.Call, tirx.Mul), product))
     return Traffic(buffer_bytes=bytes_of["buffer"], image_bytes=bytes_of["image"], local_bytes=bytes_of["local"], multiply_adds=products)
 
 
@@ -184,8 +181,12 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
     return max(live, default=0)
 
 
-def _is_multiply_add(call: tvm.ir.Call) -> bool:
-    return getattr(call.op, "name", "") == "tirx.call_pure_extern" and str(getattr(call.args[0], "value", "")) in _MULTIPLY_ADDS
+def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
+    """Multiply-adds that this expression alone stands for, by lanes: of a product of floats, or of a call of mad or fma."""
+    if isinstance(node, tirx.Mul):
+        return _lanes(node) if "float" in _dtype(node) else 0
+    is_call = getattr(node.op, "name", "") == "tirx.call_pure_extern" and str(getattr(node.args[0], "value", "")) in _MULTIPLY_ADDS
+    return _lanes(node) if is_call else 0
 
 
 def _dtype(expr: Any) -> str:

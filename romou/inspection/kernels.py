@@ -133,12 +133,11 @@ def inspect_function(
     func
         Scheduled: its loops are bound to work groups and work-items.
     tir_pipeline
-        Name of the lowering pipeline, as TVM knows it; "default" is TVM's own for the target.
+        Name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
     """
     recorder = _Recorder()
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({name: func.with_attr("global_symbol", name)}))
-    is_default = tir_pipeline == "default"
-    lower, _, finish = tirx.get_default_tir_pipeline(target.tvm_target) if is_default else tirx.get_tir_pipeline(tir_pipeline)
+    lower, _, finish = tirx.get_tir_pipeline(tir_pipeline)
     with tvm.transform.PassContext(instruments=[recorder] if with_passes else []):
         _, devices = split_host_device_mods(lower(bound))
         kernels = [(device, finish()(mod)) for device, mod in devices.items()]

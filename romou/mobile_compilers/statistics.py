@@ -23,21 +23,29 @@ class NoStatisticsError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
-    """One turn of a loop, the turns of loops inside it counted as one; conditional code counts as if it ran.
+    """One turn of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts as if it ran.
 
     instructions: on Adreno with the no-operations that the compiler puts in as waits.
     multiply_adds: multiplications with or without an addition of floats or halfs; one on a vector of two halfs counts as two.
     memory: reads and writes of buffers, images, local and private memory.
+    inner: the loops inside, in the order of the code.
     """
 
     instructions: int
     multiply_adds: int
     memory: int
+    inner: tuple[LoopStatistics, ...] = ()
 
     @property
     def instructions_per_multiply_add(self) -> float | None:
         """instructions / multiply_adds; None where the loop multiplies nothing."""
         return self.instructions / self.multiply_adds if self.multiply_adds else None
+
+    def busiest(self) -> LoopStatistics:
+        """The innermost loop with the most multiply-adds; this one where no loop inside multiplies: compilers unroll short loops."""
+        innermost = [loop.busiest() for loop in self.inner]
+        busy = max(innermost, key=lambda loop: loop.multiply_adds, default=None)
+        return busy if busy is not None and busy.multiply_adds else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +62,7 @@ class KernelStatistics:
     cycles: Mali: bound of the code as it stands, by the slowest unit; `cycles_by_unit` has all of them. None on Adreno, whose compiler
         estimates none.
     loops: how many there are, by the compiler's count.
-    inner: the innermost loop with the most multiply-adds, the whole kernel where no loop is left.
+    code: the kernel and the loops inside it.
     """
 
     name: str
@@ -69,7 +77,12 @@ class KernelStatistics:
     cycles: float | None
     cycles_by_unit: dict[str, float]
     loops: int
-    inner: LoopStatistics
+    code: LoopStatistics
+
+    @property
+    def inner(self) -> LoopStatistics:
+        """The innermost loop with the most multiply-adds; the code outside of loops where no loop multiplies."""
+        return self.code.busiest()
 
 
 @dataclass(frozen=True)
@@ -90,29 +103,33 @@ class _Listing:
     code: Sequence[_Instruction]
     labels: dict[str, int]
 
-    def _loops(self) -> list[tuple[int, int]]:
-        """(first, last) instruction of every loop: from the target of a jump back to the last such jump."""
+    def statistics(self) -> LoopStatistics:
+        """The whole code as a nest of loops: a loop goes from the target of a jump back to the last such jump."""
         ends: dict[int, int] = {}
         for index, instruction in enumerate(self.code):
             start = self.labels.get(instruction.target or "", index + 1)
             if start <= index:
                 ends[start] = index
-        return sorted(ends.items())
+        # Outer loops come first.
+        return self._nest(0, len(self.code) - 1, sorted(ends.items(), key=lambda loop: (loop[0], -loop[1])))
 
-    def _sum(self, first: int, last: int) -> LoopStatistics:
-        part = self.code[first : last + 1]
+    def _nest(self, first: int, last: int, loops: Sequence[tuple[int, int]]) -> LoopStatistics:
+        own: list[_Instruction] = []
+        inner: list[LoopStatistics] = []
+        at = first
+        for start, end in loops:
+            if start < at or end > last:
+                continue  # inside of one that was taken
+            own += self.code[at:start]
+            inner.append(self._nest(start, end, [loop for loop in loops if start <= loop[0] and loop[1] <= end and loop != (start, end)]))
+            at = end + 1
+        own += self.code[at : last + 1]
         return LoopStatistics(
-            instructions=sum(i.slots for i in part), multiply_adds=sum(i.multiply_adds for i in part), memory=sum(i.is_memory for i in part)
+            instructions=sum(i.slots for i in own),
+            multiply_adds=sum(i.multiply_adds for i in own),
+            memory=sum(i.is_memory for i in own),
+            inner=tuple(inner),
         )
-
-    def inner(self) -> LoopStatistics:
-        """The innermost loop with the most multiply-adds; the whole code without one."""
-        loops = self._loops()
-        innermost = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-        sums = [self._sum(*loop) for loop in innermost]
-        # Mesa unrolls short loops itself: what is left then copies or adds up, and the products stand outside.
-        busy = max(sums, key=lambda s: s.multiply_adds, default=None)
-        return busy if busy is not None and busy.multiply_adds else self._sum(0, len(self.code))
 
 
 def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
@@ -179,7 +196,7 @@ def _read_adreno(text: str, name: str, gpu: str, private: int, local: int) -> It
         cycles=None,
         cycles_by_unit={},
         loops=int(summary["loops"]),
-        inner=listing.inner(),
+        code=listing.statistics(),
     )
 
 
@@ -242,7 +259,7 @@ def _read_mali(text: str, name: str, gpu: str, private: int, local: int) -> Iter
         cycles=float(summary["cycles"]),
         cycles_by_unit=units,
         loops=int(summary["loops"]),
-        inner=listing.inner(),
+        code=listing.statistics(),
     )
 
 

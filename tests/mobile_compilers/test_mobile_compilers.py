@@ -47,13 +47,15 @@ def test_adreno() -> None:
         cycles=None,
         cycles_by_unit={},
         loops=1,
-        # Counted by hand: one (rpt3)mad.f32, isaml and ldg.u32; waits included.
-        inner=LoopStatistics(instructions=39, multiply_adds=4, memory=2),
+        # The loop counted by hand: one (rpt3)mad.f32, isaml and ldg.u32; waits included. Outside it are four stores.
+        code=LoopStatistics(instructions=76, multiply_adds=0, memory=4, inner=(LoopStatistics(instructions=39, multiply_adds=4, memory=2),)),
     )
     assert dot4.inner.instructions_per_multiply_add == 39 / 4
     assert (shuffle.name, shuffle.loops, shuffle.spills, shuffle.private_memory_bytes) == ("shuffle", 2, 2, 512)
-    # No loop of it multiplies: then the whole kernel is reported.
-    assert shuffle.inner == LoopStatistics(instructions=shuffle.instructions, multiply_adds=0, memory=7)
+    assert [loop.memory for loop in shuffle.code.inner] == [3, 3]
+    assert shuffle.code.instructions + sum(loop.instructions for loop in shuffle.code.inner) == shuffle.instructions
+    # No loop of it multiplies: then what stands outside of loops is reported.
+    assert shuffle.inner is shuffle.code
     assert shuffle.inner.instructions_per_multiply_add is None
 
 
@@ -63,7 +65,7 @@ def test_mali() -> None:
     assert dot4.cycles == 5.0
     assert dot4.cycles_by_unit == {"arith": 2.416667, "texture": 0.5, "vary": 0.0, "ldst": 5.0}
     assert dot4.inner == LoopStatistics(instructions=22, multiply_adds=4, memory=2)
-    assert (shuffle.spills, shuffle.private_memory_bytes, shuffle.inner.instructions) == (2, 256, 55)
+    assert (shuffle.spills, shuffle.private_memory_bytes, [loop.instructions for loop in shuffle.code.inner]) == (2, 256, [20, 24])
 
 
 @pytest.mark.parametrize("gpu", GPUS)
