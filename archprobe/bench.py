@@ -103,7 +103,7 @@ class Bench:
         for turn in range(self.max_repeats):
             for i, run in enumerate(runs):
                 if turn == 0:
-                    iterations.append(self._iterations(run, iterations[-1] if iterations else None, floor_s))
+                    iterations.append(self.iterations(run, iterations[-1] if iterations else None, floor_s))
                 samples[i].append(run(iterations[i]) / iterations[i])
                 if turn == 0:
                     self.on_progress(share[0] + (share[1] - share[0]) * 0.9 * (i + 1) / len(runs))
@@ -117,8 +117,9 @@ class Bench:
         spread = float(np.median([np.std(s) / np.median(s) for s in samples]))
         return Curve(name=name, x_label=x_label, y_label=y_label, x=tuple(positions), y=values, spread=spread, repeats=len(samples[0]), is_log_x=is_log_x)
 
-    def _iterations(self, run: Run, last: int | None, least_s: float) -> int:
+    def iterations(self, run: Run, last: int | None, least_s: float | None = None) -> int:
         """The last point's count where it still fits: a full calibration costs several runs."""
+        least_s = least_s or self.least_s
         if last is None:
             return self.calibrate(run, least_s=least_s)
         seconds = run(last)

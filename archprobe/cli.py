@@ -74,7 +74,8 @@ def show(report: ReportFile, is_wide: Annotated[bool, typer.Option("--reasons", 
             table.add_row(aspect, findings.state.replace("_", " "), "", "", "", "", "", *([findings.reason] if is_wide else []))
         for key, answer in findings.answers.items():
             low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
-            cells = ("undecided" if answer.is_declined else text(answer.value), answer.unit, low, high, "" if answer.is_declined else f"{answer.confidence:.2f}")
+            value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
+            cells = (value, answer.unit, low, high, sure)
             table.add_row(aspect, key, *cells, *(["; ".join((answer.reason, *answer.notes))] if is_wide else []))
     console.print(table)
 

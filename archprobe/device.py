@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,10 @@ class Device:
         """Compile OpenCL C with -D macros; BuildError holds the source and the compiler's log."""
         options = [f"-D{name}={value}" for name, value in macros.items()]
         try:
-            return self.cl.Program(self.context, source).build(options=options)
+            with warnings.catch_warnings():
+                # Some compilers report on every kernel that they build.
+                warnings.simplefilter("ignore")
+                return self.cl.Program(self.context, source).build(options=options)
         except self.cl.RuntimeError as error:
             head = f"{self.facts.name} refused a kernel built with {' '.join(options) or 'no options'}"
             raise BuildError(f"{head}: {str(error)[:800]}", source=source, log=str(error)) from error

@@ -11,6 +11,8 @@ from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.steps import despike, log_curve, noise, segments
 
 _GBPS = "GB/s"
+# Bandwidths of one level differ by less than this from range to range.
+_ALIKE = 0.05
 
 
 def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, float, Answer]]:
@@ -23,7 +25,7 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
     starts = [*segments(despike(y, sigma), sigma), x.size]
     merged: list[list[int]] = []
     for a, b in itertools.pairwise(starts):
-        if merged and abs(np.median(y[a:b]) - np.median(y[merged[-1][0] : merged[-1][1]])) < max(0.03, 1.5 * sigma):
+        if merged and abs(np.median(y[a:b]) - np.median(y[merged[-1][0] : merged[-1][1]])) < max(_ALIKE, 1.5 * sigma):
             merged[-1][1] = b
         else:
             merged.append([a, b])

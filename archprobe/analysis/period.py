@@ -38,10 +38,12 @@ def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Itera
     clip = _STOPPED_CLIP if is_stopped_at_jump else _CLIP
     scores = {p: _score(x, y, sigma, p, clip) for p in periods}
     best = min(scores, key=lambda p: scores[p])
+    # A divisor of the period has all its borders, and fits as well at a small price.
+    best = max((p for p in periods if p % best == 0 and (p == best or _has_idle_steps(x, y, best, p, sigma))), default=best)
     no_period = min(_score(x, y, sigma, int(x[-1]) + 1, clip), _line_score(x, y, sigma, clip))
     if no_period <= scores[best] + _MARGIN:
         return declined(unit, f"the time does not climb in stairs: flat or a straight line explains it as well as steps of {best} (noise {sigma:.1%})")
-    rivals = {p: s for p, s in scores.items() if p != best}
+    rivals = {p: s for p, s in scores.items() if p != best and not (best % p == 0 and _has_idle_steps(x, y, p, best, sigma))}
     rival = min(rivals, key=lambda p: rivals[p]) if rivals else None
     margin = min(no_period, rivals[rival] if rival is not None else np.inf) - scores[best]
     needed = 4.0 if is_stopped_at_jump else _MARGIN
@@ -97,6 +99,18 @@ def _line_score(x: np.ndarray, y: np.ndarray, sigma: float, clip: float) -> floa
         residual = (y - np.log(fit)) / sigma
         weights = np.exp(-y) / np.maximum(1, np.abs(residual))
     return float(np.minimum(residual**2, clip).sum()) + 3 * float(np.log(x.size))
+
+
+def _has_idle_steps(x: np.ndarray, y: np.ndarray, period: int, longer: int, sigma: float) -> bool:
+    """Whether the steps of `period` that are none of its multiple `longer` do not rise: then `longer` is the period."""
+    labels = np.unique(_labels(x, period))
+    rises = _rises(x, y, period)
+    stair = labels * period // longer
+    is_extra = stair[1:] == stair[:-1]
+    if not is_extra.any() or is_extra.all():
+        return False
+    limit = max(0.1 * float(rises[~is_extra].min()), 0.005)
+    return bool(limit > 3 * sigma / np.sqrt(period) and (np.abs(rises[is_extra]) < limit).all())
 
 
 def _rises(x: np.ndarray, y: np.ndarray, period: int) -> np.ndarray:

@@ -13,6 +13,8 @@ from archprobe.analysis.steps import border, despike, jumps, log_curve, noise
 _FEWEST = 16
 # A kernel that runs this much longer than its arithmetic explains has lost registers to memory.
 SPILL = 0.10
+# Half the registers make room for twice the groups, less what loop and addresses need; dedicated registers make room for none.
+_SHARES = 1.25
 _REGISTERS = "32-bit registers"
 _GROUPS = "work-groups"
 
@@ -88,11 +90,11 @@ def register_file(full: Answer, half: Answer) -> Answer:
     ratio = half.number() / full.number()
     reason = f"{half.value:g} groups at once with half the registers against {full.value:g} with all: {ratio:.2f}x"
     confidence = full.confidence * half.confidence
-    if least > 1.5:
+    if least > _SHARES:
         return answered("Pooled", unit, confidence, reason)
-    if most < 1.5:
+    if most < _SHARES:
         return answered("Dedicated", unit, confidence, reason)
-    return declined(unit, f"{reason}, but anything from {least:.2f}x to {most:.2f}x is possible; 1.5x is the border")
+    return declined(unit, f"{reason}, but anything from {least:.2f}x to {most:.2f}x is possible; {_SHARES:g}x is the border")
 
 
 def _line(n: np.ndarray, time: np.ndarray, rounds: int = 1) -> Callable[[np.ndarray], np.ndarray]:

@@ -97,5 +97,6 @@ def sustained(seconds: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS") -> t
     span = float(seconds[-1] - seconds[0])
     reason = f"last quarter against first of {span:.1f} s"
     note = "" if span >= 15 else f"{span:.0f} s are too short to warm a phone up; a full run takes longer"
-    answer = answered(ratio, "ratio", min(late.confidence, early.confidence), reason, low=late.interval[0] / early.interval[1], high=late.interval[1] / early.interval[0])
+    low, high = late.interval[0] / early.interval[1], late.interval[1] / early.interval[0]
+    answer = answered(ratio, "ratio", min(late.confidence, early.confidence), reason, low=low, high=high)
     return late.with_notes(note), answer.with_notes(note)

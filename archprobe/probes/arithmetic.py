@@ -10,7 +10,8 @@ from archprobe.bench import Bench, Run
 LANES = 16
 _UNROLL = 8
 
-# T is the scalar type, V the vector of C components. Chains = LANES / C vectors; every value depends on its last one alone.
+# T is the scalar type, V the vector. Every value depends on its last one alone, and each component starts from a number of its own, or
+# the compiler would see that all are one.
 _SOURCE = """
 #ifdef USES_HALF
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
@@ -19,7 +20,7 @@ __kernel void multiply_add(int n, __global float *out, float factor, float term)
   const FACTOR a = (FACTOR)((T)(factor));
   const V b = (V)((T)(term));
   V x[CHAINS];
-  for (int i = 0; i < CHAINS; ++i) x[i] = (V)((T)(get_local_id(0) + i)) * (V)((T)(1e-3f));
+  for (int i = 0; i < CHAINS; ++i) x[i] = (V)((T)(get_local_id(0) + i)) + (V)(LANE_NUMBERS);
   for (int k = 0; k < n; ++k) {
     #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -30,7 +31,7 @@ __kernel void multiply_add(int n, __global float *out, float factor, float term)
   V sum = x[0];
   for (int i = 1; i < CHAINS; ++i) sum += x[i];
   /* Never true, which only the run shows: nothing is written, and nothing can be removed. */
-  if (FIRST(sum) == (T)(12345)) out[0] = 1;
+  if (TOTAL(sum) == (T)(12345)) out[0] = 1;
 }
 """
 
@@ -54,8 +55,10 @@ def multiply_add(
         "CHAINS": chains,
         "UNROLL": _UNROLL,
         "MULTIPLY_ADD": "fma(x[i], a, b)" if is_fused else "x[i] * a + b",
+        "LANE_NUMBERS": ", ".join(f"(T)({lane}.5f)" for lane in range(components)),
         "FACTOR": base if is_broadcast else vector(base, components),
-        "FIRST(v)": "v" if components == 1 else "(v).s0",
+        # All components: those that nobody reads would not be computed.
+        "TOTAL(v)": "v" if components == 1 else " + ".join(f"(v).s{lane:x}" for lane in range(components)),
     }
     source = "".join(f"#define {name} {value}\n" for name, value in macros.items()) + _SOURCE
     if base == "half":

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 
 from archprobe.analysis.answer import Answer
 from archprobe.analysis.cache import Level, cache_levels
 from archprobe.bench import Bench
 from archprobe.curve import Curve, Findings
-from archprobe.probes.chase import BufferChase, nanoseconds
+from archprobe.probes.chase import BufferChase, Chase, nanoseconds
 from archprobe.probes.probe import Probe
 
-# Not below the line of any known cache: each read is a line of its own. Longer hops keep long laps short.
+# Most caches' line: each read is a line of its own, and none is left out.
 _STRIDE = 64
-_LONG = 32 * 2**20
+# Iterations of the chase: a lap that a run can well make before it is timed.
+_SHORT_LAP = 8192
 
 
 def measure(bench: Bench) -> Findings:
     facts = bench.device.facts
     most = min((8 if facts.is_cpu else 128 if bench.is_quick else 256) * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 4)
     chase = BufferChase(bench, most, is_shuffled=facts.is_cpu)
+    limit_s = 5.0 if bench.is_quick else 60.0
     per_octave = 3 if bench.is_quick else 6
     ranges = np.unique((2 ** np.arange(10, np.log2(most) + 1e-9, 1 / per_octave)).astype(np.int64) // 128 * 128)
-    curve = one_by_one(bench, "buffer chase", ranges.tolist(), lambda r: chase.run(r, _STRIDE if r <= _LONG else 2 * _STRIDE), x_label="range (bytes)")
+    curve = one_by_one(bench, "buffer chase", ranges.tolist(), lambda r: chase.run(r, _STRIDE), x_label="range (bytes)", limit_s=limit_s)
     levels = cache_levels(curve.xs, curve.ys)
     answers = level_answers(levels, "CacheVectorCountLv")
     return Findings(answers=answers, curves=(curve.marked({k: a for k, a in answers.items() if "Count" in k}),))
 
 
-def one_by_one(bench: Bench, name: str, positions: list[int], make, *, x_label: str) -> Curve:  # type: ignore[no-untyped-def]
-    """A sweep that finishes each position before the next, because going back means to fill the caches anew."""
+def one_by_one(
+    bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0
+) -> Curve:
+    """Latencies in ns, each position finished before the next, because going back means to fill the caches anew.
+
+    Where the lap is short, the latency is that of the reads after a first lap in the same run: some devices empty their first cache
+    between kernels. Positions that `limit_s` seconds do not reach are left out.
+    """
     y, spreads = [], []
-    iterations = 8
+    iterations, end = 8, time.monotonic() + limit_s
     for i, position in enumerate(positions):
-        run = make(position)
+        run, lap = make(position)
+        first = lap if lap <= _SHORT_LAP else 0
         run(1)
-        iterations = bench.calibrate(run) if i == 0 else bench._iterations(run, iterations, bench.least_s)
-        times = [run(iterations) / iterations for _ in range(3)]
-        y.append(nanoseconds(position, float(np.median(times))))
+        iterations = bench.iterations(run, iterations if i else None)
+        times = [(run(first + iterations) - (run(first) if first else 0.0)) / iterations for _ in range(3)]
+        y.append(nanoseconds(max(float(np.median(times)), 1e-12)))
         spreads.append(float(np.std(times) / np.median(times)))
         bench.on_progress((i + 1) / len(positions))
-    return Curve(
-        name=name, x_label=x_label, y_label="latency of a read (ns)", x=tuple(positions), y=tuple(y), spread=float(np.median(spreads)), repeats=3, is_log_x=True
-    )
+        if time.monotonic() > end:
+            break
+    x, spread = tuple(positions[: len(y)]), float(np.median(spreads))
+    return Curve(name=name, x_label=x_label, y_label="latency of a read (ns)", x=x, y=tuple(y), spread=spread, repeats=3, is_log_x=True)
 
 
 def level_answers(levels: list[Level], prefix: str) -> dict[str, Answer]:

@@ -11,9 +11,9 @@ from archprobe.probes.probe import Probe
 
 
 def measure(bench: Bench) -> Findings:
-    # Four times what the first level holds, so that it keeps nothing until the next lap, and the next level still holds all.
+    # Many times what the first level holds: it keeps nothing until the next lap, even of wide strides that touch few lines.
     first = bench.number("BufferCacheHierarchyPChase.CacheVectorCountLv1")
-    size = int(min(max(4 * (first or 2**20), 2**17), 2**26)) // 4096 * 4096
+    size = int(min(max(16 * (first or 2**18), 2**17), 2**26)) // 4096 * 4096
     chase = BufferChase(bench, size)
     strides = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
     curve = one_by_one(bench, "buffer strides", strides, lambda stride: chase.run(size, stride), x_label="stride (bytes)")
@@ -25,6 +25,6 @@ PROBE = Probe(
     name="buffer_line",
     aspect="BufferCachelineSize",
     title="Cache line behind buffers",
-    method="pointer chase in order over four times the first cache: latency grows with the stride up to a line",
+    method="pointer chase in order over sixteen times the first cache: latency grows with the stride up to a line",
     measure=measure,
 )

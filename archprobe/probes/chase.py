@@ -7,6 +7,8 @@ import numpy as np
 from archprobe.bench import Bench, Run
 
 _UNROLL = 8
+# A run whose iteration is `_UNROLL` reads, and the iterations of one lap through the range.
+Chase = tuple[Run, int]
 
 # The chase goes on where the last run stopped: what the cache holds then is what earlier laps left, at any number of steps.
 _SOURCE = """
@@ -64,15 +66,15 @@ class BufferChase:
         self.device.launch(self.chase, 1, 1, np.int32(-(-count // _UNROLL)), self.place, self.chain)
         self.state = (range_bytes, stride_bytes)
 
-    def run(self, range_bytes: int, stride_bytes: int) -> Run:
-        """An iteration is `_UNROLL` reads; chases of other ranges may lie between two runs of one."""
+    def run(self, range_bytes: int, stride_bytes: int) -> Chase:
+        """A chase of `range_bytes`; chases of other ranges may lie between two runs of one."""
 
         def run(n: int) -> float:
             if self.state != (range_bytes, stride_bytes):
                 self.prepare(range_bytes, stride_bytes)
             return self.device.launch(self.chase, 1, 1, np.int32(n), self.place, self.chain)
 
-        return run
+        return run, -(-(range_bytes // stride_bytes) // _UNROLL)
 
 
 class ImageChase:
@@ -82,23 +84,17 @@ class ImageChase:
         self.device = bench.device
         self.kernel = self.device.kernel(_SOURCE, "chase_image", UNROLL=_UNROLL, HAS_IMAGES=1)
 
-    def run(self, texels: int, stride: int = 1) -> Run:
-        """Reads `texels` texels in laps, `stride` texels at a time; an iteration is `_UNROLL` reads."""
+    def run(self, texels: int, stride: int = 1) -> Chase:
+        """A chase over `texels` texels, `stride` texels at a time."""
         chain = np.zeros((texels, 4), np.int32)
         stops = np.arange(0, texels, stride)
         chain[stops, 0] = np.roll(stops, -1)
         image, place = self.device.image(chain), self.device.buffer(64)
-        state = {"warm": False}
-
-        def run(n: int) -> float:
-            if not state["warm"]:
-                state["warm"] = True
-                self.device.launch(self.kernel, 1, 1, np.int32(-(-stops.size // _UNROLL)), place, image)
-            return self.device.launch(self.kernel, 1, 1, np.int32(n), place, image)
-
-        return run
+        lap = -(-stops.size // _UNROLL)
+        self.device.launch(self.kernel, 1, 1, np.int32(lap), place, image)
+        return lambda n: self.device.launch(self.kernel, 1, 1, np.int32(n), place, image), lap
 
 
-def nanoseconds(_: int, seconds: float) -> float:
-    """Latency of one read."""
+def nanoseconds(seconds: float) -> float:
+    """Latency of one read from the time of an iteration."""
     return seconds * 1e9 / _UNROLL

@@ -56,11 +56,17 @@ def measure(bench: Bench) -> Findings:
         answers[f"{key}Arch"], answers[f"{key}VecComponentCount"] = throughput.architecture(curve.xs, curve.ys, noise=noise)
         curves.append(curve)
     answers["Int8Gops"] = _dots(bench)
-    cores = bench.number("Cores.CoreCount")
-    clock = bench.device.facts.clock_mhz
-    answers["AluCount"] = throughput.alus_per_core(answers["FloatGflops"], clock, round(cores) if cores else bench.device.facts.compute_units)
+    answers["AluCount"] = _alus(bench, answers["FloatGflops"])
     answers["Autobroadcast"] = _broadcast(bench)
     return Findings(answers=answers, curves=tuple(curves))
+
+
+def _alus(bench: Bench, peak: Answer) -> Answer:
+    facts = bench.device.facts
+    if facts.is_cpu:
+        return declined("count", "not applicable: the lanes of a CPU's cores are those of its vectors")
+    cores = bench.number("Cores.CoreCount")
+    return throughput.alus_per_core(peak, facts.clock_mhz, round(cores) if cores else facts.compute_units)
 
 
 def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:

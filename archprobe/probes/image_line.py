@@ -6,10 +6,10 @@ import numpy as np
 
 from archprobe.analysis import cache
 from archprobe.analysis.answer import declined
-from archprobe.bench import Bench, Run
+from archprobe.bench import Bench
 from archprobe.curve import Findings
 from archprobe.probes.buffer_cache import one_by_one
-from archprobe.probes.chase import TEXEL_BYTES, ImageChase
+from archprobe.probes.chase import TEXEL_BYTES, Chase, ImageChase
 from archprobe.probes.image_cache import NO_TEXTURES
 from archprobe.probes.probe import Probe
 
@@ -45,16 +45,17 @@ def measure(bench: Bench) -> Findings:
     by_count = cache.texture_line(counts["X"], counts["Y"], level)
     width = device.facts.max_image_width
     first = level.value if isinstance(level.value, (int, float)) else 0
-    texels = int(min(width, max(4 * first, 2**16) // TEXEL_BYTES))
+    texels = int(min(width, max(6 * first, 2**16) // TEXEL_BYTES))
     chase = ImageChase(bench)
-    strides = [s * TEXEL_BYTES for s in (1, 2, 3, 4, 6, 8, 12, 16, 32)]
+    # Wide strides leave so few texels in the row that the cache holds them all, line by line.
+    strides = [s * TEXEL_BYTES for s in (1, 2, 3, 4, 6, 8) if texels // s * TEXEL_BYTES >= 1.5 * first]
 
-    def run(stride: int) -> Run:
+    def run(stride: int) -> Chase:
         step = stride // TEXEL_BYTES
         return chase.run(texels // step * step, step)
 
     ramp = one_by_one(bench, "image strides", strides, run, x_label="stride (bytes)")
-    by_chase = cache.line_size(ramp.xs, ramp.ys)
+    by_chase = cache.line_size(ramp.xs, ramp.ys) if first else declined("bytes", f"needs the size of the first level: {level.reason}")
     line = by_count if not by_count.is_declined else by_chase
     if not by_count.is_declined and not by_chase.is_declined and by_count.value != by_chase.value:
         line = declined("bytes", f"counting texels gives {by_count.value} bytes, the chase {by_chase.value}")

@@ -59,7 +59,9 @@ def measure(bench: Bench) -> Findings:
         more = bench.sweep("registers", [n for n in fine if n not in coarse.x], make, x_label=label, share=(0.4, 0.6))
         curve = _joined(coarse, more)
         count = registers.register_count(curve.xs, curve.ys)
-    answers: dict[str, Answer] = {"RegCount": count, "SpilledAt": _by_driver(spilled)}
+    by_driver = _by_driver(spilled)
+    count = _agreed(count, by_driver)
+    answers: dict[str, Answer] = {"RegCount": count, "SpilledAt": by_driver}
     curves = [curve.marked({"RegCount": count})]
     if count.is_declined:
         missing = f"needs the registers of a work-item: {count.reason}"
@@ -115,6 +117,19 @@ def _by_driver(spilled: dict[int, int]) -> Answer:
     if not some:
         return declined(unit, "the driver speaks of private memory for no kernel")
     return answered(min(some), unit, 0.9, f"the driver gives a kernel of so many values {spilled[min(some)]} bytes of private memory")
+
+
+def _agreed(count: Answer, by_driver: Answer) -> Answer:
+    """By the time, narrowed by the driver's word where that lies in its interval: first spills cost little and hide in the line."""
+    if count.is_declined or by_driver.is_declined:
+        return count
+    low, high = count.interval
+    kept = by_driver.number() - 1
+    if not low - 2 <= kept <= high:
+        return count.with_notes(f"the driver speaks of private memory from {by_driver.value} on, which the time does not show")
+    reason = f"{count.reason}; the driver gives private memory from {by_driver.value} on"
+    note = "values of the probe: the registers of loop and addresses come on top"
+    return answered(int(kept), count.unit, count.confidence, reason, low=min(low, kept), high=high, notes=(*count.notes, note))
 
 
 def _joined(one: Curve, other: Curve) -> Curve:

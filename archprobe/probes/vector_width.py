@@ -18,7 +18,7 @@ __kernel void load(int n, __global float *out, __global const float *src, uint m
     #pragma unroll
     for (int u = 0; u < 8; ++u) { sum += LOAD; at += turn; }
   }
-  if (FIRST == 12345.0f) out[0] = 1;
+  if (TOTAL == 12345.0f) out[0] = 1;
 }
 """
 # Fits the first cache of nearly every device: the load itself is to be seen, not memory.
@@ -31,9 +31,9 @@ def measure(bench: Bench) -> Findings:
     source, out = device.buffer(np.zeros(_RANGE_BYTES // 4, np.float32)), device.buffer(64)
 
     def make(width: int):  # type: ignore[no-untyped-def]
-        vector = {"V": f"float{width}", "LOAD": f"vload{width}(at & mask, src)", "FIRST": "sum.s0"}
+        vector = {"V": f"float{width}", "LOAD": f"vload{width}(at & mask, src)", "TOTAL": " + ".join(f"sum.s{i:x}" for i in range(width))}
         if width == 1:
-            vector = {"V": "float", "LOAD": "src[at & mask]", "FIRST": "sum"}
+            vector = {"V": "float", "LOAD": "src[at & mask]", "TOTAL": "sum"}
         text = "".join(f"#define {name} {value}\n" for name, value in vector.items()) + _SOURCE
         kernel = device.kernel(text, "load")
         mask = np.uint32(_RANGE_BYTES // 4 // width - 1)

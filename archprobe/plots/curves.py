@@ -1,0 +1,41 @@
+"""One picture for each curve: the points, and a line where the analysis found something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from archprobe.curve import Curve
+from archprobe.plots.style import BLUE, GREY, RED, new_figure
+
+
+def draw(curve: Curve, title: str = "") -> Any:
+    """A matplotlib figure of one curve; marks that lie on the x axis are drawn, others (rates, ratios) are not."""
+    figure, axes = new_figure(7.2, 3.6)
+    axes.plot(curve.x, curve.y, color=BLUE, marker="." if len(curve.x) < 160 else None, linewidth=1.2, markersize=4)
+    if curve.is_log_x:
+        axes.set_xscale("log", base=2)
+        if len(curve.x) <= 16:
+            axes.set_xticks(curve.x, [_short(x) for x in curve.x])
+        else:
+            axes.xaxis.set_major_formatter(lambda x, _: _short(x))
+    if min(curve.y) > 0 and max(curve.y) > 30 * min(curve.y):
+        axes.set_yscale("log")
+    low, high = min(curve.x), max(curve.x)
+    for name, place in curve.marks.items():
+        if low <= place <= high:
+            axes.axvline(place, color=RED, linewidth=1, linestyle="--")
+            where = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
+            axes.annotate(f"{name} = {_short(place)}", (place, 0.97), fontsize=7, color=RED, **where)
+    axes.set_xlabel(curve.x_label)
+    axes.set_ylabel(curve.y_label)
+    axes.set_title(f"{title}: {curve.name}" if title else curve.name, fontsize=10, loc="left")
+    axes.grid(color=GREY, linewidth=0.4, alpha=0.5)
+    return figure
+
+
+def _short(value: float) -> str:
+    """A number for an axis: 4096 is 4K, 2097152 is 2M."""
+    for size, letter in ((2**30, "G"), (2**20, "M"), (2**10, "K")):
+        if value >= 4 * size or (value >= size and value % size == 0):
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.5g}"

@@ -1,0 +1,75 @@
+"""All pictures of a report in a folder, as SVG, and one HTML page that holds them and every answer."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from archprobe.analysis.answer import Answer
+from archprobe.curve import Findings
+from archprobe.plots import curves, overview
+from archprobe.report.document import Report
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{name}</title><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #202124; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }}
+table {{ border-collapse: collapse; width: 100%; margin: .5rem 0 1rem }}
+td, th {{ border-bottom: 1px solid #dadce0; padding: .3rem .6rem; text-align: left; vertical-align: top }}
+td.n {{ white-space: nowrap; font-variant-numeric: tabular-nums }} .off {{ color: #80868b }} svg {{ max-width: 100%; height: auto }}
+</style></head><body><h1>{name}</h1><p>{about}</p>
+{overview}
+{sections}
+</body></html>
+"""
+
+
+def write_page(report: Report, folder: Path) -> Path:
+    """Write ``index.html``, ``architecture.svg`` and one SVG for each curve into `folder`; the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = _save(overview.draw(report), folder / "architecture.svg")
+    sections = []
+    for aspect, findings in report.aspects.items():
+        drawn = [_save(curves.draw(curve, aspect), folder / f"{aspect}_{_plain(curve.name)}.svg") for curve in findings.curves]
+        sections.append(_section(aspect, findings, drawn))
+    head = report.header
+    driver = head["Driver"]
+    about = f"{driver['platform']}, driver {driver['driver']}; {head['Date']}; archprobe {head['Version']}" + (", quick run" if head["IsQuick"] else "")
+    page = folder / "index.html"
+    name = html.escape(report.device_name)
+    page.write_text(_PAGE.format(name=name, about=html.escape(about), overview=picture, sections="\n".join(sections)), encoding="utf-8")
+    return page
+
+
+def _save(figure: Any, path: Path) -> str:
+    """Write a figure as SVG; the text of it, to stand in a page."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    path.write_text(text.getvalue(), encoding="utf-8")
+    # Several pictures share the page: their inner names must differ.
+    drawing = text.getvalue()[text.getvalue().index("<svg") :]
+    mark = _plain(path.stem)
+    return re.sub(r'(id="|url\(#|href="#)', lambda found: f"{found[1]}{mark}_", drawing)
+
+
+def _section(aspect: str, findings: Findings, pictures: list[str]) -> str:
+    rows = "".join(_row(key, answer) for key, answer in findings.answers.items())
+    note = f'<p class="off">{html.escape(findings.state.replace("_", " "))}: {html.escape(findings.reason)}</p>' if findings.state != "done" else ""
+    table = f"<table><tr><th>key</th><th>value</th><th>interval</th><th>confidence</th><th>how</th></tr>{rows}</table>" if rows else ""
+    return f"<h2>{html.escape(aspect)}</h2><p>{html.escape(findings.method)}</p>{note}{table}{''.join(pictures)}"
+
+
+def _row(key: str, answer: Answer) -> str:
+    how = html.escape("; ".join((answer.reason, *answer.notes)))
+    if answer.is_declined:
+        return f'<tr class="off"><td>{html.escape(key)}</td><td>undecided</td><td></td><td></td><td>{how}</td></tr>'
+    value = f"{answer.value:.5g}" if isinstance(answer.value, float) else html.escape(str(answer.value))
+    interval = "" if answer.low is None or answer.high is None else f"{answer.low:.5g} – {answer.high:.5g}"
+    cells = "".join(f'<td class="n">{cell}</td>' for cell in (f"{value} {html.escape(answer.unit)}", interval, f"{answer.confidence:.2f}"))
+    return f"<tr><td>{html.escape(key)}</td>{cells}<td>{how}</td></tr>"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", name)

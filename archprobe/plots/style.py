@@ -1,0 +1,20 @@
+"""What all pictures share: colours, and a figure that belongs to no window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from archprobe.errors import UsageError
+
+BLUE, RED, GREY, DARK = "#1f5a96", "#c0392b", "#9aa0a6", "#202124"
+FILL = {"core": "#e8f0fa", "alu": "#cfe2f7", "register": "#fbe9d0", "local": "#e3f1df", "cache": "#f3e3f1", "memory": "#eceff1"}
+
+
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
+    """(figure, axes) in inches; UsageError where matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError("pictures need matplotlib; `pip install matplotlib`") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
