@@ -14,8 +14,11 @@ LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The OpenCL runtime lays images out by the same rule (tvm_patches/opencl_runtime/memory.h).
 SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2}
-# Marks on a block, which `passes/arithmetic.py` carries out. TVM keeps a block's annotations through lowering if they are pragmas.
-AUTOBROADCAST, MULTIPLY_ADD = "pragma_romou_autobroadcast", "pragma_romou_multiply_add"
+# Marks on a block, which `passes/arithmetic.py` and `passes/half_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
+AUTOBROADCAST, MULTIPLY_ADD, HALF_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
+
+# On a function whose data and output no graph has placed: whether they lie in images is then a knob.
+FREE_IMAGES = "romou.free_images"
 
 
 def is_image(buffer: tirx.Buffer) -> bool:
@@ -58,3 +61,8 @@ def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
 def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
     """Write a * b + c in `block` as one call of `function`: "mad", which may round in between or not, or "fma", which does not."""
     sch.annotate(block, MULTIPLY_ADD, function)
+
+
+def half_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Compute with halfs in the kernel of `block`; otherwise halfs are storage, and arithmetic is single precision (`passes/half_storage.py`)."""
+    sch.annotate(block, HALF_ARITHMETIC, 1)

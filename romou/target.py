@@ -3,6 +3,7 @@
     Target("opencl")                            the attached device, asked for its limits when they are first needed
     Target("opencl -device=host")               the CPU through OpenCL (PoCL)
     Target("opencl -device=adreno640")          facts from romou/hardware/devices/adreno640.json
+    Target("opencl -device=adreno640 -half=storage")      the same, less half-precision arithmetic
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
     Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
 
@@ -36,7 +37,9 @@ LIMITS = (
     "texture_spatial_limit",
     "thread_warp_size",
 )
-_OPTIONS = ("device", "host", *LIMITS)
+_OPTIONS = ("device", "host", "half", *LIMITS)
+# What halfs are for: numbers to compute with, where the device can, or only to store.
+_HALF_USES = ("arithmetic", "storage")
 
 # TVM keeps free text in "model"; it carries the device through a tvm Target and back.
 _ATTACHED = "attached"
@@ -59,7 +62,7 @@ class Target:
         For an unknown kind, device or option (with the known ones and the nearest name) or a value out of range.
     """
 
-    __slots__ = ("_device_name", "_host", "_kind", "_limits", "_spec", "_tvm_target")
+    __slots__ = ("_device_name", "_half", "_host", "_kind", "_limits", "_spec", "_tvm_target")
 
     def __init__(self, target: str | Mapping[str, Any] | tvm.target.Target | Target = "opencl", *, host: str | None = None) -> None:
         if isinstance(target, Target):
@@ -75,7 +78,7 @@ class Target:
         if host is not None:
             options["host"] = host
         self._kind = kind
-        self._device_name, self._host, self._limits = _checked_options(options)
+        self._device_name, self._host, self._half, self._limits = _checked_options(options)
         self._spec: HardwareSpec | None = None
         self._tvm_target: Any = None
         if self._device_name is not None:
@@ -100,6 +103,11 @@ class Target:
     def limits(self) -> dict[str, int]:
         """Limits given in the target itself, by TVM's names; they win over those of the spec."""
         return dict(self._limits)
+
+    @property
+    def has_half_arithmetic(self) -> bool:
+        """Whether kernels may compute in half precision; storing halfs is always possible."""
+        return self._half != "storage" and bool(self.spec.has_half_arithmetic)
 
     @property
     def spec(self) -> HardwareSpec:
@@ -153,7 +161,9 @@ class Target:
             "texture_spatial_limit": sides if facts["has_images"] else 1,
             "texture_depth_limit": facts["max_image_layers"] if facts["has_images"] else 1,
         }
-        lower = {name: int(limit) for name, limit in allowed.items() if int(limit) < int(attrs[name])}
+        lower: dict[str, Any] = {name: int(limit) for name, limit in allowed.items() if int(limit) < int(attrs[name])}
+        if self.has_half_arithmetic and "cl_khr_fp16" not in facts["extensions"].split():
+            lower["half"] = "storage"
         return Target({"kind": self._kind, **self._options(), **lower}) if lower else self
 
     @property
@@ -181,7 +191,7 @@ class Target:
         return {name: value for name, value in found.items() if value is not None}
 
     def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"device": self._device_name, "host": self._host}
+        options: dict[str, Any] = {"device": self._device_name, "host": self._host, "half": self._half}
         return {k: v for k, v in options.items() if v is not None} | self._limits
 
     def to_json(self) -> str:
@@ -311,8 +321,8 @@ def _host_triple(host: Any) -> str | None:
     return None if triple == tvm.target.Target("llvm").export().get("mtriple") else str(triple)
 
 
-def _checked_options(options: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, int]]:
-    """(device, host, limits), each checked."""
+def _checked_options(options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, dict[str, int]]:
+    """(device, host, use of halfs, limits), each checked."""
     for name in options:
         if name not in _OPTIONS:
             raise unknown_name("target option", name, _OPTIONS)
@@ -320,8 +330,11 @@ def _checked_options(options: Mapping[str, Any]) -> tuple[str | None, str | None
     host = options.get("host")
     if host is not None and (not isinstance(host, str) or host.count("-") < 2 or not host.replace("-", "").replace("_", "").replace(".", "").isalnum()):
         raise UsageError(f"host {host!r} is not an LLVM triple", hint="For example aarch64-linux-android; leave it out for this machine.")
+    half = options.get("half")
+    if half is not None and half not in _HALF_USES:
+        raise UsageError(f"target option -half={half}: must be {' or '.join(_HALF_USES)}", option="half", value=half)
     device = options.get("device")
-    return (None if device is None else str(device)), host, limits
+    return (None if device is None else str(device)), host, half, limits
 
 
 def _positive(name: str, value: Any) -> int:

@@ -18,11 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tvm import s_tir, te, tirx
 
-from romou.primitives import autobroadcast, multiply_add
+from romou.primitives import autobroadcast, half_arithmetic, multiply_add
 from romou.space import Config, Space
 
 LANES = 4
@@ -38,7 +38,8 @@ class Contraction:
     extents: (o, h, w) exact, in texels and pixels.
     reduce: name -> extent; the first one is the axis that `split_k` and `local` cut.
     lhs, rhs: expressions over (o, h, w, lane, *r) and (o, lane, *r); indices handed in are always inside the exact extents.
-    lhs_varies: whether lhs depends on o and lane (depthwise); it is then not worth staging in local memory.
+    lhs_varies: with the output channel: not at all, with the texel `o` that it is in (groups of whole texels), or with its lane too
+        (depthwise); where it varies it is not worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
@@ -52,7 +53,7 @@ class Contraction:
     rhs: Callable[..., tirx.Expr]
     output: Callable[..., tuple[Expr, Expr, Expr, Expr]]
     output_shape: tuple[int, ...]
-    lhs_varies: bool = False
+    lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
     is_image: bool = False
 
@@ -64,6 +65,7 @@ class Limits:
     max_work_group_size, local_memory_bytes: of a work group.
     busy_work_items: how many keep all cores busy.
     max_image: width, height and layers in texels; None where kernels are to keep to buffers.
+    has_half_arithmetic: whether it computes with halfs (cl_khr_fp16); storing them needs no support.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     """
 
@@ -72,27 +74,29 @@ class Limits:
     busy_work_items: int = 1
     max_image: tuple[int, int, int] | None = None
     prefers_images: bool = False
+    has_half_arithmetic: bool = False
 
 
-def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits, *, is_texels_only: bool = False) -> None:
+def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> None:
     """The knobs of every contraction, cut down to what this one's extents make different.
 
-    `is_texels_only`: an input or the output lies in an image, whose texels are accessed whole. `flat` and `rows` are the two ways to lay
-    its pixels (equal where there is only one); the knob `pixels` tells which holds.
+    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds. The knobs
+    `data`, `weight` and `output` are declared before: whether each lies in a buffer or in an image, whose texels are accessed whole.
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
+    is_shared = flat.lhs_varies == "never"
     first, *window = flat.reduce.values()
-    space.define_knob("tile_o", [1] if flat.lhs_varies else [t for t in (1, 2, 4) if t <= o])
+    space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
     space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h])
     space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w])
-    space.define_knob("split_k", [1] if flat.lhs_varies else [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0])
-    space.define_knob("local", [0] if flat.lhs_varies else [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0])
+    space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0] if is_shared else [1])
+    space.define_knob("local", [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0] if is_shared else [0])
     space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
-    space.define_knob("vector_width", [LANES] if is_texels_only else [LANES, 2, 1] if flat.vector else [1])
+    space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
     # Where both factors are vectors already, nothing is broadcast.
-    space.define_knob("autobroadcast", [True, False] if not flat.lhs_varies else [False])
+    space.define_knob("autobroadcast", [True, False] if flat.lhs_varies != "by lane" else [False])
     space.define_knob("multiply_add", ["mad", "fma", "plain"])
 
     def is_allowed(config: Config) -> bool:
@@ -100,6 +104,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
         group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
         if config["tile_h"] > h or config["tile_w"] > w or tile > MAX_TILE:
+            return False
+        if config["vector_width"] != LANES and "image" in (config["data"], config["weight"], config["output"]):
             return False
         if config["wg_o"] * config["wg_w"] * config["split_k"] > limits.max_work_group_size:
             return False
@@ -109,7 +115,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         texels = 0
         if config["split_k"] > 1:
             # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
-            if config["local"] or tile & (tile - 1) or config["split_k"] > (1 if is_texels_only else LANES) * tile:
+            most = tile if config["output"] == "image" else LANES * tile
+            if config["local"] or tile & (tile - 1) or config["split_k"] > most:
                 return False
             texels = config["split_k"] * group_o * group_w * config["tile_h"]
         elif config["local"]:
@@ -126,7 +133,6 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
     device is busy.
     """
     wanted: dict[str, Any] = {
-        "pixels": "flat",
         "tile_o": 1,
         "tile_h": 1,
         "tile_w": 4,
@@ -138,8 +144,10 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
         "vector_width": 4,
         "autobroadcast": True,
         "multiply_add": "mad",
-        "weight": "image" if limits.prefers_images else "buffer",
+        "accumulate": "float32",
+        **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
     }
+    wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == "image" else "flat"
     config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
     while not space.is_valid(config):
         # Too large for a small operator: halve the larger side of the group, then the tile.
@@ -198,17 +206,15 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         return c.lhs(*inside, lane, *r)
 
     def rhs(oo: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.rhs(clamp(config.get("weight") == "image", oo, o, domain[0]), lane, *r)
-
-    def wide(x: tirx.Expr) -> tirx.Expr:
-        # Half-precision storage still accumulates in single precision.
-        return x.astype("float32")
+        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), lane, *r)
 
     names, extents = list(c.reduce), list(c.reduce.values())
-    if c.lhs_varies:
-        left = lhs
-    else:
-        # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
+    left = lhs
+    # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
+    if c.lhs_varies == "by texel":
+        patch = te.compute((*extents[:-1], *domain, extents[-1]), lambda *i: lhs(*i[-4:-1], 0, *i[:-4], i[-1]), name="patch")
+        left = lambda o, h, w, _lane, *r: patch[(*r[:-1], o, h, w, r[-1])]
+    elif c.lhs_varies == "never":
         patch = te.compute(
             (*extents[:-1], domain[1], domain[2], extents[-1]),
             lambda *i: lhs(0, i[-3], i[-2], 0, *i[:-3], i[-1]),
@@ -221,8 +227,7 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         right = lambda o, lane, *r: kernel[(*r, o, lane)]
 
     def product(o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        # Half-precision storage still accumulates in single precision.
-        return left(o, h, w, lane, *r).astype("float32") * right(o, lane, *r).astype("float32")
+        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, lane, *r).astype(config["accumulate"])
 
     pieces = config["split_k"]
     share = extents[0] // pieces
@@ -233,12 +238,18 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         acc = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *i)], axis=piece), name="acc")
     else:
         acc = te.compute((*domain, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
-    crop = te.compute(c.output_shape, lambda *i: acc[c.output(*i)], name="crop")
+    crop = te.compute(c.output_shape, lambda *i: acc[c.output(*i)].astype("float32"), name="crop")
     return te.create_prim_func([*c.inputs, crop])
 
 
-def schedule_stages(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], reduce_names: Sequence[str], config: Config) -> None:
-    """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it."""
+def schedule_stages(
+    sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True
+) -> None:
+    """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it.
+
+    `has_whole_texels`: whether the output's lanes are stored together; else each is guarded, and stored, by itself.
+    """
+    store = config if has_whole_texels else config.replace(vector_width=1)
     o, h, w, lane = loops
     block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
     block_h, tile_h = sch.split(h, [None, config["tile_h"]])
@@ -251,7 +262,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV],
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
     if config["split_k"] > 1:
-        _schedule_split(sch, grid_x, tile_o, tile_h, tile_w, lane, config)
+        _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
         return
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, thread_w, preserve_unit_loops=True)
@@ -274,7 +285,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV],
     _spell_arithmetic(sch, acc, config)
     init = sch.decompose_reduction(acc, first)
     _finish_tile(sch, sch.get_loops(init)[-len(spatial) :], config)
-    _finish_tile(sch, [tile_o, tile_h, tile_w, lane], config)
+    _finish_tile(sch, [tile_o, tile_h, tile_w, lane], store)
 
 
 def _spell_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, config: Config) -> None:
@@ -282,6 +293,8 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, confi
         autobroadcast(sch, block)
     if config["multiply_add"] != "plain":
         multiply_add(sch, block, config["multiply_add"])
+    if config["accumulate"] == "float16":
+        half_arithmetic(sch, block)
 
 
 def _loops_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, reductions: int) -> tuple[list, list]:
@@ -345,13 +358,13 @@ def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.sch
     return next(i for i, rv in enumerate(sch.get_loops(block)) if sch.get(rv).same_as(loop)) + 1
 
 
-def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, tile_h, tile_w, lane, config: Config) -> None:  # type: ignore[no-untyped-def]
+def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Sequence[s_tir.schedule.LoopRV], config: Config, store: Config) -> None:
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
     # Whole texels while there is one for each work-item of the split, single lanes beyond that.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
     has_texels = texels >= config["split_k"]
-    tile = sch.fuse(tile_o, tile_h, tile_w) if has_texels else sch.fuse(tile_o, tile_h, tile_w, lane)
-    outer, thread_k = sch.split(tile, [None, config["split_k"]])
+    share = sch.fuse(*(tile[:-1] if has_texels else tile))
+    outer, thread_k = sch.split(share, [None, config["split_k"]])
     sch.bind(thread_k, "threadIdx.z")
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, thread_k, preserve_unit_loops=True)
@@ -365,8 +378,8 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile_o, t
     init = sch.decompose_reduction(acc, piece)
     sch.unroll(outer)
     if has_texels:
-        for loop in (sch.get_loops(init)[-1], lane):
-            _finish_tile(sch, [loop], config)
+        _finish_tile(sch, [sch.get_loops(init)[-1]], config)
+        _finish_tile(sch, [tile[-1]], store)
 
     part = sch.get_sblock("part")
     sch.set_scope(part, 0, "shared")

@@ -64,5 +64,5 @@ def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_ze
         output=output,
         output_shape=w.output_shape,
         is_image=is_zero_outside,
-        lhs_varies=True,
+        lhs_varies="by lane",
     )

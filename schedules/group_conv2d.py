@@ -65,7 +65,7 @@ def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_ze
         rhs=lambda o, lane, *r: weight[(*r, o, lane)],
         output=output,
         output_shape=w.output_shape,
-        lhs_varies=True,
+        lhs_varies="by lane",
         vector=False,
     )
 

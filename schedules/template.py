@@ -13,7 +13,7 @@ from romou.schedules.workload import Conv2d, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
-from romou.primitives import LANES, image_extents, is_image, set_image
+from romou.primitives import FREE_IMAGES, LANES, image_extents, is_image, set_image
 from romou.space import Config, Space
 
 Workload: TypeAlias = Conv2d | Dense
@@ -48,36 +48,50 @@ class Template:
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         space = Space()
+        for name in ("data", "weight", "output"):
+            space.define_knob(name, self._places(name, limits))
         if isinstance(self.workload, Conv2d):
-            # An image is addressed by row and column: pixels in one row would need a division for each texel.
-            layouts = ["rows"] if is_image(self._reads[0]) else ["flat", "rows"]
-            space.define_knob("pixels", layouts if self.workload.out_hw[0] > 1 else ["flat"])
+            space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
+            if self.workload.out_hw[0] > 1:
+                # An image is addressed by row and column: pixels in one row would need a division for each texel.
+                space.add_constraint(lambda config: config["data"] == "buffer" or config["pixels"] == "rows")
+        # Halfs are summed as halfs only where that is faster; the sum of a long reduction loses digits, which the check of a trial sees.
+        sums = ["float32", "float16"] if self.workload.dtype == "float16" and limits.has_half_arithmetic else ["float32"]
+        space.define_knob("accumulate", sums)
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
-        declare_knobs(space, self._contraction(flat=True), self._contraction(flat=False), limits, is_texels_only=bool(self.images))
-        if self._contraction(flat=True).vector and self._weight_scope(limits) is not None:
-            space.define_knob("weight", ["buffer", "image"])
-            # A texel is read whole.
-            space.add_constraint(lambda config: config["weight"] == "buffer" or config["vector_width"] == LANES)
+        declare_knobs(space, self._contraction(flat=True), self._contraction(flat=False), limits)
+        if self.images:
+            space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
+
+    def _places(self, name: str, limits: Limits) -> list[str]:
+        """Where the operator's data, weight or output may lie: activations where the graph put them, unless it leaves them free."""
+        buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
+        if is_image(buffer):
+            return ["image"]
+        is_free = name == "weight" or (self.func.attrs is not None and FREE_IMAGES in self.func.attrs)
+        return ["buffer", "image"] if is_free and self._scope(name, limits) is not None else ["buffer"]
+
+    def _scope(self, name: str, limits: Limits) -> str | None:
+        """The texture scope under which data, weight or output fits into an image; None where none does, or images are not wanted."""
+        buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
+        shape, most = [int(d) for d in buffer.shape], limits.max_image
+        has_texels = self._contraction(flat=True).vector if name == "weight" else self.works_in_texels
+        if most is None or shape[-1] != LANES or not has_texels:
+            return None
+        scopes = ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",)
+        return next((s for s in scopes if all(e <= m for e, m in zip(image_extents(shape, s), most, strict=True))), None)
 
     @property
     def _weight(self) -> tirx.Buffer:
         """The operator's second input."""
         return self._reads[1]
 
-    def _weight_scope(self, limits: Limits) -> str | None:
-        """The texture scope under which the weight fits into an image; None where none does, or images are not wanted."""
-        shape = [int(d) for d in self._weight.shape]
-        most = limits.max_image
-        if most is None or shape[-1] != LANES:
-            return None
-        scopes = ("global.texture-weight", "global.texture")
-        return next((s for s in scopes if all(e <= m for e, m in zip(image_extents(shape, s), most, strict=True))), None)
-
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
-        scope = self._weight_scope(limits) if config.get("weight") == "image" else None
-        return self.images if scope is None else {**self.images, str(self._weight.name): scope}
+        names = {"data": self._reads[0].name, "weight": self._weight.name, "output": self.func.params[-1].name}
+        chosen = {str(names[n]): self._scope(n, limits) for n in names if config[n] == "image"}
+        return {**{n: s for n, s in chosen.items() if s is not None}, **self.images}
 
     @property
     def images(self) -> dict[str, str]:
@@ -121,19 +135,29 @@ class Template:
         InvalidConfigError
             If TVM's scheduler refuses the config.
         """
+        func = self.func
+        for name, scope in self.image_scopes(config, limits).items():
+            if name not in self.images:
+                func = set_image(func, name, scope)
+        return self._marked(func)._schedule(config)
+
+    def _marked(self, func: tirx.PrimFunc) -> Template:
+        template = Template.of(func)
+        assert template is not None, "a mark on a parameter changes nothing that the template looks at"
+        return template
+
+    def _schedule(self, config: Config) -> tvm.IRModule:
         contraction = self._contraction(flat=config.get("pixels", "flat") == "flat")
         func = replace_stage(self.func, self.block, build_stages(contraction, config))
         sch = s_tir.Schedule(as_module(func))
         try:
             output = _inline_epilogue(sch)
-            schedule_stages(sch, self._output_loops(sch, output, config), list(contraction.reduce), config)
+            has_whole_texels = not isinstance(self.workload, Dense) or self.workload.n % LANES == 0
+            loops = self._output_loops(sch, output, config)
+            schedule_stages(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
-        func = sch.mod["main"]
-        for name, scope in self.image_scopes(config, limits).items():
-            if name not in self.images:
-                func = set_image(func, name, scope)
-        return tvm.IRModule({"main": func})
+        return tvm.IRModule({"main": sch.mod["main"]})
 
     def _output_loops(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> Sequence[s_tir.schedule.LoopRV]:
         """The output nest as loops (o, h, w, lane)."""

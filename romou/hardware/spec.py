@@ -50,6 +50,7 @@ SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {
     "fp32_peak_gflops": ("GFLOPS", (int, float)),
     "clock_mhz": ("MHz", (int, float)),
     "has_scalar_vector_broadcast": ("yes or no", (bool,)),
+    "has_half_arithmetic": ("yes or no", (bool,)),
 }
 _WORDS = {"register_file": ("pooled", "dedicated"), "local_mem_place": ("on_chip", "dram"), "constant_mem_place": ("on_chip", "dram")}
 _HEADER = ("name", "title", "facts")
@@ -92,6 +93,7 @@ class HardwareSpec:
     fp32_peak_gflops: float | None = None
     clock_mhz: float | None = None
     has_scalar_vector_broadcast: bool | None = None
+    has_half_arithmetic: bool | None = None
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @property

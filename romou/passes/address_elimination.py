@@ -25,7 +25,9 @@ from typing import Any, TypeAlias
 
 import tvm
 from tvm import tirx
-from tvm_ffi.structural import structural_map, structural_mutate, structural_visit
+from tvm_ffi.structural import structural_mutate
+
+from romou.passes.bindings import inline_single_uses, statements_of
 
 Key: TypeAlias = tuple[Any, ...]
 # a < b  <=>  -a > -b
@@ -40,7 +42,7 @@ def eliminate_addresses(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
     eliminator = _Eliminator()
     for parameter in func.params:
         eliminator.define(parameter, parameter)
-    return func.with_body(_inline_single_uses(eliminator.body(func.body), eliminator.declared))
+    return func.with_body(inline_single_uses(eliminator.body(func.body), eliminator.declared))
 
 
 @dataclass(frozen=True, order=True)
@@ -120,7 +122,7 @@ class _Eliminator:
 
     def _sequence(self, stmt: tirx.Stmt) -> tirx.Stmt:
         done: list[tirx.Stmt] = []
-        for child in _children(stmt):
+        for child in statements_of(stmt):
             new = self._statement(child)
             done += [*self.scopes[-1].pending, new]
             self.scopes[-1].pending.clear()
@@ -190,7 +192,7 @@ class _Eliminator:
         if left is None or right is None:
             return None
         difference, kind = left.plus(right.times(-1)), type(expr)
-        if all(c < 0 for c in difference.terms.values()):
+        if difference.terms and max(difference.terms.items(), key=lambda term: (term[0].depth, -term[0].number))[1] < 0:
             difference, kind = difference.times(-1), _MIRRORED[kind]
 
         def make() -> tirx.Expr:
@@ -308,14 +310,6 @@ def _is_index(expr: tirx.Expr) -> bool:
     return str(getattr(expr, "ty", "")) == "int32"
 
 
-def _children(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
-    if isinstance(stmt, tirx.SeqStmt):
-        for child in stmt.seq:
-            yield from _children(child)
-    else:
-        yield stmt
-
-
 def _conjuncts(expr: tirx.Expr) -> Iterator[tirx.Expr]:
     if isinstance(expr, tirx.And):
         yield from _conjuncts(expr.a)
@@ -340,43 +334,3 @@ def _quotient(dividend: tirx.Expr, divisor: int, high: int) -> tirx.Expr:
         if high * multiplier <= _INT_MAX and high * (multiplier * divisor - (1 << shift)) < 1 << shift:
             return (dividend * multiplier) >> shift
     return tirx.truncdiv(dividend, tirx.const(divisor, "int32"))
-
-
-def _inline_single_uses(body: tirx.Stmt, declared: Sequence[tirx.Var]) -> tirx.Stmt:
-    """Put a variable that is used once, in the loop that declares it, back where it is used; drop what is not used."""
-    loops = [0]
-    uses: dict[tirx.Var, list[int]] = {variable: [] for variable in declared}
-    home: dict[tirx.Var, int] = {}
-    inlined: dict[tirx.Var, tirx.Expr] = {}
-
-    def enter(loop: tirx.For, visitor: Any) -> None:
-        for part in (loop.min, loop.extent):
-            visitor.visit(part)
-        loops.append(loops[0] + 1)
-        loops[0] += 1
-        visitor.visit(loop.body)
-        loops.pop()
-
-    def bind(stmt: tirx.Bind, visitor: Any) -> None:
-        home[stmt.var] = loops[-1]
-        visitor.visit(stmt.value)
-
-    def use(variable: tirx.Var, _visitor: Any) -> None:
-        if variable in uses:
-            uses[variable].append(loops[-1])
-
-    structural_visit(body, [(tirx.For, enter), (tirx.Bind, bind), (tirx.Var, use)])
-
-    def drop(stmt: tirx.Bind) -> tirx.Stmt:
-        found = uses.get(stmt.var)
-        if found is None or len(found) > 1 or (found and found[0] != home[stmt.var]):
-            return stmt
-        inlined[stmt.var] = stmt.value
-        return tirx.Evaluate(0)
-
-    def sequence(stmt: tirx.SeqStmt) -> tirx.Stmt:
-        kept = [s for s in stmt.seq if not (isinstance(s, tirx.Evaluate) and isinstance(s.value, tirx.IntImm))]
-        return stmt if len(kept) == len(stmt.seq) else tirx.SeqStmt(kept) if len(kept) != 1 else kept[0]
-
-    # Statements are mapped in the order of the program: a variable's value is complete before its use is met.
-    return structural_map(body, [(tirx.Bind, drop), (tirx.Var, lambda v: inlined.get(v, v)), (tirx.SeqStmt, sequence)])

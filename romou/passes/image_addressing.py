@@ -97,6 +97,24 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
     return func.with_body(body)
 
 
+@tirx.transform.prim_func_pass(opt_level=0)
+def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after the last simplification: what is written to an image becomes a variable first.
+
+    TVM's code generator takes two texels whose expressions read the same for the same texel, even if registers changed in between.
+    """
+
+    def store(stmt: tirx.Evaluate) -> tirx.Stmt:
+        call = stmt.value
+        if not isinstance(call, tvm.ir.Call) or getattr(call.op, "name", "") != "tirx.texture2d_store":
+            return stmt
+        *place, value = call.args
+        texel = tirx.Var("texel", value.ty)
+        return tirx.SeqStmt([tirx.Bind(texel, value), tirx.Evaluate(tvm.ir.Call(call.op, [*place, texel], call.attrs, call.ty_args, ret_ty=call.ty))])
+
+    return func.with_body(structural_map(func.body, (tirx.Evaluate, store)))
+
+
 def image_loads(func: tirx.PrimFunc) -> int:
     """Texture reads in a lowered function; for tests and reports."""
     count = 0

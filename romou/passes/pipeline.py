@@ -16,7 +16,9 @@ from tvm.tirx import compilation_pipeline
 
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
-from romou.passes.image_addressing import address_images
+from romou.passes.half_storage import widen_halfs
+from romou.passes.image_addressing import address_images, name_stored_texels
+from romou.passes.shared_loads import share_loads
 from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
@@ -76,11 +78,14 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
     device = tvm.transform.Sequential(
         [
             tirx.transform.LowerWarpMemory(),
-            # Registers and pointers of vectors
+            # While accesses still are those of scalar buffers
+            widen_halfs,
             vectorize_pointers,
             tirx.transform.StmtSimplify(),
             # Last of what rewrites integers: any simplification after it would undo it.
             eliminate_addresses,
+            share_loads,
+            name_stored_texels,
             tirx.transform.LowerIntrin(),
         ]
     )

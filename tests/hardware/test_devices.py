@@ -40,6 +40,7 @@ TABLE: dict[str, tuple[Any, Any, Any]] = {
     "fp32_peak_gflops": (720, 890, 190),
     "clock_mhz": (710, 585, 800),
     "has_scalar_vector_broadcast": (True, True, True),
+    "has_half_arithmetic": (None, True, None),
 }
 
 

@@ -128,13 +128,9 @@ def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Den
     arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(dtype) for p in task.func.params]
     arrays[-1][:] = np.nan
     space = task.space(TARGET)
-    configs = [task.default_config(TARGET), *(c for c in space.sample(rng, 24) if c["weight"] == "image")]
+    # Half-precision arithmetic is not for every device; storage is.
+    configs = [task.default_config(TARGET), *(c for c in space.sample(rng, 32) if c["weight"] == "image" and c["accumulate"] == "float32")]
     assert configs[0]["weight"] == "image"
-    if dtype == "float16":
-        # Not every device computes in half precision; the kernels must come out for all of them.
-        for config in configs[:4]:
-            assert "read_imageh" in build_task(task, config, TARGET).imports[0].inspect_source().lower()
-        return
     on_cpu = [tvm.runtime.tensor(a) for a in arrays]
     build_reference(task)["main"](*on_cpu)
     expected = on_cpu[-1].numpy().astype(np.float64)
@@ -149,7 +145,7 @@ def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Den
         assert "image2d_array_t weight_ptr" in module.imports[0].inspect_source()
         module["main"](*tensors)
         output = tensors[-1].numpy().astype(np.float64)
-        assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-5, config
+        assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < (1e-5 if dtype == "float32" else 1e-3), config
 
 
 @pytest.mark.parametrize("images", [("data",), ("relu",), ("data", "relu"), ("data", "bias", "relu")])
@@ -197,10 +193,10 @@ def test_an_image_needs_no_check_of_its_borders() -> None:
 
 def test_a_weight_that_fits_no_image_stays_a_buffer() -> None:
     task = task_of(Dense(m=1, k=40_000, n=8, dtype="float32"))
-    assert "weight" not in task.space(TARGET).knobs
+    assert task.space(TARGET).knobs["weight"] == ("buffer",)
     assert task.image_scopes(task.default_config(TARGET), TARGET) == {}
 
 
 def test_a_cpu_is_offered_no_images(opencl_device: tvm.runtime.Device) -> None:
     assert limits_of(Target("opencl -device=host")).max_image is None
-    assert "weight" not in task_of(WORKS[0]).space(Target("opencl -device=host")).knobs
+    assert task_of(WORKS[0]).space(Target("opencl -device=host")).knobs["weight"] == ("buffer",)

@@ -1,0 +1,134 @@
+"""Half precision as storage: numbers lie in memory as halfs, registers and arithmetic are single precision.
+
+OpenCL reads and writes halfs from any device's memory (vload_half, read_imagef on a half image), whether or not it computes with them
+(cl_khr_fp16); texture units and load instructions convert for free. So kernels of half-precision models run everywhere, with
+single-precision sums. Only where a template asks for half-precision arithmetic (`primitives.HALF_ARITHMETIC`) are halfs left as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import Call, PointerType, PrimType, TensorLoad
+from tvm_ffi.structural import structural_map, structural_walk
+
+from romou.primitives import HALF_ARITHMETIC, LANES
+
+_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+
+
+def _widened(dtype: str) -> str:
+    return dtype.replace("float16", "float32")
+
+
+def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
+    """half -> float -> half is what it was."""
+    inner = cast.value
+    is_round_trip = isinstance(inner, tirx.Cast) and str(inner.value.ty) == str(cast.ty) and str(inner.ty) == _widened(str(cast.ty))
+    return inner.value if is_round_trip else cast
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function while accesses still are those of scalar buffers.
+
+    half* a; a[i] * h(2)        ->      ushort* a; vload_half(i, (half*)a) * 2.0f
+    """
+    analyzer = tvm.sym.Analyzer()
+    pointers: dict[tirx.Var, tirx.Var] = {}
+    buffers: dict[tirx.Var, tirx.Var] = {}
+
+    for parameter in func.params:
+        if isinstance(parameter.ty, PointerType) and str(parameter.ty.element_type) == "float16":
+            # The text of a kernel that names the type half asks for the extension; 16 bits of anything else do not.
+            stored = "float32" if "texture" in str(parameter.ty.storage_scope) else "uint16"
+            pointers[parameter] = tirx.Var(parameter.name, PointerType(PrimType(stored), parameter.ty.storage_scope))
+
+    def declare(stmt: tirx.DeclBuffer) -> tirx.Stmt:
+        if stmt.data not in pointers:
+            return stmt
+        old, pointer = stmt.buffer, pointers[stmt.data]
+        buffers[old] = tirx.decl_buffer(old.shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope()))
+        return tirx.DeclBuffer(buffers[old], data=pointer)
+
+    def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
+        old = stmt.buffer
+        if "float16" not in str(old.dtype):
+            return stmt
+        buffers[old] = tirx.decl_buffer(old.shape, _widened(str(old.dtype)), old.name, scope=str(old.scope()))
+        return tirx.AllocBuffer(buffers[old])
+
+    def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[str, list[tirx.Expr]]:
+        """(suffix of the function's name, its arguments): vload_half4(offset, p) accesses p[4 * offset] and on."""
+        (index,) = indices
+        base, lanes = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
+        found = analyzer.modular_set(base)
+        if int(found.coeff) % lanes or int(found.base) % lanes:
+            start, offset = tirx.address_of(tirx.BufferLoad(buffers[buffer], [base])), tirx.const(0, "int32")
+        else:
+            start, offset = buffers[buffer].data, analyzer.simplify(base // lanes)
+        # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
+        pointer = tirx.call_pure_extern("int32", f"(__{buffer.scope()} half*)", start)
+        return "" if lanes == 1 else str(lanes), [offset, pointer]
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        new = buffers.get(access.source)
+        if new is None:
+            return access
+        if str(new.dtype) != "uint16":
+            return tirx.BufferLoad(new, access.indices)
+        suffix, arguments = place(access.source, access.indices)
+        return tirx.call_pure_extern(f"float32x{suffix}" if suffix else "float32", f"vload_half{suffix}", *arguments)
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        new = buffers.get(access.buffer)
+        if new is None:
+            return access
+        if str(new.dtype) != "uint16":
+            return tirx.BufferStore(new, access.value, access.indices)
+        suffix, arguments = place(access.buffer, access.indices)
+        return tirx.Evaluate(tirx.call_extern("int32", f"vstore_half{suffix}", access.value, *arguments))
+
+    def call(old: Call) -> tirx.Expr:
+        name = getattr(old.op, "name", "")
+        arguments = list(old.args)
+        if name == "tirx.buffer_data":
+            return buffers[old.args[0]].data if old.args[0] in buffers else old
+        if name in ("tirx.texture2d_load", "tirx.texture2d_store"):
+            # Four floats are read from and written to an image of halfs as well; the bits tell the code generator which function to call.
+            arguments[4] = tirx.const(LANES * np.dtype("float32").itemsize * 8, "int32")
+        elif not isinstance(old.ty, PrimType):
+            return old
+        return Call(old.op, arguments, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
+
+    def binary(old: Any) -> tirx.Expr:
+        return type(old)(old.a, old.b)
+
+    def cast(old: tirx.Cast) -> tirx.Expr:
+        dtype = _widened(str(old.ty))
+        return old.value if str(old.value.ty) == dtype else tirx.Cast(dtype, old.value)
+
+    found: list[Any] = []
+    structural_walk(func.body, [(tirx.AttrStmt, lambda s: found.append(s) if s.attr_key == HALF_ARITHMETIC else None)])
+    if found:
+        marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == HALF_ARITHMETIC else s)
+        return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
+    body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
+    body = structural_map(
+        body,
+        [
+            (TensorLoad, load),
+            (tirx.BufferStore, store),
+            (Call, call),
+            (tirx.Cast, cast),
+            (tirx.FloatImm, lambda old: tirx.FloatImm(_widened(str(old.ty)), old.value)),
+            (_BINARY, binary),
+            (tirx.Broadcast, lambda old: tirx.Broadcast(old.value, old.lanes)),
+            (tirx.Select, lambda old: tirx.Select(old.condition, old.true_value, old.false_value)),
+            (tirx.Shuffle, lambda old: tirx.Shuffle(old.vectors, old.indices)),
+        ],
+    )
+    return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)
