@@ -1,0 +1,289 @@
+"""Romou's kernels against TVM's own, as Mesa's compilers for Adreno 630 and Mali-G76 make them: a table for each GPU. Nothing is executed.
+
+    python scripts/bench_mobile_static.py                              the 20 convolutions of scripts/data/paper_ops_sample.csv
+    python scripts/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
+
+They are Mesa's compilers and not the vendors', which phones run. The three kernels of an operator (fp32, with bias and ReLU):
+
+    Romou        input, weight and output in images where the template can; of the default config and some random ones, the one without spills, if
+                 there is one, that executes the fewest instructions on that GPU
+    TVM image    TVM's Adreno schedules and passes: activations in images where they apply; "-" where TVM fails
+    TVM buffer   TVM's default GPU schedules (dlight)
+
+"per multiply-add": instructions that all work-items execute, divided by the multiply-adds that the operator needs; what is computed for
+padding and for the addresses is in it. Instructions of a loop's body are counted in the machine code and weighted by the trip counts
+of the TIR, whose loops are matched with those that the compiler kept. Conditional code counts as if it ran; Adreno's waits count, Mali's two
+operations of a tuple count as two. "~": the loops could not be matched, and only the innermost loop is counted, which is too few.
+"spills": instructions that access private memory, be it for registers that did not suffice or for arrays.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
+from rich.table import Table
+from romou.tvm_patches.quiet import quiet_stderr
+from tvm import tirx
+from tvm.relax.backend.adreno import pipeline as adreno_graph
+from tvm.relax.backend.gpu_generic import pipeline as generic_graph
+from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
+from tvm.tirx import compilation_pipeline
+from tvm_ffi.structural import structural_walk
+
+from romou.errors import BuildError, RomouError
+from romou.frontend import import_onnx
+from romou.frontend.tasks import extract_tasks
+from romou.inspection.executed import executed_instructions, trip_loops
+from romou.inspection.kernels import InspectedKernel, inspect_function
+from romou.layout import fuse_operators, pack_channels
+from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version
+from romou.target import Target
+
+SAMPLE = Path(__file__).parent / "data/paper_ops_sample.csv"
+TARGET = Target("opencl -device=adreno640")
+KERNELS = ("Romou", "TVM image", "TVM buffer")
+# By Romou's estimate. More than this spills, which Mesa's Mali compiler takes minutes for.
+MOST_REGISTERS = {"a630": 112, "g76": 64}
+IMAGE_KNOBS = ("data", "weight", "output")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """The kernels of one function under one compiler. `per_multiply_add`: see above; `is_exact` is False for "~"."""
+
+    per_multiply_add: float
+    is_exact: bool
+    spills: int
+    private_memory_bytes: int
+    registers: int
+    occupancy: float
+    config: dict[str, Any]
+
+    @property
+    def is_without_spills(self) -> bool:
+        """Neither spilled registers nor arrays in private memory."""
+        return not self.spills and not self.private_memory_bytes
+
+
+def model_of(row: Mapping[str, str]) -> onnx.ModelProto:
+    """The convolution with a bias and a ReLU; weights of ones, which no kernel depends on."""
+    n = {k: int(v) for k, v in row.items() if k not in ("op", "models")}
+    weight = np.ones((n["out_channels"], n["in_channels"] // n["groups"], n["kernel_h"], n["kernel_w"]), np.float32)
+    nodes = [
+        helper.make_node(
+            "Conv",
+            ["x", "w", "b"],
+            ["y"],
+            kernel_shape=weight.shape[2:],
+            strides=[n["stride"]] * 2,
+            pads=[n["pad_top"], n["pad_left"], n["pad_bottom"], n["pad_right"]],
+            group=n["groups"],
+        ),
+        helper.make_node("Relu", ["y"], ["z"]),
+    ]
+    weights = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.ones(n["out_channels"], np.float32), "b")]
+    shapes = [("x", [1, n["in_channels"], n["in_h"], n["in_w"]]), ("z", [1, n["out_channels"], n["out_h"], n["out_w"]])]
+    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes)
+    return helper.make_model(helper.make_graph(nodes, "conv", [x], [z], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def multiply_adds_of(row: Mapping[str, str]) -> int:
+    """What the operator needs, padding and packing apart."""
+    n = {k: int(v) for k, v in row.items() if k not in ("op", "models")}
+    return n["out_channels"] * n["out_h"] * n["out_w"] * n["in_channels"] // n["groups"] * n["kernel_h"] * n["kernel_w"]
+
+
+def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> Iterator[list[InspectedKernel]]:
+    """The default config and up to `count` random ones, all tensors in images that can be."""
+    (task,), _ = extract_tasks(fuse_operators(pack_channels(graph), TARGET))
+    space = task.space(TARGET)
+    images = {name: "image" for name in IMAGE_KNOBS if "image" in space.knobs.get(name, ())}
+    default = task.default_config(TARGET).replace(**images)
+    drawn = (config.replace(**images) for config in space.sample(np.random.default_rng(seed), 20 * count))
+    configs = {config.key: config for config in [default, *drawn] if space.is_valid(config)}
+    left = count + 1
+    for config in configs.values():
+        if not left:
+            return
+        try:
+            kernels = inspect_function(task.schedule(config, TARGET)["main"], TARGET, config=config)
+        except (RomouError, tvm.error.TVMError):
+            continue  # a config that cannot be built is none
+        if config is default or max(k.registers for k in kernels) <= MOST_REGISTERS[gpu]:
+            left -= 1
+            yield kernels
+
+
+def _adreno_pipeline() -> tuple[Any, Any, Any]:
+    return adreno_tir(), compilation_pipeline.finalize_host_passes, compilation_pipeline.finalize_device_passes
+
+
+# TVM registers its Adreno pipeline in a form that its own build cannot call.
+compilation_pipeline.register_tir_pipeline("romou-bench-adreno", _adreno_pipeline)
+
+
+def tvm_kernels(graph: tvm.IRModule, *, in_images: bool) -> list[InspectedKernel]:
+    """The kernels of the convolution as TVM schedules it; copies between layouts are left out."""
+    target = TARGET.tvm_target
+    if in_images:
+        target = tvm.target.Target({**TARGET.tvm_target.export(), "keys": ["adreno", "opencl", "gpu", "texture"], "device": "adreno"}, host="llvm")
+    passes = (adreno_graph if in_images else generic_graph).legalize_passes
+    with target:
+        scheduled = tvm.transform.Sequential(passes(target))(graph)
+    functions = {v.name_hint: f for v, f in scheduled.functions_items() if isinstance(f, tirx.PrimFunc) and "conv2d" in v.name_hint}
+    pipeline = "romou-bench-adreno" if in_images else "default"
+    return [kernel for name, func in functions.items() for kernel in inspect_function(func, TARGET, name=name, tir_pipeline=pipeline)]
+
+
+def work_items(func: tirx.PrimFunc) -> int:
+    """How many a launch has."""
+    extents: dict[str, int] = {}
+
+    def visit(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent":
+            extents[str(stmt.node.thread_tag)] = int(stmt.value)
+
+    structural_walk(func.body, (tirx.AttrStmt, visit))
+    return math.prod(extents.values())
+
+
+def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Result:
+    """Add up the kernels of one function."""
+    total, is_exact = 0.0, True
+    for kernel, one in zip(kernels, made, strict=True):
+        loops = trip_loops(kernel.lowered)
+        executed: float | None = executed_instructions(one.code, loops)
+        if executed is None:
+            is_exact = False
+            executed = (one.inner.instructions_per_multiply_add or 0.0) * loops.total
+        total += executed * work_items(kernel.lowered)
+    return Result(
+        per_multiply_add=total / needed,
+        is_exact=is_exact,
+        spills=sum(s.spills for s in made),
+        private_memory_bytes=max(s.private_memory_bytes for s in made),
+        registers=max(s.registers for s in made),
+        occupancy=min(s.occupancy for s in made),
+        config=dict(kernels[0].config),
+    )
+
+
+def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int) -> Result | str:
+    """The best of some functions, each with its kernels; the last error where all fail."""
+    answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=30))
+    found: list[Result] = []
+    problem = "nothing to compile"
+    for kernels in functions:
+        made = [next(answers) for _ in kernels]
+        errors = [m for m in made if isinstance(m, BuildError)]
+        if errors:
+            problem = str(errors[0]).splitlines()[0]
+        elif kernels:
+            found.append(result_of(kernels, [m[0] for m in made if isinstance(m, list)], needed))
+    return min(found, key=lambda r: (not r.is_without_spills, r.per_multiply_add), default=problem)
+
+
+def compare(row: Mapping[str, str], *, candidates: int, seed: int, gpus: tuple[str, ...]) -> dict[str, dict[str, Result | str]]:
+    """GPU -> kernel -> result, or why there is none."""
+    functions: dict[str, list[list[InspectedKernel]] | str] = {}
+    with quiet_stderr():
+        graph = import_onnx(model_of(row)).mod
+        for name, in_images in (("TVM image", True), ("TVM buffer", False)):
+            try:
+                functions[name] = [tvm_kernels(graph, in_images=in_images)]
+            except Exception as error:  # TVM fails in many ways here; the table says so
+                functions[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:120]}"
+        ours = {gpu: list(romou_candidates(graph, gpu, candidates, seed)) for gpu in gpus}
+    needed = multiply_adds_of(row)
+    return {
+        gpu: {name: f if isinstance(f, str) else best_of(f, gpu, needed) for name, f in ({"Romou": ours[gpu]} | functions).items()} for gpu in gpus
+    }
+
+
+def name_of(row: Mapping[str, str]) -> str:
+    """Family, sizes, stride."""
+    return f"{row['op']} {row['in_channels']}x{row['in_h']}x{row['in_w']} -> {row['out_channels']} /{row['stride']}"
+
+
+def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]]) -> Table:
+    """One line an operator."""
+    table = Table(title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, fp32")
+    table.add_column("operator", no_wrap=True)
+    for name in KERNELS:
+        for column in (name, "spills", "private B"):
+            table.add_column(column, justify="right", no_wrap=True)
+    for column in ("registers", "TVM / Romou"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, results in rows:
+        cells = []
+        for kernel in KERNELS:
+            r = results[kernel]
+            cells += ["-", "", ""] if isinstance(r, str) else [f"{mark(r)}{r.per_multiply_add:.2f}", str(r.spills), str(r.private_memory_bytes)]
+        ours, ratio = results["Romou"], ratio_of(results)
+        table.add_row(name, *cells, "" if isinstance(ours, str) else str(ours.registers), "-" if ratio is None else f"{ratio:.1f}x")
+    return table
+
+
+def mark(result: Result) -> str:
+    """What stands before a number that is too low."""
+    return "" if result.is_exact else "~"
+
+
+def ratio_of(results: Mapping[str, Result | str]) -> float | None:
+    """The better one of TVM's kernels against Romou's."""
+    ours = results["Romou"]
+    theirs = [r.per_multiply_add for name, r in results.items() if name != "Romou" and isinstance(r, Result) and r.per_multiply_add]
+    return min(theirs) / ours.per_multiply_add if isinstance(ours, Result) and theirs else None
+
+
+@click.command()
+@click.option("--candidates", default=8, show_default=True, help="Random configs beside the default one.")
+@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(GPUS), show_default=True)
+@click.option("--only", default="", help="Only operators whose name holds this text.")
+@click.option("--seed", default=0, show_default=True, help="Of the random configs.")
+@click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, after each operator.")
+def main(candidates: int, gpus: tuple[str, ...], only: str, seed: int, output: Path | None) -> None:
+    """Print one table a GPU; exit code 1 if a kernel of Romou's spills or could not be made."""
+    find_compilers()
+    out = Console(width=180)
+    with SAMPLE.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if only in name_of(row)]
+    found: dict[str, list[tuple[str, dict[str, Result | str]]]] = {gpu: [] for gpu in gpus}
+    for row in rows:
+        for gpu, results in compare(row, candidates=candidates, seed=seed, gpus=gpus).items():
+            found[gpu].append((name_of(row), results))
+        if output is not None:
+            data = {"mesa": mesa_version(), "candidates": candidates, "seed": seed, "gpus": found}
+            output.write_text(json.dumps(data, indent=1, default=dataclasses.asdict), encoding="utf-8")
+    is_fine = True
+    for gpu, all_of in found.items():
+        out.print(table_of(gpu, all_of))
+        ratios = [r for r in (ratio_of(results) for _, results in all_of) if r is not None]
+        clean = sum(isinstance(r["Romou"], Result) and r["Romou"].is_without_spills for _, r in all_of)
+        out.print(
+            f"{GPUS[gpu]}: {clean} of {len(all_of)} without spills and private memory; TVM / Romou: at least 3 for "
+            f"{sum(r >= 3 for r in ratios)} of {len(ratios)}, median {statistics.median(ratios) if ratios else math.nan:.1f}"
+        )
+        for name, results in all_of:
+            for kernel, r in results.items():
+                if isinstance(r, str):
+                    out.print(f"  {name}, {kernel}: {r}", markup=False)
+        is_fine = is_fine and clean == len(all_of)
+    raise SystemExit(0 if is_fine else 1)
+
+
+if __name__ == "__main__":
+    main()
