@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("scripts/demo.sh", "scripts/test.sh", "scripts/setup_env.sh", ".ci/run")
+SCRIPTS = ("scripts/demo.sh", "scripts/test.sh", "scripts/setup_env.sh", "scripts/setup_mobile_compilers.sh", ".ci/run")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -17,7 +17,7 @@ def test_script_parses(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
 
 
-@pytest.mark.parametrize("script", ["scripts/demo.sh", "scripts/test.sh", ".ci/run"])
+@pytest.mark.parametrize("script", ["scripts/demo.sh", "scripts/test.sh", "scripts/setup_mobile_compilers.sh", ".ci/run"])
 def test_script_is_executable(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
 
