@@ -49,15 +49,17 @@ from romou.frontend.tasks import extract_tasks
 from romou.inspection.executed import executed_instructions, trip_loops
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels
+from romou.layout.place_images import SCOPE
 from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version
+from romou.primitives import set_image
 from romou.target import Target
+from romou.task import Task
 
 SAMPLE = Path(__file__).parent / "data/paper_ops_sample.csv"
 TARGET = Target("opencl -device=adreno640")
 KERNELS = ("Romou", "TVM image", "TVM buffer")
 # By Romou's estimate. More than this spills, which Mesa's Mali compiler takes minutes for.
 MOST_REGISTERS = {"a630": 112, "g76": 64}
-IMAGE_KNOBS = ("data", "weight", "output")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,17 +111,24 @@ def multiply_adds_of(row: Mapping[str, str]) -> int:
 def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> Iterator[list[InspectedKernel]]:
     """The default config and up to `count` random ones, all tensors in images that can be."""
     (task,), _ = extract_tasks(fuse_operators(pack_channels(graph), TARGET))
-    space = task.space(TARGET)
-    images = {name: "image" for name in IMAGE_KNOBS if "image" in space.knobs.get(name, ())}
-    default = task.default_config(TARGET).replace(**images)
-    drawn = (config.replace(**images) for config in space.sample(np.random.default_rng(seed), 20 * count))
+    func = task.func
+    if task.template.works_in_texels:
+        data, *_ = func.params
+        for tensor in (data, func.params[-1]):
+            func = set_image(func, str(tensor.name), SCOPE)
+    in_images = Task.of(func)
+    assert in_images is not None, "images change no structure that a template looks at"
+    space = in_images.space(TARGET)
+    weight = {"weight": "image"} if "image" in space.knobs.get("weight", ()) else {}
+    default = in_images.default_config(TARGET).replace(**weight)
+    drawn = (config.replace(**weight) for config in space.sample(np.random.default_rng(seed), 20 * count))
     configs = {config.key: config for config in [default, *drawn] if space.is_valid(config)}
     left = count + 1
     for config in configs.values():
         if not left:
             return
         try:
-            kernels = inspect_function(task.schedule(config, TARGET)["main"], TARGET, config=config)
+            kernels = inspect_function(in_images.schedule(config, TARGET)["main"], TARGET, config=config)
         except (RomouError, tvm.error.TVMError):
             continue  # a config that cannot be built is none
         if config is default or max(k.registers for k in kernels) <= MOST_REGISTERS[gpu]:

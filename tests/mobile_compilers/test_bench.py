@@ -1,0 +1,92 @@
+"""scripts/bench_mobile_static.py: the sample, the kernels it compares, and how it counts."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from romou.frontend import import_onnx
+from romou.inspection.executed import trip_loops
+from romou.mobile_compilers import KernelStatistics, LoopStatistics
+
+SCRIPT = Path(__file__).parents[2] / "scripts/bench_mobile_static.py"
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_mobile_static", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their own module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(bench: ModuleType) -> list[dict[str, str]]:
+    with bench.SAMPLE.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_sample_holds_every_family(bench: ModuleType) -> None:
+    sample = rows(bench)
+    assert len(sample) == 20
+    assert {row["op"] for row in sample} == {"conv1x1", "conv1x3", "conv3x1", "conv1x7", "conv7x1", "conv3x3", "conv5x5", "conv7x7", "depthwise"}
+    by_name = {bench.name_of(row): row for row in sample}
+    assert bench.multiply_adds_of(by_name["conv3x3 64x56x56 -> 64 /1"]) == 64 * 56 * 56 * 64 * 9
+    assert bench.multiply_adds_of(by_name["depthwise 512x14x14 -> 512 /1"]) == 512 * 14 * 14 * 9
+
+
+def test_each_side_makes_its_kernels(bench: ModuleType) -> None:
+    row = next(row for row in rows(bench) if bench.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
+    graph = import_onnx(bench.model_of(row)).mod
+    for (kernel,) in bench.romou_candidates(graph, "g76", 2, seed=0):
+        # Data, weight, output; the bias is read once for each output and lies in a buffer.
+        assert sorted(re.findall(r"(__(?:read|write)_only) image2d", kernel.source)) == ["__read_only", "__read_only", "__write_only"]
+    image = bench.tvm_kernels(graph, in_images=True)
+    assert any("READ_IMAGEF(" in kernel.source.split("#endif")[-1] for kernel in image)
+    (buffer,) = bench.tvm_kernels(graph, in_images=False)
+    assert "image2d" not in buffer.source
+    assert bench.work_items(buffer.lowered) > 0
+
+
+def test_instructions_of_all_work_items_over_needed_multiply_adds(bench: ModuleType) -> None:
+    row = next(row for row in rows(bench) if bench.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
+    kernels = next(bench.romou_candidates(import_onnx(bench.model_of(row)).mod, "g76", 0, seed=0))
+    per_turn = kernels[0].traffic.multiply_adds
+    loop = LoopStatistics(instructions=2 * per_turn, multiply_adds=per_turn, memory=8)
+
+    def made(code: LoopStatistics) -> KernelStatistics:
+        return KernelStatistics(
+            name="k",
+            gpu="g76",
+            instructions=0,
+            registers=8,
+            waves=None,
+            occupancy=1.0,
+            spills=0,
+            private_memory_bytes=0,
+            local_memory_bytes=0,
+            cycles=None,
+            cycles_by_unit={},
+            loops=1,
+            code=code,
+        )
+
+    needed = bench.multiply_adds_of(row)
+    matched = bench.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(loop,)))], needed)
+    assert matched.is_exact
+    # What is computed for pixels that only fill up a work group is paid for, too.
+    computed = bench.work_items(kernels[0].lowered) * trip_loops(kernels[0].lowered).total
+    assert computed >= needed
+    assert matched.per_multiply_add == pytest.approx(2 * computed / needed)
+    odd = LoopStatistics(instructions=3 * (per_turn + 1), multiply_adds=per_turn + 1, memory=8)
+    unmatched = bench.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(odd,)))], needed)
+    assert not unmatched.is_exact
+    assert unmatched.per_multiply_add == pytest.approx(3 * computed / needed)
