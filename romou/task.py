@@ -13,6 +13,7 @@ from tvm_ffi.structural import structural_hash
 
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
+from romou.primitives import FREE_IMAGES
 from romou.space import Config, Space
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ class Task:
         template = Template.of(plain)
         assert template is not None, "the plain form keeps the block that carries the template's name"
         return cls(key_of(plain), template.name, template.family, plain, calls, template.workload.flops)
+
+    def with_free_images(self) -> Task:
+        """The same operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
+        task = Task.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
+        assert task is not None, "an attribute changes nothing that the template looks at"
+        return task
 
     @cached_property
     def template(self) -> Template:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import tvm
 from romou.schedules import FAMILIES
 from romou.schedules.workload import LANES, Conv2d, Dense
 from tvm import te
 
+from romou.build import build_reference, build_task
+from romou.space import Config
+from romou.target import Target
 from romou.task import Task
 
 
@@ -35,6 +41,36 @@ def task_of(work: Conv2d | Dense) -> Task:
     task = Task.of(te.create_prim_func([data, weight, bias, out]))
     assert task is not None
     return task
+
+
+def random_arrays(task: Task, rng: np.random.Generator) -> list[np.ndarray]:
+    """An array for each parameter; the output is poisoned, so that what a kernel does not write is seen."""
+    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
+    arrays[-1][:] = np.nan
+    return arrays
+
+
+def reference(task: Task, arrays: list[np.ndarray]) -> np.ndarray:
+    """The output of the unscheduled function on the CPU, in double precision."""
+    tensors = [tvm.runtime.tensor(a) for a in arrays]
+    build_reference(task)["main"](*tensors)
+    return tensors[-1].numpy().astype(np.float64)
+
+
+def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, device: tvm.runtime.Device, *, without: Sequence[str] = ()) -> np.ndarray:
+    """The output of a config on the device, in double precision; `without`: names of passes to leave out."""
+    scopes = task.image_scopes(config, target)
+    names = [str(p.name) for p in task.func.params]
+    tensors = [tvm.runtime.empty(a.shape, str(a.dtype), device, mem_scope=scopes.get(n, "global")).copyfrom(a) for n, a in zip(names, arrays, strict=True)]
+    with tvm.transform.PassContext(disabled_pass=list(without)):
+        module = build_task(task, config, target)
+    module["main"](*tensors)
+    return tensors[-1].numpy().astype(np.float64)
+
+
+def error_of(output: np.ndarray, expected: np.ndarray) -> float:
+    """Relative L2 error; not a number where the kernel left the poison."""
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 def small_tasks() -> list[Task]:

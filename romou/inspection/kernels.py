@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -125,6 +125,7 @@ def inspect_function(
     config: Mapping[str, Any] | None = None,
     with_passes: bool = False,
     tir_pipeline: str = pipeline.NAME,
+    without: Sequence[str] = (),
 ) -> list[InspectedKernel]:
     """Lower a scheduled function as a build does and take its kernels apart; no device is needed.
 
@@ -134,11 +135,13 @@ def inspect_function(
         Scheduled: its loops are bound to work groups and work-items.
     tir_pipeline
         Name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
+    without
+        Names of passes to leave out.
     """
     recorder = _Recorder()
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({name: func.with_attr("global_symbol", name)}))
     lower, _, finish = tirx.get_tir_pipeline(tir_pipeline)
-    with tvm.transform.PassContext(instruments=[recorder] if with_passes else []):
+    with tvm.transform.PassContext(instruments=[recorder] if with_passes else [], disabled_pass=list(without)):
         _, devices = split_host_device_mods(lower(bound))
         kernels = [(device, finish()(mod)) for device, mod in devices.items()]
     generate = tvm.get_global_func(f"target.build.{target.kind}")

@@ -8,13 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from operators import conv, task_of
+from operators import conv, error_of, random_arrays, reference, run, task_of
 from romou.schedules.workload import Conv2d, Dense
 
-from romou.build import build_reference, build_task
-from romou.space import Config
+from romou.build import build_task
 from romou.target import Target
-from romou.task import Task
 
 TARGET = Target("opencl")
 SEED = 20
@@ -43,30 +41,14 @@ SHAPES = [
 ]
 
 
-def reference(task: Task, arrays: list[np.ndarray]) -> np.ndarray:
-    tensors = [tvm.runtime.tensor(a) for a in arrays]
-    build_reference(task)["main"](*tensors)
-    return tensors[-1].numpy().astype(np.float64)
-
-
-def run(task: Task, config: Config, arrays: list[np.ndarray], device: tvm.runtime.Device) -> np.ndarray:
-    scopes = task.image_scopes(config, TARGET)
-    names = [str(p.name) for p in task.func.params]
-    tensors = [tvm.runtime.empty(a.shape, str(a.dtype), device, mem_scope=scopes.get(n, "global")).copyfrom(a) for n, a in zip(names, arrays, strict=True)]
-    build_task(task, config, TARGET)["main"](*tensors)
-    return tensors[-1].numpy().astype(np.float64)
-
-
 @pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
 def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense, opencl_device: tvm.runtime.Device) -> None:
     task, rng = task_of(work), np.random.default_rng(SEED)
-    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(work.dtype) for p in task.func.params]
-    arrays[-1][:] = np.nan  # what a kernel does not write is seen
+    arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     space = task.space(TARGET)
     for config in [task.default_config(TARGET), *space.sample(rng, CONFIGS_PER_SHAPE)]:
-        output = run(task, config, arrays, opencl_device)
-        error = np.linalg.norm(output - expected) / np.linalg.norm(expected)
+        error = error_of(run(task, config, arrays, TARGET, opencl_device), expected)
         assert error < 1e-5, f"{config}: {error}"
 
 
@@ -75,12 +57,11 @@ def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense, openc
 def test_each_way_to_share_work(split_k: int, local: int, vector_width: int, opencl_device: tvm.runtime.Device) -> None:
     """Local memory and split reductions meet every vector width, on a shape that no tile divides."""
     task, rng = task_of(conv(32, (7, 9), 10, (3, 3), padding=(1, 1, 1, 1))), np.random.default_rng(SEED)
-    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype("float32") for p in task.func.params]
+    arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     config = task.default_config(TARGET).replace(split_k=split_k, local=local, vector_width=vector_width, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
     assert task.space(TARGET).is_valid(config)
-    output = run(task, config, arrays, opencl_device)
-    assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-5
+    assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < 1e-5
 
 
 @pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
@@ -94,14 +75,25 @@ def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense) -> No
 
 
 @pytest.mark.parametrize("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15]], ids=lambda w: w.name)
-def test_half_precision_storage_sums_in_single(work: Conv2d | Dense) -> None:
-    """The reference of an fp16 task: rounded once at the end, so close to double precision."""
+def test_half_precision_storage_sums_in_single(work: Conv2d | Dense, opencl_device: tvm.runtime.Device) -> None:
+    """Rounded once at the end, so close to double precision, on a device that need not know halfs."""
     task, rng = task_of(replace(work, dtype="float16")), np.random.default_rng(SEED)
-    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype("float16") for p in task.func.params]
-    wide = task_of(work)
-    expected = reference(wide, [a.astype("float32") for a in arrays])
-    output = reference(task, arrays)
-    assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-3
-    source = build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()
+    arrays = random_arrays(task, rng)
+    expected = reference(task_of(work), [a.astype("float32") for a in arrays])
+    assert error_of(reference(task, arrays), expected) < 1e-3
+    config = task.default_config(TARGET)
+    assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < 1e-3
+    source = build_task(task, config, TARGET).imports[0].inspect_source()
+    assert "cl_khr_fp16" not in source
     assert re.search(r"float4? acc", source)
-    assert not re.search(r"half4? acc", source)
+
+
+def test_half_precision_arithmetic_is_for_devices_that_have_it() -> None:
+    task = task_of(replace(SHAPES[2], dtype="float16"))
+    assert task.space(TARGET).knobs["accumulate"] == ("float32",)
+    phone = Target("opencl -device=adreno640")
+    assert task.space(phone).knobs["accumulate"] == ("float32", "float16")
+    assert task_of(SHAPES[2]).space(phone).knobs["accumulate"] == ("float32",)
+    source = build_task(task, task.default_config(phone).replace(accumulate="float16"), phone).imports[0].inspect_source()
+    assert "half4 acc" in source
+    assert "float4" not in source

@@ -1,0 +1,58 @@
+"""Random shapes, random knobs, any set of passes left out: the numbers stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operators import conv, error_of, random_arrays, reference, run, task_of
+from romou.schedules.workload import Conv2d, Dense
+
+from romou.target import Target
+
+TARGET = Target("opencl -device=adreno640 -half=storage")
+# Those that only change how a kernel is written; the others are needed for it to be right.
+OPTIONAL = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
+TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
+
+
+@st.composite
+def operators(draw: st.DrawFn) -> Conv2d | Dense:
+    def small(low: int, high: int) -> int:
+        return draw(st.integers(low, high))
+
+    dtype = draw(st.sampled_from(["float32", "float16"]))
+    if draw(st.integers(0, 5)) == 0:
+        return Dense(m=small(1, 9), k=small(1, 40), n=small(1, 50), dtype=dtype)
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    depthwise = groups == 1 and draw(st.booleans())
+    channels = groups * small(1, 12)
+    kernel, dilation = (small(1, 4), small(1, 4)), (small(1, 2), small(1, 2))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    return conv(
+        channels,
+        (small(reach[0], reach[0] + 9), small(reach[1], reach[1] + 9)),
+        channels if depthwise else groups * small(1, 12),
+        kernel,
+        dtype,
+        stride=(small(1, 3), small(1, 3)),
+        padding=tuple(small(0, r - 1) for r in (*reach, *reach)),
+        dilation=dilation,
+        groups=channels if depthwise else groups,
+        batch=small(1, 2),
+    )
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(work=operators(), seed=st.integers(0, 2**31), without=st.sets(st.sampled_from(OPTIONAL)))
+def test_passes_change_no_numbers(opencl_device: tvm.runtime.Device, work: Conv2d | Dense, seed: int, without: set[str]) -> None:
+    task, rng = task_of(work).with_free_images(), np.random.default_rng(seed)
+    (config,) = task.space(TARGET).sample(rng, 1)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    if not np.any(expected):  # the ReLU may leave nothing of a tiny output
+        return
+    for left_out in ((), tuple(sorted(without))):
+        error = error_of(run(task, config, arrays, TARGET, opencl_device, without=left_out), expected)
+        assert error < TOLERANCE[work.dtype], f"{work} {config} without {left_out}: {error}"

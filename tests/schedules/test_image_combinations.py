@@ -1,0 +1,50 @@
+"""Data, weight and output in images or buffers, in every combination that a family offers, with float and half storage."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from operators import conv, error_of, random_arrays, reference, run, task_of
+from romou.schedules.workload import Conv2d, Dense
+
+from romou.target import Target
+
+# Limits and preferences of a phone; PoCL has images of the same size.
+TARGET = Target("opencl -device=adreno640 -half=storage")
+TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
+# Shape -> the tensors that may lie in images.
+SHAPES = {
+    conv(31, (13, 11), 37, (7, 1), padding=(3, 0, 3, 0)): ("data", "weight", "output"),
+    conv(16, (9, 10), 20, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=2): ("data", "weight", "output"),
+    conv(8, (12, 12), 8, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2)): ("data", "weight", "output"),
+    conv(29, (7, 7), 24, (1, 1)): ("data", "weight", "output"),
+    conv(16, (9, 9), 24, (3, 3), padding=(1, 1, 1, 1), groups=2): ("data", "weight", "output"),
+    conv(18, (13, 13), 18, (5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=18): ("data", "weight", "output"),
+    conv(12, (9, 9), 9, (3, 3), padding=(1, 1, 1, 1), groups=3): (),
+    Dense(m=13, k=31, n=101, dtype="float32"): ("weight",),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
+def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense, dtype: str, opencl_device: tvm.runtime.Device) -> None:
+    task, rng = task_of(replace(work, dtype=dtype)).with_free_images(), np.random.default_rng(7)
+    space = task.space(TARGET)
+    free = {name for name in ("data", "weight", "output") if space.knobs[name] == ("buffer", "image")}
+    assert free == set(SHAPES[work])
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    drawn = space.sample(rng, 200)
+    seen = 0
+    for places in itertools.product(*(space.knobs[name] for name in ("data", "weight", "output"))):
+        wanted = dict(zip(("data", "weight", "output"), places, strict=True))
+        config = next(c for c in drawn if all(c[k] == v for k, v in wanted.items()))
+        assert len(task.image_scopes(config, TARGET)) == places.count("image")
+        error = error_of(run(task, config, arrays, TARGET, opencl_device), expected)
+        assert error < TOLERANCE[dtype], f"{config}: {error}"
+        seen += 1
+    assert seen == 2 ** len(free)
