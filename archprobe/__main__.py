@@ -1,6 +1,21 @@
-"""``python -m archprobe`` is ``archprobe``."""
+"""``archprobe``, also as ``python -m archprobe``."""
 
-from archprobe.cli import main
+from __future__ import annotations
+
+import sys
+
+from archprobe.errors import EXIT_FAILED
+
+
+def main() -> None:
+    """Run the command line; what it needs beyond Romou itself is an extra of the package."""
+    try:
+        from archprobe.cli import main as run
+    except ModuleNotFoundError as error:
+        print(f"archprobe needs {error.name}, which is not installed: pip install 'romou[archprobe]'", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+    run()
+
 
 if __name__ == "__main__":
     main()

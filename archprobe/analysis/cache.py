@@ -155,6 +155,8 @@ def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_
     after = x.size - where
     if height < 0.18 or height < 3 * usual or height < 8 * sigma:
         return declined("work-items", f"the largest step, {np.expm1(height):.0%} after {int(x[where - 1])}, does not stand out (noise {sigma:.1%})")
+    if where < 4:
+        return declined("work-items", f"a jump after {int(x[where - 1])} has too few points before it to be the end of a level")
     if after < (1 if is_stopped_at_jump else 3):
         return declined("work-items", f"a jump after {int(x[where - 1])} rests on the sweep's last {after} points")
     lasting = float(np.median(y[where : where + 15]) - np.median(y[max(0, where - 15) : where]))

@@ -26,7 +26,8 @@ def draw(report: Report) -> Any:
     _box(axes, 0.5, 7.6, 4.9, 1.2, "alu", f"{_fact(report, 'Gflops.AluCount')} ALUs\n{_flops(report)}")
     kind = _word(report, "RegCount.RegType")
     _box(axes, 5.7, 7.6, 5.0, 1.2, "register", f"registers: {_fact(report, 'RegCount.RegCount')} a work-item, {kind.lower()}\n{_pool(report)}")
-    _box(axes, 0.5, 5.4, 3.2, 1.8, "local", f"local memory\n{_bytes(_number(report, 'Device.MaxLocalMemSize'))}\n{_rate(report, 'LocalMemBandwidth.MaxBandwidth')}")
+    local = _bytes(_number(report, "Device.MaxLocalMemSize"))
+    _box(axes, 0.5, 5.4, 3.2, 1.8, "local", f"local memory\n{local}\n{_rate(report, 'LocalMemBandwidth.MaxBandwidth')}")
     aspect = "ImageCacheHierarchyPChase"
     texture = _level(report, f"{aspect}.CachePixelCountLv1", f"{aspect}.LatencyLv1", "ImageBandwidth.MaxBandwidth")
     _box(axes, 4.0, 5.4, 3.2, 1.8, "cache", f"texture L1\n{texture}\nline {_bytes(_number(report, 'ImageCachelineSize.ImgCachelineSize'))}")
@@ -94,7 +95,7 @@ def _level(report: Report, size: str, latency: str, rate: str) -> str:
 
 def _flops(report: Report) -> str:
     value = _number(report, "Gflops.FloatGflops")
-    return f"fp32 {'?' if value is None else f'{value:.4g}'} GFLOPS in all"
+    return f"fp32 {'?' if value is None else f'{value:,.0f}'} GFLOPS in all"
 
 
 def _pool(report: Report) -> str:

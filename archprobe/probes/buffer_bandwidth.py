@@ -23,7 +23,8 @@ __kernel void copy(int n, __global float4 *to, __global const float4 *from, uint
 
 def measure(bench: Bench) -> Findings:
     facts = bench.device.facts
-    most = powers(1, min((64 if facts.is_cpu else 4096) * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 8))[-1]
+    megabytes = (16 if bench.is_quick else 64) if facts.is_cpu else 4096
+    most = powers(1, min(megabytes * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 8))[-1]
     found = streams.measure(bench, "buffer", most, ("BufferCacheHierarchyPChase", "CacheVectorCountLv"))
     copies = _copies(bench, min(most, 2**30))
     return dataclasses.replace(found, answers={**found.answers, **copies})

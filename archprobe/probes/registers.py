@@ -114,8 +114,8 @@ def _by_driver(spilled: dict[int, int]) -> Answer:
     """The fewest registers for which the driver itself speaks of private memory."""
     unit = "32-bit registers"
     some = [count for count, size in spilled.items() if size > 0]
-    if not some:
-        return declined(unit, "the driver speaks of private memory for no kernel")
+    if not some or len(some) == len(spilled):
+        return declined(unit, f"the driver speaks of private memory for {'every' if some else 'no'} kernel")
     return answered(min(some), unit, 0.9, f"the driver gives a kernel of so many values {spilled[min(some)]} bytes of private memory")
 
 

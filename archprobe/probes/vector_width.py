@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Findings:
     source, out = device.buffer(np.zeros(_RANGE_BYTES // 4, np.float32)), device.buffer(64)
 
     def make(width: int):  # type: ignore[no-untyped-def]
-        vector = {"V": f"float{width}", "LOAD": f"vload{width}(at & mask, src)", "TOTAL": " + ".join(f"sum.s{i:x}" for i in range(width))}
+        vector = {"V": f"float{width}", "LOAD": f"((__global const float{width} *)src)[at & mask]", "TOTAL": " + ".join(f"sum.s{i:x}" for i in range(width))}
         if width == 1:
             vector = {"V": "float", "LOAD": "src[at & mask]", "TOTAL": "sum"}
         text = "".join(f"#define {name} {value}\n" for name, value in vector.items()) + _SOURCE

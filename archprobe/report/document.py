@@ -16,6 +16,7 @@ import datetime
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -63,7 +64,9 @@ class Report:
     def save(self, path: Path) -> None:
         """Write the whole file or nothing: a run may be cut off at any moment."""
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        # A list of numbers on a line: a curve is data, not lines to read.
+        text = re.sub(r"\[[-+.\deE,\s]*\]", lambda found: " ".join(found[0].split()), json.dumps(self.to_dict(), indent=1))
+        partial.write_text(text + "\n", encoding="utf-8")
         os.replace(partial, path)
 
 

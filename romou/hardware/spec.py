@@ -5,8 +5,7 @@ One file per device, flat: every key carries its unit in its name and again in `
     "l2_cache_bytes": {"value": 131072, "unit": "bytes", "source": "..."}
 
 `value` null means not known; 0 bytes means known to be absent. Where a measurement gave a span, `value` is its lower end and
-`range` holds both. A measured report in another format (ArchProbe's JSON) needs its own reader that ends in `HardwareSpec(...)`;
-nothing past this file knows the format on disk.
+`range` holds both. A report of ArchProbe's may stand in place of a device file (`archprobe_report.py` reads it).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from romou.errors import UsageError, unknown_name
+from romou.hardware import archprobe_report
 
 _DEVICES = Path(__file__).parent / "devices"
 
@@ -138,13 +138,16 @@ def load_device(name: str) -> HardwareSpec:
 
 
 def load_spec(path: Path) -> HardwareSpec:
-    """Read one device file; UsageError names the file and the first thing wrong with it."""
+    """Read one device file or ArchProbe report; UsageError names the file and the first thing wrong with it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"device file {path} does not exist", path=str(path)) from error
     except ValueError as error:
         raise UsageError(f"device file {path} is not JSON: {error}", path=str(path)) from error
+    if archprobe_report.is_report(data):
+        title, facts = archprobe_report.facts_of(data, SCHEMA)
+        data = {"name": path.stem, "title": title, "facts": facts}
     spec = spec_from_dict(data, origin=str(path))
     if spec.name != path.stem:
         raise UsageError(f"device file {path} describes {spec.name!r}; the name must be the file's name, {path.stem!r}", path=str(path))

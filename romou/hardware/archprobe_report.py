@@ -1,0 +1,103 @@
+"""Reads ArchProbe's reports, this project's and Microsoft's, as a device's facts.
+
+Both hold {aspect: {key: number}}; a number that was not decided is missing, and so is the fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Fact -> where it stands in a report; the first one that is there counts.
+_PLACES: dict[str, tuple[str, ...]] = {
+    "shader_cores": ("Cores.CoreCount", "Device.SmCount"),
+    "alus_per_core": ("Gflops.AluCount",),
+    "registers_per_lane": ("RegCount.RegCount",),
+    "max_work_group_size": ("Device.LogicThreadCount",),
+    "l1_texture_cache_bytes": ("ImageCacheHierarchyPChase.CachePixelCountLv1",),
+    "l1_texture_line_bytes": ("ImageCachelineSize.ImgCachelineSize",),
+    "l2_line_bytes": ("Device.CachelineSize",),
+    "local_mem_bytes": ("Device.MaxLocalMemSize",),
+    "constant_mem_bytes": ("Device.MaxConstMemSize",),
+    "max_image_width_texels": ("Device.MaxImageWidth",),
+    "max_image_height_texels": ("Device.MaxImageHeight",),
+    "l1_texture_bandwidth_gbps": ("ImageBandwidth.MaxBandwidth",),
+    "local_mem_bandwidth_gbps": ("LocalMemBandwidth.MaxBandwidth",),
+    "constant_mem_bandwidth_gbps": ("ConstMemBandwidth.MaxBandwidth",),
+    "dram_bandwidth_gbps": ("BufferBandwidth.DramBandwidth", "BufferBandwidth.MinBandwidth"),
+    "fp32_peak_gflops": ("Gflops.FloatGflops",),
+    "clock_mhz": ("Device.ClockFrequency",),
+    "has_scalar_vector_broadcast": ("Gflops.Autobroadcast",),
+}
+_HEADER = "ArchProbe"
+
+
+def is_report(data: Any) -> bool:
+    """Whether `data` looks like a report of ArchProbe's and not like a device file."""
+    return isinstance(data, Mapping) and "facts" not in data and ("RegCount" in data or _HEADER in data)
+
+
+def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type, ...]]]) -> tuple[str, dict[str, Any]]:
+    """(title, facts in the device file's form) of a report, a fact for every key of `schema`."""
+    header = data.get(_HEADER, {})
+    driver = header.get("Driver", {})
+    title = str(driver.get("name", "a device that Microsoft's ArchProbe measured"))
+    maker = f"archprobe {header['Version']}, {header['Date']}, driver {driver['driver']}" if header else "report of Microsoft's ArchProbe"
+    found: dict[str, tuple[Any, str]] = {}
+    for fact, places in _PLACES.items():
+        place = next((p for p in places if _value(data, p) is not None), None)
+        if place:
+            found[fact] = (_value(data, place), place)
+    found |= _warps(data) | _registers(data) | _caches(data)
+    if "has_scalar_vector_broadcast" not in found and _value(data, "Gflops.FloatArch") == "SISD":
+        found["has_scalar_vector_broadcast"] = (True, "Gflops.FloatArch")
+    if "extensions" in driver:
+        found["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
+    facts = {}
+    for fact, (unit, types) in schema.items():
+        value, place = found.get(fact, (None, ""))
+        if isinstance(value, float) and float not in types:
+            value = round(value)
+        facts[fact] = {"value": value, "unit": unit, "source": f"{maker}: {place}" if place else "not known"}
+    return title, facts
+
+
+def _value(data: Mapping[str, Any], place: str) -> Any:
+    aspect, _, key = place.partition(".")
+    return data.get(aspect, {}).get(key)
+
+
+def _warps(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    places = [p for p in ("WarpSizeMethodB.WarpThreadCount", "WarpSizeMethodA.WarpThreadCount") if _value(data, p) is not None]
+    return {"warp_sizes": (sorted({int(_value(data, p)) for p in places}), ", ".join(places))} if places else {}
+
+
+def _registers(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    kind, groups = _value(data, "RegCount.RegType"), _value(data, "RegCount.FullRegConcurWorkgroupCount")
+    found = {} if kind is None else {"register_file": (str(kind).lower(), "RegCount.RegType")}
+    cores = _value(data, "Cores.CoreCount") or _value(data, "Device.SmCount")
+    warp = _value(data, "WarpSizeMethodB.WarpThreadCount")
+    # A group of the probe is one work-item, and takes the registers of a warp.
+    if groups and cores and warp:
+        found["register_lanes_per_core"] = (round(groups / cores * warp), "RegCount.FullRegConcurWorkgroupCount / cores x warp")
+    return found
+
+
+def _caches(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Levels behind buffers: the last one is L2, a first one before it L1. Microsoft's report calls every bend a level: its driver's
+    word is taken instead."""
+    if _HEADER not in data:
+        size = _value(data, "Device.CacheSize")
+        rate = _value(data, "BufferBandwidth.MaxBandwidth")
+        found = {"l2_cache_bytes": (size, "Device.CacheSize"), "l2_bandwidth_gbps": (rate, "BufferBandwidth.MaxBandwidth")}
+        return {key: (value, place) for key, (value, place) in found.items() if value is not None}
+    aspect = "BufferCacheHierarchyPChase"
+    levels = [i for i in range(1, 5) if _value(data, f"{aspect}.CacheVectorCountLv{i}") is not None]
+    found = {}
+    for fact, level in (("l1_buffer", levels[0] if len(levels) > 1 else None), ("l2", levels[-1] if levels else None)):
+        if level is not None:
+            found[f"{fact}_cache_bytes"] = (_value(data, f"{aspect}.CacheVectorCountLv{level}"), f"{aspect}.CacheVectorCountLv{level}")
+            rate = _value(data, f"BufferBandwidth.BandwidthLv{level}")
+            if rate is not None:
+                found[f"{fact}_bandwidth_gbps"] = (rate, f"BufferBandwidth.BandwidthLv{level}")
+    return found
