@@ -16,6 +16,9 @@ if [ -f "$DIR/ready.json" ]; then
   say "the mobile compilers are already in $DIR"
   exit 0
 fi
+if [ -e "$DIR" ] && [ -n "$(ls -A -- "$DIR" 2> /dev/null || echo file)" ]; then
+  fail "$DIR holds something else; give another folder, or remove it"
+fi
 for tool in apt-get apt-config dpkg-deb; do
   command -v "$tool" > /dev/null || fail "$tool is missing; this works on Debian and its descendants"
 done
@@ -57,7 +60,7 @@ X
 
 log=$work/log
 run() { APT_CONFIG=$apt/apt.conf "$@" >> "$log" 2>&1; }
-why() { grep -E '^(E|Err|W):' "$log" | tail -n 1 | grep . || tail -n 1 "$log"; }
+why() { grep -E '^[EW]: ' "$log" | grep -m 1 -E '^E: |Failed|Could not' || tail -n 1 "$log"; }
 say "downloading Mesa's compilers for arm64 from $mirror ($SUITE)"
 run apt-get update -q || fail "apt-get update: $(why)"
 grep -qE '^(E|Err):' "$log" && fail "apt-get update: $(why)"
@@ -79,7 +82,7 @@ rm -rf -- "$work"/qemu-user_*.deb "$work/unpacked"
 "$work/qemu-aarch64" --version > /dev/null || fail "$SUITE's qemu does not run on this machine"
 rm -rf -- "$apt" "$work"/arm64/usr/share/{doc,locale,man}
 printf '{"mesa": "%s"}\n' "$mesa" > "$work/ready.json"
-rm -rf -- "$DIR"
+[ ! -d "$DIR" ] || rmdir -- "$DIR"
 mv -- "$work" "$DIR"
 trap - EXIT
 say "Mesa $mesa is ready in $DIR"

@@ -117,6 +117,14 @@ def test_equal_kernels_both_get_an_answer(compilers: Path) -> None:
     assert isinstance(first, list)
 
 
+def test_the_script_spares_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("mine")
+    done = subprocess.run(["bash", str(SETUP), str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "holds something else; give another folder, or remove it" in done.stderr
+    assert (tmp_path / "letter").read_text() == "mine"
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 def test_live(gpu: str, compilers: Path) -> None:
     good, refused, again = compile_all([SOURCE, "__kernel void f(__global flot* a) { a[0] = 1; }", SOURCE.replace("n[0]", "n[2]")], gpu, folder=compilers)
