@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
+from romou.errors import BuildError
 from romou.inspection.estimates import multiply_adds_of
 from romou.mobile_compilers.statistics import LoopStatistics
 
 # A loop that the compiler may have unrolled is taken apart no further than this; Mesa's own limit is lower.
 _MAX_UNROLLED = 256
+
+
+class UnknownTripCountError(BuildError):
+    """A kernel has a loop whose trip count is not known before it runs."""
+
+
+# It is raised inside a visitor, which TVM calls: without this it would come out as a RuntimeError.
+tvm_ffi.register_error("UnknownTripCountError", UnknownTripCountError)
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,11 @@ class TripLoop:
 
 
 def trip_loops(func: tirx.PrimFunc) -> TripLoop:
-    """The loops of a lowered device function, as a nest with the kernel itself outermost; None of its trip counts may be unknown.
+    """The loops of a lowered device function, as a nest with the kernel itself outermost.
 
     Raises
     ------
-    ValueError
+    UnknownTripCountError
         A loop's trip count is not constant.
     """
     nests: list[list[TripLoop]] = [[]]
@@ -44,7 +54,7 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
 
     def loop(node: tirx.For, visitor: Any) -> None:
         if not isinstance(node.extent, tirx.IntImm):
-            raise ValueError(f"the loop over {node.loop_var} turns {node.extent} times, which is not constant")
+            raise UnknownTripCountError(f"the loop over {node.loop_var} turns {node.extent} times, which is not constant")
         nests.append([])
         products.append(0)
         visitor.visit(node.body)

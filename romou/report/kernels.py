@@ -57,6 +57,7 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
     row("private memory, bytes", "", [s.private_memory_bytes for s in said])
     row("instructions, loops once", "", [s.instructions for s in said])
     row("cycles, loops once", "", ["" if s.cycles is None else f"{s.cycles:g}" for s in said])
+    row("instructions executed, all conditions true", "", [_executed(kernel, s) for s in said])
     row("innermost loop: multiply-adds", traffic.multiply_adds, [s.inner.multiply_adds for s in said])
     row("innermost loop: instructions", "", [s.inner.instructions for s in said])
     per = [s.inner.instructions_per_multiply_add for s in said]
@@ -68,6 +69,16 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
     row("divisions and modulos in loops", operations.divisions_in_loops, ["" for _ in said])
     row("  in the text", text.divisions_in_loops + text.modulos_in_loops, ["" for _ in said])
     return table
+
+
+def _executed(kernel: InspectedKernel, said: KernelStatistics) -> object:
+    from romou.inspection.executed import UnknownTripCountError, executed_instructions, trip_loops
+
+    try:
+        executed = executed_instructions(said.code, trip_loops(kernel.lowered))
+    except UnknownTripCountError:
+        executed = None
+    return "-" if executed is None else executed
 
 
 def _print_pass(step: PassStep, out: Console) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm.script import tirx as T
 
-from romou.inspection.executed import TripLoop, executed_instructions, trip_loops
+from romou.inspection.executed import TripLoop, UnknownTripCountError, executed_instructions, trip_loops
 from romou.mobile_compilers import LoopStatistics
 
 
@@ -30,6 +30,17 @@ LOOPS = TripLoop(1, 0, (TripLoop(2, 0), TripLoop(16, 0, (TripLoop(3, 0, (TripLoo
 )
 def test_match(made: LoopStatistics, executed: int | None) -> None:
     assert executed_instructions(made, LOOPS) == executed
+
+
+def test_an_unknown_trip_count_is_said() -> None:
+    @T.prim_func(s_tir=True)
+    def func(a: T.Buffer((64,), "float32")) -> None:
+        for i in range(8):
+            for j in range(i):
+                a[j] = T.float32(0)
+
+    with pytest.raises(UnknownTripCountError, match="the loop over j turns i times, which is not constant"):
+        trip_loops(func)
 
 
 def test_trip_loops() -> None:
