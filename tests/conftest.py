@@ -11,6 +11,10 @@ import pytest
 import tvm
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
+
+
 @pytest.fixture(scope="session")
 def opencl_device() -> tvm.runtime.Device:
     device = tvm.opencl(0)

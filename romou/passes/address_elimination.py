@@ -42,7 +42,7 @@ def eliminate_addresses(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
     eliminator = _Eliminator()
     for parameter in func.params:
         eliminator.define(parameter, parameter)
-    return func.with_body(inline_single_uses(eliminator.body(func.body), eliminator.declared))
+    return func.with_body(inline_single_uses(eliminator.body(func.body), list(eliminator.declared)))
 
 
 @dataclass(frozen=True, order=True)
@@ -88,10 +88,12 @@ class _Scope:
     """A sequence of statements.
 
     known: what it has declared so far: key -> (variable, the constant that the variable includes).
+    sums: those of them that are sums of terms that vary in this scope alone.
     pending: what it declares before its next statement.
     """
 
     known: dict[Key, tuple[tirx.Expr, int]] = field(default_factory=dict)
+    sums: list[tuple[frozenset[tuple[_Atom, int]], tirx.Expr, int]] = field(default_factory=list)
     pending: list[tirx.Bind] = field(default_factory=list)
 
 
@@ -101,7 +103,7 @@ class _Eliminator:
     def __init__(self) -> None:
         self.analyzer = tvm.sym.Analyzer()
         self.scopes = [_Scope()]
-        self.declared: list[tirx.Var] = []
+        self.declared: dict[tirx.Var, None] = {}
         self._atoms: dict[tirx.Var, _Atom] = {}
         self._numbers: dict[Key, int] = {}
 
@@ -275,22 +277,44 @@ class _Eliminator:
             if key not in known:
                 if value is None:
                     included = wanted.constant
-                known[key] = (self._declare(self._total(value, here, included if value is None else 0), depth, "at"), included)
+                    known[key] = (self._declare(self._sum_of(here, included, depth), depth, "at"), included)
+                    self.scopes[depth].sums.append((frozenset(here), *known[key]))
+                else:
+                    known[key] = (self._declare(self._total(value, here), depth, "at"), included)
             value, included = known[key]
         assert value is not None
         return value, included
 
-    def _total(self, start: tirx.Expr | None, terms: Sequence[tuple[_Atom, int]], constant: int) -> tirx.Expr:
+    def _sum_of(self, terms: Sequence[tuple[_Atom, int]], constant: int, depth: int) -> tirx.Expr:
+        """The sum of terms of one scope, starting from the longest part of it that is known there."""
+        for atom, _ in terms:
+            self._atom_value(atom)  # what it declares may be the longest part
+        parts = [known for known in self.scopes[depth].sums if len(known[0]) > 1 and known[0] < set(terms)]
+        if not parts:
+            return _plus(self._total(None, terms), constant)
+        part, start, included = max(parts, key=lambda known: len(known[0]))
+        return _plus(self._total(start, [t for t in terms if t not in part]), constant - included)
+
+    def _total(self, start: tirx.Expr | None, terms: Sequence[tuple[_Atom, int]]) -> tirx.Expr:
         total = start
         # What is added comes first: a sum that begins with a minus costs one more operation.
         for atom, coefficient in sorted(terms, key=lambda term: term[1] < 0):
-            product = self._atom_value(atom)
-            product = product if abs(coefficient) == 1 else product * abs(coefficient)
+            product = self._product(atom, abs(coefficient))
             if total is None:
                 total = product if coefficient > 0 else 0 - product
             else:
                 total = total + product if coefficient > 0 else total - product
-        return _plus(total, constant)
+        assert total is not None, "a sum without terms is a constant"
+        return total
+
+    def _product(self, atom: _Atom, factor: int) -> tirx.Expr:
+        value = self._atom_value(atom)
+        if factor == 1:
+            return value
+        known, key = self.scopes[atom.depth].known, ("product", atom.number, factor)
+        if key not in known:
+            known[key] = (self._declare(value * factor, atom.depth, "at"), 0)
+        return known[key][0]
 
     def _atom_value(self, atom: _Atom) -> tirx.Expr:
         known, key = self.scopes[atom.depth].known, ("atom", atom.number)
@@ -300,8 +324,10 @@ class _Eliminator:
         return known[key][0]
 
     def _declare(self, value: tirx.Expr, depth: int, name: str) -> tirx.Var:
+        if isinstance(value, tirx.Var) and value in self.declared:
+            return value
         variable = tirx.Var(name, value.ty)
-        self.declared.append(variable)
+        self.declared[variable] = None
         self.scopes[depth].pending.append(tirx.Bind(variable, value))
         return variable
 

@@ -20,8 +20,8 @@ from tvm_ffi.structural import structural_equal, structural_hash, structural_mut
 from romou.passes.bindings import inline_single_uses, statements_of
 
 # Their arguments are evaluated only under a condition: a load among them must stay there.
-_CONDITIONAL = ("tirx.if_then_else",)
-_SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.call_packed")
+_CONDITIONAL = ("prim.if_then_else",)
+_SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

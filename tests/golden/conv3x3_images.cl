@@ -1,0 +1,88 @@
+// Function: main_kernel
+#ifdef __OPENCL_VERSION__
+#if __OPENCL_VERSION__ == CL_VERSION_2_0 || __OPENCL_VERSION__ == CL_VERSION_3_0 
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
+#else
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, coord)
+#endif
+#endif
+
+__kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr);
+__kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr) {
+  const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
+  float4 acc_local_ptr[4];
+  float4 patch_local_ptr[4];
+  int group_x = (convert_int(get_group_id(0)));
+  int local_x = (convert_int(get_local_id(0)));
+  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  int at = (group_x & 1);
+  int at_1 = (((local_x * 4) + (at * 16)) - 1);
+  int at_2 = (group_x >> 1);
+  int at_3 = (at_2 - 1);
+  int at_4 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
+  for (int ax4 = 0; ax4 < 8; ++ax4) {
+    for (int ax5 = 0; ax5 < 3; ++ax5) {
+      int at_5 = (at_3 + ax5);
+      int at_6 = (at_4 + (ax5 * 192));
+      for (int ax6 = 0; ax6 < 3; ++ax6) {
+        int at_7 = (at_1 + ax6);
+        float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_7, at_5, ax4, 0))));
+        patch_local_ptr[0] = v_;
+        float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 1), at_5, ax4, 0))));
+        patch_local_ptr[1] = v__1;
+        float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 2), at_5, ax4, 0))));
+        patch_local_ptr[2] = v__2;
+        float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 3), at_5, ax4, 0))));
+        patch_local_ptr[3] = v__3;
+        int at_8 = (at_6 + (ax6 * 64));
+        float4 v__4 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_8, ax4, 0, 0))));
+        float4 value = v__4;
+        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+        float4 v__5 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 16), ax4, 0, 0))));
+        float4 value_1 = v__5;
+        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
+        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
+        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
+        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+        float4 v__6 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 32), ax4, 0, 0))));
+        float4 value_2 = v__6;
+        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
+        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
+        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
+        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+        float4 v__7 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 48), ax4, 0, 0))));
+        float4 value_3 = v__7;
+        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
+        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
+        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
+        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+      }
+    }
+  }
+  bool inside = ((local_x + (at * 4)) < 7);
+  if (inside) {
+    float4 texel = max((acc_local_ptr[0] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_4, 0), as_float4(texel));
+  }
+  if (inside) {
+    float4 texel_1 = max((acc_local_ptr[1] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, at_4, 0), as_float4(texel_1));
+  }
+  if (inside) {
+    float4 texel_2 = max((acc_local_ptr[2] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, at_4, 0), as_float4(texel_2));
+  }
+  if (inside) {
+    float4 texel_3 = max((acc_local_ptr[3] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)((at_1 + 4), at_2, at_4, 0), as_float4(texel_3));
+  }
+}
+

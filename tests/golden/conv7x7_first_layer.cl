@@ -1,0 +1,122 @@
+// Function: main_kernel
+#ifdef __OPENCL_VERSION__
+#if __OPENCL_VERSION__ == CL_VERSION_2_0 || __OPENCL_VERSION__ == CL_VERSION_3_0 
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
+#else
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, coord)
+#endif
+#endif
+
+__kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr);
+__kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr) {
+  const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
+  float4 acc_local_ptr[4];
+  float4 patch_local_ptr[4];
+  int group_x = (convert_int(get_group_id(0)));
+  int local_x = (convert_int(get_local_id(0)));
+  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  int at = (group_x >> 1);
+  int at_1 = (at * 2);
+  int at_2 = (group_x & 1);
+  int at_3 = ((local_x * 4) + (at_2 * 16));
+  int at_4 = (min((int)at_3, (int)27) * 2);
+  int at_5 = (at * 112);
+  int at_6 = ((at_5 + at_4) - 171);
+  int at_7 = (min((int)(at_3 + 1), (int)27) * 2);
+  int at_8 = ((at_5 + at_7) - 171);
+  int at_9 = (min((int)(at_3 + 2), (int)27) * 2);
+  int at_10 = ((at_5 + at_9) - 171);
+  int at_11 = (min((int)(at_3 + 3), (int)27) * 2);
+  int at_12 = ((at_5 + at_11) - 171);
+  int at_13 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
+  for (int ax5 = 0; ax5 < 7; ++ax5) {
+    int at_14 = (at_1 + ax5);
+    bool inside = (((bool)(at_14 >= 3)) && ((bool)(at_14 < 59)));
+    int at_15 = (ax5 * 56);
+    int at_16 = (at_6 + at_15);
+    int at_17 = (at_8 + at_15);
+    int at_18 = (at_10 + at_15);
+    int at_19 = (at_12 + at_15);
+    int at_20 = (at_13 + (ax5 * 224));
+    for (int ax6 = 0; ax6 < 7; ++ax6) {
+      int at_21 = (at_4 + ax6);
+      float4 condval;
+      if (((bool)inside) && ((bool)(((bool)(at_21 >= 3)) && ((bool)(at_21 < 59))))) {
+        condval = data_ptr[(at_16 + ax6)];
+      } else {
+        condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+      }
+      patch_local_ptr[0] = condval;
+      int at_22 = (at_7 + ax6);
+      float4 condval_1;
+      if (((bool)inside) && ((bool)(((bool)(at_22 >= 3)) && ((bool)(at_22 < 59))))) {
+        condval_1 = data_ptr[(at_17 + ax6)];
+      } else {
+        condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+      }
+      patch_local_ptr[1] = condval_1;
+      float4 condval_2;
+      if (((bool)inside) && ((bool)((at_9 + ax6) < 59))) {
+        condval_2 = data_ptr[(at_18 + ax6)];
+      } else {
+        condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+      }
+      patch_local_ptr[2] = condval_2;
+      float4 condval_3;
+      if (((bool)inside) && ((bool)((at_11 + ax6) < 59))) {
+        condval_3 = data_ptr[(at_19 + ax6)];
+      } else {
+        condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+      }
+      patch_local_ptr[3] = condval_3;
+      int at_23 = (at_20 + (ax6 * 32));
+      float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_23, 0, 0, 0))));
+      float4 value = v_;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+      float4 v__1 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 8), 0, 0, 0))));
+      float4 value_1 = v__1;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+      float4 v__2 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 16), 0, 0, 0))));
+      float4 value_2 = v__2;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+      float4 v__3 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 24), 0, 0, 0))));
+      float4 value_3 = v__3;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+    }
+  }
+  bool inside_1 = ((local_x + (at_2 * 4)) < 7);
+  if (inside_1) {
+    float4 texel = max((acc_local_ptr[0] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)(at_3, at, at_13, 0), as_float4(texel));
+  }
+  if (inside_1) {
+    float4 texel_1 = max((acc_local_ptr[1] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)((at_3 + 1), at, at_13, 0), as_float4(texel_1));
+  }
+  if (inside_1) {
+    float4 texel_2 = max((acc_local_ptr[2] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)((at_3 + 2), at, at_13, 0), as_float4(texel_2));
+  }
+  if (inside_1) {
+    float4 texel_3 = max((acc_local_ptr[3] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    write_imagef(relu_ptr, (int4)((at_3 + 3), at, at_13, 0), as_float4(texel_3));
+  }
+}
+

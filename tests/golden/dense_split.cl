@@ -1,0 +1,51 @@
+// Function: main_kernel
+#ifdef __OPENCL_VERSION__
+#if __OPENCL_VERSION__ == CL_VERSION_2_0 || __OPENCL_VERSION__ == CL_VERSION_3_0 
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
+#else
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, coord)
+#endif
+#endif
+
+__kernel void main_kernel(__global float* restrict bias_ptr, __global float4* restrict data_ptr, __global float* restrict relu_ptr, __read_only image2d_array_t weight_ptr);
+__kernel void main_kernel(__global float* restrict bias_ptr, __global float4* restrict data_ptr, __global float* restrict relu_ptr, __read_only image2d_array_t weight_ptr) {
+  const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
+  int group_y = (convert_int(get_group_id(1)));
+  float4 part_shared_local_ptr[1];
+  float4 patch_local_ptr[1];
+  __local float part_shared_ptr[64];
+  float acc_local_ptr[1];
+  int local_y = (convert_int(get_local_id(1)));
+  int local_z = (convert_int(get_local_id(2)));
+  part_shared_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  int at = (local_z * 16);
+  int at_1 = ((group_y * 4) + local_y);
+  int at_2 = (local_z * 64);
+  for (int ax5 = 0; ax5 < 16; ++ax5) {
+    patch_local_ptr[0] = data_ptr[(at + ax5)];
+    int at_3 = (at_2 + (ax5 * 4));
+    float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_1, at_3, 0, 0))));
+    part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), v_, part_shared_local_ptr[0]);
+    float4 v__1 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_1, (at_3 + 1), 0, 0))));
+    part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), v__1, part_shared_local_ptr[0]);
+    float4 v__2 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_1, (at_3 + 2), 0, 0))));
+    part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), v__2, part_shared_local_ptr[0]);
+    float4 v__3 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_1, (at_3 + 3), 0, 0))));
+    part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), v__3, part_shared_local_ptr[0]);
+  }
+  vstore4(part_shared_local_ptr[0], 0, part_shared_ptr + ((local_y + (local_z * 4)) * 4));
+  acc_local_ptr[0] = 0.000000e+00f;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  int at_4 = ((local_y * 4) + local_z);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[at_4]);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 16)]);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 32)]);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 48)]);
+  int at_5 = (at_4 + (group_y * 16));
+  if (at_1 < 25) {
+    relu_ptr[at_5] = max((float)(acc_local_ptr[0] + bias_ptr[at_5]), (float)0.000000e+00f);
+  }
+}
+
