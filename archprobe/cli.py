@@ -13,7 +13,7 @@ from rich.table import Table
 
 from archprobe import session
 from archprobe.curve import Findings
-from archprobe.device import list_devices, open_device
+from archprobe.device import open_device
 from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, UsageError
 from archprobe.probes import ORDER, all_probes
 from archprobe.probes.probe import Probe
@@ -26,6 +26,8 @@ ReportFile = Annotated[Path, typer.Argument(help="A report that `archprobe run` 
 @app.command()
 def devices() -> None:
     """List the OpenCL devices that --device takes."""
+    from archprobe.opencl import list_devices
+
     found = list_devices()
     for index, device in enumerate(found):
         typer.echo(f"opencl:{index}  {device.name.strip()}  ({device.platform.name.strip()}, driver {device.driver_version.strip()})")
@@ -36,7 +38,7 @@ def devices() -> None:
 
 @app.command()
 def run(
-    device: Annotated[str, typer.Option(help="opencl:INDEX; `archprobe devices` lists them.")] = "opencl:0",
+    device: Annotated[str, typer.Option(help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX.")] = "opencl:0",
     output: Annotated[Path, typer.Option("--output", "-o", help="The report; an unfinished one is gone on with.")] = Path("report.json"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and repeats: under a minute.")] = False,
     only: Annotated[str, typer.Option(help="Probes to run, with commas between them.")] = "",

@@ -58,10 +58,13 @@ def run(
 def run_probe(probe: Probe, bench: Bench) -> Findings:
     """The findings of one probe; what it cannot do on this device, or fails at, is a finding as well."""
     facts = bench.device.facts
-    if facts.is_cpu and probe.not_on_cpu:
-        return dataclasses.replace(not_applicable(probe.not_on_cpu), method=probe.method)
-    if probe.needs_images and not facts.has_images:
-        return dataclasses.replace(not_applicable("the device has no images"), method=probe.method)
+    reason = probe.not_on_cpu if facts.is_cpu else ""
+    if not reason and probe.is_for_opencl and facts.api != "opencl":
+        reason = "images and constant memory are probed through OpenCL alone"
+    if not reason and probe.needs_images and not facts.has_images:
+        reason = "the device has no images"
+    if reason:
+        return dataclasses.replace(not_applicable(reason), method=probe.method)
     start = time.monotonic()
     try:
         findings = probe.measure(bench)

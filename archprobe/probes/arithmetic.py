@@ -20,7 +20,9 @@ __kernel void multiply_add(int n, __global float *out, float factor, float term)
   const FACTOR a = (FACTOR)((T)(factor));
   const V b = (V)((T)(term));
   V x[CHAINS];
-  for (int i = 0; i < CHAINS; ++i) x[i] = (V)((T)(get_local_id(0) + i)) + (V)(LANE_NUMBERS);
+  V lanes;
+  FILL_LANES
+  for (int i = 0; i < CHAINS; ++i) x[i] = lanes + (V)((T)(get_local_id(0) + i));
   for (int k = 0; k < n; ++k) {
     #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -55,10 +57,10 @@ def multiply_add(
         "CHAINS": chains,
         "UNROLL": _UNROLL,
         "MULTIPLY_ADD": "fma(x[i], a, b)" if is_fused else "x[i] * a + b",
-        "LANE_NUMBERS": ", ".join(f"(T)({lane}.5f)" for lane in range(components)),
+        "FILL_LANES": " ".join(f"lanes{'' if components == 1 else bench.device.lane(lane)} = (T)({lane}.5f);" for lane in range(components)),
         "FACTOR": base if is_broadcast else vector(base, components),
         # All components: those that nobody reads would not be computed.
-        "TOTAL(v)": "v" if components == 1 else " + ".join(f"(v).s{lane:x}" for lane in range(components)),
+        "TOTAL(v)": "v" if components == 1 else " + ".join(f"(v){bench.device.lane(lane)}" for lane in range(components)),
     }
     source = "".join(f"#define {name} {value}\n" for name, value in macros.items()) + _SOURCE
     if base == "half":

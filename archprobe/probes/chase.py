@@ -45,8 +45,7 @@ class BufferChase:
     def __init__(self, bench: Bench, max_bytes: int, *, is_shuffled: bool = False) -> None:
         self.device = bench.device
         self.is_shuffled = is_shuffled
-        program = self.device.build(_SOURCE, UNROLL=_UNROLL)
-        self.ring, self.chase = (self.device.cl.Kernel(program, name) for name in ("ring", "chase"))
+        self.ring, self.chase = (self.device.kernel(_SOURCE, name, UNROLL=_UNROLL) for name in ("ring", "chase"))
         self.chain = self.device.buffer(max_bytes)
         self.place = self.device.buffer(64)
         self.state = (0, 0)
@@ -54,12 +53,12 @@ class BufferChase:
     def prepare(self, range_bytes: int, stride_bytes: int) -> None:
         """Lay the chain through `range_bytes` and walk it once, so that the caches hold what they can."""
         count, stride = range_bytes // stride_bytes, stride_bytes // 4
-        self.device.cl.enqueue_fill_buffer(self.device.queue, self.place, np.zeros(1, np.int32), 0, 4)
+        self.device.write(self.place, np.zeros(1, np.int32))
         if self.is_shuffled:
             order = np.random.default_rng(0).permutation(count)
             chain = np.zeros(count * stride, np.int32)
             chain[order * stride] = np.roll(order, -1) * stride
-            self.device.cl.enqueue_copy(self.device.queue, self.chain, chain)
+            self.device.write(self.chain, chain)
         else:
             size = min(64, self.device.facts.max_work_group_size)
             self.device.launch(self.ring, -(-count // size) * size, size, self.chain, np.int32(count), np.int32(stride))

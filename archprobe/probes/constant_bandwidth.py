@@ -18,4 +18,5 @@ PROBE = Probe(
     title="Bandwidth of constant memory",
     method="neighbouring work-items read neighbouring vectors of 16 bytes of constant memory, over growing ranges (paper, section 3.1)",
     measure=measure,
+    is_for_opencl=True,
 )

@@ -15,8 +15,9 @@ from archprobe.probes.probe import Probe
 _WIDTHS = (1, 2, 4, 8, 16)
 _CHAINS = 16
 
-# Extension -> how it spells "c + dot of four signed bytes". The first one that the device has is used.
+# Extension or API -> how it spells "c + dot of four signed bytes". The first one that the device has is used.
 _DOTS = {
+    "cuda": "c = __dp4a(a, b, c);",
     "cl_khr_integer_dot_product": "c = dot_acc_sat(a, b, c);",
     "cl_arm_integer_dot_product_accumulate_int8": "c = arm_dot_acc(a, b, c);",
     "cl_qcom_dot_product8": "c = qcom_dot8_acc(as_uint(a), as_uint(b), c);",
@@ -48,7 +49,7 @@ def measure(bench: Bench) -> Findings:
     for base, key, share in (("float", "Float", 0.0), ("half", "Half", 0.5)):
         if base == "half" and "cl_khr_fp16" not in bench.device.facts.extensions:
             for name, unit in (("Gflops", "GFLOPS"), ("Arch", "word"), ("VecComponentCount", "components")):
-                answers[f"{key}{name}"] = declined(unit, "not applicable: the driver does not offer half precision arithmetic (cl_khr_fp16)")
+                answers[f"{key}{name}"] = declined(unit, "not applicable: the probe finds no half precision arithmetic here (cl_khr_fp16)")
             continue
         curve = _rates(bench, base, (share, share + 0.4))
         noise = max(curve.spread, 0.002)
@@ -95,7 +96,7 @@ def _dots(bench: Bench) -> Answer:
     unit = "GOPS"
     facts = bench.device.facts
     groups, size = full_grid(bench)
-    found = [(name, step) for name, step in _DOTS.items() if name in facts.extensions] + [("", _PLAIN)]
+    found = [(name, step) for name, step in _DOTS.items() if name in (*facts.extensions, facts.api)] + [("", _PLAIN)]
     for extension, step in found:
         pragma = f"#pragma OPENCL EXTENSION {extension} : enable\n" if extension.startswith(("cl_khr", "cl_arm")) else ""
         source = pragma + _DOT_SOURCE.replace("STEP", step).replace("CHAINS", str(_CHAINS))

@@ -76,4 +76,5 @@ PROBE = Probe(
     measure=measure,
     not_on_cpu=NO_TEXTURES,
     needs_images=True,
+    is_for_opencl=True,
 )

@@ -21,15 +21,15 @@ def measure(bench: Bench) -> Findings:
     out = device.buffer(64)
     on_device = [device.launch(kernel, 1, 1, out) * 1e6 for _ in range(100)][20:]
     round_trips, streams = [], []
-    kernel.set_args(out)
     for _ in range(15 if bench.is_quick else 40):
         start = time.perf_counter()
-        device.cl.enqueue_nd_range_kernel(device.queue, kernel, (1,), (1,)).wait()
+        device.enqueue(kernel, 1, 1, out)
+        device.finish()
         round_trips.append((time.perf_counter() - start) * 1e6)
         start = time.perf_counter()
         for _ in range(_BATCH):
-            device.cl.enqueue_nd_range_kernel(device.queue, kernel, (1,), (1,))
-        device.queue.finish()
+            device.enqueue(kernel, 1, 1, out)
+        device.finish()
         streams.append((time.perf_counter() - start) * 1e6 / _BATCH)
     curve = Curve(name="launch", x_label="repeat", y_label="time of a launch (us)", x=tuple(range(len(streams))), y=tuple(streams))
     answers = {

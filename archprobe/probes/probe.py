@@ -23,3 +23,4 @@ class Probe:
     measure: Callable[[Bench], Findings]
     not_on_cpu: str = ""
     needs_images: bool = False
+    is_for_opencl: bool = False

@@ -24,7 +24,7 @@ def source(count: int) -> str:
     step = "\n".join(f"    r{i} *= r{i - 1 if i else count - 1};" for i in range(count))
     total = " + ".join(f"r{i}" for i in range(count))
     return f"""
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void registers(int n, __global float *out, __global const float *seed) {{
+__kernel ONE_WORK_ITEM void registers(int n, __global float *out, __global const float *seed) {{
 {declare}
   for (int k = 0; k < n; ++k) {{
 {step}

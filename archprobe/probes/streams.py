@@ -21,11 +21,11 @@ _SOURCE = """
 #define HEAD(MEMORY) int n, __global float *out, uint mask, uint turn, MEMORY
 #define BLOCKS uint at = get_global_id(0);
 #define LOOP(READ) \\
-  float4 sum = 0; \\
+  float4 sum = FLOAT4(0, 0, 0, 0); \\
   for (int k = 0; k < n; ++k) { \\
     _Pragma("unroll") for (int u = 0; u < READS; ++u) { const uint i = at & mask; sum += READ; at += turn; } \\
   } \\
-  if (sum.x + sum.y + sum.z + sum.w == 12345.0f) out[0] = sum.x;
+  if (TOTAL4(sum) == 12345.0f) out[0] = 1;
 __kernel void from_buffer(HEAD(__global const float4 *src)) { BLOCKS LOOP(src[i]) }
 __kernel void from_constant(HEAD(__constant float4 *src)) { BLOCKS LOOP(src[i]) }
 __kernel void from_local(HEAD(__global const float4 *src)) {

@@ -13,7 +13,7 @@ from archprobe.probes.probe import Probe
 _SOURCE = """
 __kernel void load(int n, __global float *out, __global const float *src, uint mask, uint turn) {
   uint at = get_global_id(0);
-  V sum = 0;
+  V sum = (V)(0.0f);
   for (int k = 0; k < n; ++k) {
     #pragma unroll
     for (int u = 0; u < 8; ++u) { sum += LOAD; at += turn; }
@@ -31,7 +31,8 @@ def measure(bench: Bench) -> Findings:
     source, out = device.buffer(np.zeros(_RANGE_BYTES // 4, np.float32)), device.buffer(64)
 
     def make(width: int):  # type: ignore[no-untyped-def]
-        vector = {"V": f"float{width}", "LOAD": f"((__global const float{width} *)src)[at & mask]", "TOTAL": " + ".join(f"sum.s{i:x}" for i in range(width))}
+        total = " + ".join(f"sum{device.lane(i)}" for i in range(width))
+        vector = {"V": f"float{width}", "LOAD": f"((__global const float{width} *)src)[at & mask]", "TOTAL": total}
         if width == 1:
             vector = {"V": "float", "LOAD": "src[at & mask]", "TOTAL": "sum"}
         text = "".join(f"#define {name} {value}\n" for name, value in vector.items()) + _SOURCE

@@ -13,12 +13,12 @@ from archprobe.probes.probe import Probe
 _SOURCE = """
 __kernel void to_buffer(int n, __global float4 *out, int width) {
   const int i = get_global_id(0);
-  for (int k = 0; k < n; ++k) out[i] = (float4)(i, k, n, 1);
+  for (int k = 0; k < n; ++k) out[i] = FLOAT4(i, k, n, 1);
 }
 #ifdef HAS_IMAGES
 __kernel void to_image(int n, __write_only image2d_t out, int width) {
   const int i = get_global_id(0);
-  for (int k = 0; k < n; ++k) write_imagef(out, (int2)(i % width, i / width), (float4)(i, k, n, 1));
+  for (int k = 0; k < n; ++k) write_imagef(out, (int2)(i % width, i / width), FLOAT4(i, k, n, 1));
 }
 #endif
 """
@@ -30,7 +30,7 @@ def measure(bench: Bench) -> Findings:
     size = width * width
     answers: dict[str, Answer] = {"BufferWriteBandwidth": _speed(bench, "to_buffer", bench.device.buffer(16 * size), width)}
     if not facts.has_images:
-        answers["ImageWriteBandwidth"] = declined("GB/s", "the device has no images")
+        answers["ImageWriteBandwidth"] = declined("GB/s", "no images that the probe could write")
     else:
         image = bench.device.image(np.zeros((width, width, 4), np.float32), is_written=True)
         answers["ImageWriteBandwidth"] = _speed(bench, "to_image", image, width, HAS_IMAGES=1)
