@@ -299,11 +299,8 @@ class _Eliminator:
         total = start
         # What is added comes first: a sum that begins with a minus costs one more operation.
         for atom, coefficient in sorted(terms, key=lambda term: term[1] < 0):
-            product = self._product(atom, abs(coefficient))
-            if total is None:
-                total = product if coefficient > 0 else 0 - product
-            else:
-                total = total + product if coefficient > 0 else total - product
+            product, before = self._product(atom, abs(coefficient)), tirx.const(0, "int32") if total is None else total
+            total = product if total is None and coefficient > 0 else before + product if coefficient > 0 else before - product
         assert total is not None, "a sum without terms is a constant"
         return total
 

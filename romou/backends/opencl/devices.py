@@ -91,6 +91,6 @@ def _spec_of(facts: dict[str, Any]) -> HardwareSpec:
     asked["has_half_arithmetic"] = "cl_khr_fp16" in facts["extensions"].split()
     if facts["type"] == "cpu":
         asked["warp_sizes"] = (1,)
-    known = {key: value for key, value in asked.items() if value or value is False}
+    known: dict[str, Any] = {key: value for key, value in asked.items() if value or value is False}
     source = f"asked from the driver of {facts['name']} ({facts['platform']})"
     return HardwareSpec(name=str(facts["name"]), title=f"{facts['name']} ({facts['platform']})", sources=dict.fromkeys(known, source), **known)
