@@ -11,9 +11,9 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
+from romou.primitives import FREE_IMAGES
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
-from romou.primitives import FREE_IMAGES
 from romou.space import Config, Space
 
 if TYPE_CHECKING:
