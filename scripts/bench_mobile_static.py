@@ -7,13 +7,14 @@ They are Mesa's compilers and not the vendors', which phones run. The three kern
 
     Romou        input, weight and output in images where the template can; of the default config and some random ones, the one without spills, if
                  there is one, that executes the fewest instructions on that GPU
-    TVM image    TVM's Adreno schedules and passes: activations in images where they apply; "-" where TVM fails
+    TVM image    TVM's Adreno schedules and passes: the input in an image, or in a buffer where channels are no multiple of four; "-" where TVM fails
     TVM buffer   TVM's default GPU schedules (dlight)
 
-"per multiply-add": instructions that all work-items execute, divided by the multiply-adds that the operator needs; what is computed for
-padding and for the addresses is in it. Instructions of a loop's body are counted in the machine code and weighted by the trip counts
-of the TIR, whose loops are matched with those that the compiler kept. Conditional code counts as if it ran; Adreno's waits count, Mali's two
-operations of a tuple count as two. "~": the loops could not be matched, and only the innermost loop is counted, which is too few.
+"per multiply-add": instructions that all lanes execute, divided by the multiply-adds that the operator needs; what is computed for padding
+and for the addresses is in it, and lanes that a small work group leaves idle count like the others. Instructions of a loop's body are counted
+in the machine code and weighted by the trip counts of the TIR, whose loops are matched with those that the compiler kept. Conditional code
+counts as if it ran; Adreno's waits count, Mali's two operations of a tuple count as two. "~": the loops could not be matched, and only the
+innermost loop is counted, which is too few.
 "spills": instructions that access private memory, be it for registers that did not suffice or for arrays.
 """
 
@@ -60,6 +61,8 @@ TARGET = Target("opencl -device=adreno640")
 KERNELS = ("Romou", "TVM image", "TVM buffer")
 # By Romou's estimate. More than this spills, which Mesa's Mali compiler takes minutes for.
 MOST_REGISTERS = {"a630": 112, "g76": 64}
+# Lanes that run together: Mesa's waves on Adreno; the warp of Mali-G76 in the Romou paper, table 2.
+WAVE = {"a630": 64, "g76": 8}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,7 +124,8 @@ def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> It
     space = in_images.space(TARGET)
     weight = {"weight": "image"} if "image" in space.knobs.get("weight", ()) else {}
     default = in_images.default_config(TARGET).replace(**weight)
-    drawn = (config.replace(**weight) for config in space.sample(np.random.default_rng(seed), 20 * count))
+    sampled = space.sample(np.random.default_rng(seed), 50 * count)
+    drawn = (c.replace(**weight) for c in sampled if c["wg_o"] * c["wg_w"] * c["split_k"] >= WAVE[gpu])
     configs = {config.key: config for config in [default, *drawn] if space.is_valid(config)}
     left = count + 1
     for config in configs.values():
@@ -157,8 +161,8 @@ def tvm_kernels(graph: tvm.IRModule, *, in_images: bool) -> list[InspectedKernel
     return [kernel for name, func in functions.items() for kernel in inspect_function(func, TARGET, name=name, tir_pipeline=pipeline)]
 
 
-def work_items(func: tirx.PrimFunc) -> int:
-    """How many a launch has."""
+def lanes_of(func: tirx.PrimFunc, wave: int) -> int:
+    """How many a launch takes: its work groups, each filled up to whole waves."""
     extents: dict[str, int] = {}
 
     def visit(stmt: tirx.AttrStmt) -> None:
@@ -166,7 +170,8 @@ def work_items(func: tirx.PrimFunc) -> int:
             extents[str(stmt.node.thread_tag)] = int(stmt.value)
 
     structural_walk(func.body, (tirx.AttrStmt, visit))
-    return math.prod(extents.values())
+    group = math.prod(extent for tag, extent in extents.items() if tag.startswith("threadIdx"))
+    return math.prod(extent for tag, extent in extents.items() if tag.startswith("blockIdx")) * -(-group // wave) * wave
 
 
 def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Result:
@@ -178,7 +183,7 @@ def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], need
         if executed is None:
             is_exact = False
             executed = (one.inner.instructions_per_multiply_add or 0.0) * loops.total
-        total += executed * work_items(kernel.lowered)
+        total += executed * lanes_of(kernel.lowered, WAVE[one.gpu])
     return Result(
         per_multiply_add=total / needed,
         is_exact=is_exact,

@@ -10,9 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tvm.script import tirx as T
 
 from romou.frontend import import_onnx
 from romou.inspection.executed import trip_loops
+from romou.inspection.kernels import inspect_function
 from romou.mobile_compilers import KernelStatistics, LoopStatistics
 
 SCRIPT = Path(__file__).parents[2] / "scripts/bench_mobile_static.py"
@@ -53,7 +55,21 @@ def test_each_side_makes_its_kernels(bench: ModuleType) -> None:
     assert any("READ_IMAGEF(" in kernel.source.split("#endif")[-1] for kernel in image)
     (buffer,) = bench.tvm_kernels(graph, in_images=False)
     assert "image2d" not in buffer.source
-    assert bench.work_items(buffer.lowered) > 0
+    assert bench.lanes_of(buffer.lowered, 8) > 0
+
+
+def test_idle_lanes_count(bench: ModuleType) -> None:
+    @T.prim_func(s_tir=True)
+    def func(a: T.Buffer((40,), "float32")) -> None:
+        for group in T.thread_binding(5, thread="blockIdx.x"):
+            for item in T.thread_binding(8, thread="threadIdx.x"):
+                with T.sblock("fill"):
+                    i = T.axis.spatial(40, group * 8 + item)
+                    a[i] = T.float32(1)
+
+    (kernel,) = inspect_function(func, bench.TARGET)
+    assert bench.lanes_of(kernel.lowered, 8) == 5 * 8
+    assert bench.lanes_of(kernel.lowered, 64) == 5 * 64
 
 
 def test_instructions_of_all_work_items_over_needed_multiply_adds(bench: ModuleType) -> None:
@@ -83,7 +99,7 @@ def test_instructions_of_all_work_items_over_needed_multiply_adds(bench: ModuleT
     matched = bench.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(loop,)))], needed)
     assert matched.is_exact
     # What is computed for pixels that only fill up a work group is paid for, too.
-    computed = bench.work_items(kernels[0].lowered) * trip_loops(kernels[0].lowered).total
+    computed = bench.lanes_of(kernels[0].lowered, 8) * trip_loops(kernels[0].lowered).total
     assert computed >= needed
     assert matched.per_multiply_add == pytest.approx(2 * computed / needed)
     odd = LoopStatistics(instructions=3 * (per_turn + 1), multiply_adds=per_turn + 1, memory=8)
