@@ -1,4 +1,4 @@
-"""The command line: run, show, plot, compare, devices."""
+"""The command line: run, show, plot, compare, analyse, devices."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from archprobe import session
+from archprobe.analysis.answer import Answer
 from archprobe.curve import Findings
 from archprobe.device import open_device
 from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, UsageError
 from archprobe.probes import ORDER, all_probes
 from archprobe.probes.probe import Probe
+from archprobe.report import original
 from archprobe.report.document import Report, load_report
 
 app = typer.Typer(help="Measures what a GPU's vendor does not tell.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -75,11 +77,24 @@ def show(report: ReportFile, is_wide: Annotated[bool, typer.Option("--reasons", 
         if findings.state != "done":
             table.add_row(aspect, findings.state.replace("_", " "), "", "", "", "", "", *([findings.reason] if is_wide else []))
         for key, answer in findings.answers.items():
-            low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
-            value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
-            cells = (value, answer.unit, low, high, sure)
-            table.add_row(aspect, key, *cells, *(["; ".join((answer.reason, *answer.notes))] if is_wide else []))
+            table.add_row(aspect, key, *_cells(answer), *(["; ".join((answer.reason, *answer.notes))] if is_wide else []))
     console.print(table)
+
+
+@app.command()
+def analyse(folder: Annotated[Path, typer.Argument(help="A folder of CSV files that Microsoft's ArchProbe wrote.")]) -> None:
+    """Draw conclusions from Microsoft ArchProbe's raw curves, and say which of its own they do not support."""
+    found = original.analyse(folder)
+    table = Table("aspect", "key", "value", "unit", "from", "to", "confidence", "reason")
+    for aspect, answers in found.items():
+        for key, answer in answers.items():
+            table.add_row(aspect, key, *_cells(answer), "; ".join((answer.reason, *answer.notes)))
+    console = Console()
+    console.print(table)
+    conclusions = folder / "ArchProbeReport.json"
+    if conclusions.is_file():
+        for doubt in original.doubts(original.read_report(conclusions), found):
+            console.print(f"doubtful: {doubt}", highlight=False, markup=False)
 
 
 @app.command()
@@ -126,6 +141,13 @@ def text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _cells(answer: Answer) -> tuple[str, ...]:
+    """Value, unit, interval and confidence as a table shows them."""
+    low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
+    value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
+    return value, answer.unit, low, high, sure
 
 
 def _line(probe: Probe, findings: Findings) -> str:

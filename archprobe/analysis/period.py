@@ -18,6 +18,8 @@ from archprobe.analysis.steps import log_curve, noise
 _CLIP, _STOPPED_CLIP = 9.0, 400.0
 _MARGIN = 16.0
 _MIN_STEP = 0.03
+# Stairs of real devices are this uneven, however little a repeated point scatters.
+_EVEN = 0.003
 
 
 def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Iterable[int] | None = None, is_stopped_at_jump: bool = False) -> Answer:
@@ -29,7 +31,7 @@ def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Itera
     x, y = log_curve(x, time)
     if x.size < 8:
         return declined(unit, f"{x.size} points are too few to see a staircase; at least 8 are needed")
-    sigma = noise(y)
+    sigma = max(noise(y), _EVEN)
     upper = int(x[-1] - 1) if is_stopped_at_jump else int(x[-1] // 2)
     periods = sorted({int(c) for c in candidates} if candidates is not None else range(2, upper + 1))
     periods = [p for p in periods if 2 <= p <= upper]

@@ -108,7 +108,7 @@ def report_from_dict(data: Any, *, origin: str = "report") -> Report:
 def check(data: Any, *, origin: str = "report") -> None:
     """ReportError where `data` does not follow the shipped schema (which is checked in full where jsonschema is installed)."""
     if not isinstance(data, dict) or not isinstance(data.get(HEADER), dict):
-        raise ReportError(f"{origin} has no {HEADER!r} header: it is no report of this tool (Microsoft's are read by archprobe.report.original)")
+        raise ReportError(f"{origin} has no {HEADER!r} header: it is no report of this tool (for Microsoft's curves there is `archprobe analyse`)")
     if data[HEADER].get("Format") != FORMAT:
         raise ReportError(f"{origin} is of format {data[HEADER].get('Format')!r}; this version reads format {FORMAT}")
     try:

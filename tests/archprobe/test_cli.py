@@ -80,6 +80,12 @@ def test_plot_draws_every_curve_and_one_page(files: tuple[Path, Path], tmp_path:
     assert len(names_inside) == len(set(names_inside))
 
 
+def test_analyse_doubts_what_curves_do_not_support() -> None:
+    text = " ".join(invoke("analyse", Path(__file__).parent / "data" / "pixel4").split())
+    assert "Pooled" in text
+    assert "doubtful: ImageBandwidth.MinBandwidth is 68.174, which the curve does not support" in text
+
+
 def test_probes_are_chosen_by_name() -> None:
     assert [probe.name for probe in select("barrier, limits")] == ["limits", "barrier"]
     with pytest.raises(UsageError, match="there is no probe 'speed'; the probes are limits, launch"):

@@ -179,12 +179,14 @@ def test_a_run_goes_on_only_with_its_own_device_and_kind(device: Device, tmp_pat
 
 
 def test_devices_that_are_none(device: Device) -> None:
-    for name in ("cuda:0", "opencl:x", "0"):
+    for name in ("metal:0", "opencl:x", "0"):
         with pytest.raises(UsageError, match="names no device; write opencl:0"):
             open_device(name)
+    with pytest.raises(DeviceError, match=r"CUDA needs CuPy|no CUDA device|there is no CUDA device 99"):
+        open_device("cuda:99")
     with pytest.raises(DeviceError, match="there is no OpenCL device 99; the driver loader sees opencl:0 is"):
         open_device("opencl:99")
     with pytest.raises(BuildError, match="refused a kernel") as caught:
-        device.build("__kernel void f( {")
+        device.kernel("__kernel void f( {", "f")
     assert caught.value.source == "__kernel void f( {"
     assert set(ORDER) == {probe.name for probe in all_probes()}
