@@ -24,6 +24,8 @@ _MALI = {"PAN_GPU_ID": "7211", "BIFROST_MESA_DEBUG": "shaders,shaderdb"}
 # name -> (what it is, Mesa's driver, its environment)
 _GPUS = {"a630": ("Adreno 630", "freedreno", _ADRENO), "g76": ("Mali-G76", "panfrost", _MALI)}
 GPUS = {name: title for name, (title, _, _) in _GPUS.items()}
+# How often a running compiler is looked at.
+_POLL_S = 0.5
 _TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
 
 
@@ -110,7 +112,9 @@ def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) ->
         cache = shutil.copytree(_filled_cache(root, gpu), Path(scratch) / "cache")
         text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s)
     results: list[list[KernelStatistics] | BuildError] = []
-    for part in text.split("@romou begin ")[1:]:
+    for file, part in zip(files, text.split("@romou begin ")[1:], strict=False):
+        if not part.startswith(f"{file}\n"):
+            raise BuildError(f"Mesa's compiler for {gpu}: its output does not follow the files; {file.name} is missing")
         try:
             if "\n@romou end" not in part:
                 raise BuildError(f"Mesa's compiler for {gpu} {how}; its last words: {part.strip().splitlines()[-1][:200]}")
@@ -143,19 +147,18 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
         command += ["-E", f"{name}={value}"]
     command += [str(python), "-S", "-E", str(Path(__file__).with_name("driver.py")), "", *map(str, files)]
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
-    # Appended to: reading it here must not move the place where the compiler writes.
-    with tempfile.TemporaryFile("a+b") as output:
+    # The output is a file and no pipe: what a stopped compiler printed is kept, and nothing waits for a reader.
+    with tempfile.NamedTemporaryFile() as output:
 
         def text() -> str:
-            output.seek(0)
-            return output.read().decode(errors="replace")
+            # Opened anew: a file that is shared with the compiler has one position for both.
+            return Path(output.name).read_text(encoding="utf-8", errors="replace")
 
-        # The output is a file and no pipe: what a stopped compiler printed is kept, and nothing waits for a reader.
         process = subprocess.Popen(command, env={**kept, **debug, **extra}, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         done, since = 0, time.monotonic()
         while True:
             try:
-                code = process.wait(timeout=min(1.0, timeout_s))
+                code = process.wait(timeout=min(_POLL_S, timeout_s))
                 return text(), f"ended with code {code}"
             except subprocess.TimeoutExpired:
                 if text().count("@romou end") > done:

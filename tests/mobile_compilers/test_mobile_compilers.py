@@ -110,6 +110,15 @@ def test_the_script_leaves_what_is_there(tmp_path: Path) -> None:
     assert done.stdout == f"==> the mobile compilers are already in {tmp_path}\n"
 
 
+@pytest.mark.parametrize("gpu", GPUS)
+def test_each_file_gets_its_own_answer(gpu: str, compilers: Path) -> None:
+    # The size of the local array tells them apart; together they take longer than the compiler is left alone.
+    source = "__kernel void f(__global float* a) { __local float t[SIZE]; t[get_local_id(0)] = a[0]; barrier(CLK_LOCAL_MEM_FENCE); a[1] = t[SIZE - 1]; }"
+    sizes = [16 * n for n in range(1, 25)]
+    results = compile_all([source.replace("SIZE", str(size)) for size in sizes], gpu, folder=compilers)
+    assert [r[0].local_memory_bytes if isinstance(r, list) else str(r) for r in results] == [4 * size for size in sizes]
+
+
 def test_equal_kernels_both_get_an_answer(compilers: Path) -> None:
     source = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
     first, second = compile_all([source, source + "// the same"], "g76", folder=compilers)
