@@ -1,4 +1,4 @@
-"""What Romou reads from the environment; only the API and the command line ask for it."""
+"""What Romou reads from the environment; only the API, the command line and `mobile_compilers` ask for it."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from romou import settings
@@ -9,8 +11,8 @@ from romou.errors import UsageError
 
 
 def test_values() -> None:
-    found = settings.from_environment({"ROMOU_DEBUG": "1", "ROMOU_OPENCL_DEVICE": "pocl", "OTHER": "x"})
-    assert found == settings.Settings(is_debug=True, opencl_device="pocl")
+    found = settings.from_environment({"ROMOU_DEBUG": "1", "ROMOU_OPENCL_DEVICE": "pocl", "ROMOU_MOBILE_COMPILERS": "/opt/mesa", "OTHER": "x"})
+    assert found == settings.Settings(is_debug=True, opencl_device="pocl", mobile_compilers=Path("/opt/mesa"))
     assert settings.from_environment({}) == settings.Settings()
 
 
