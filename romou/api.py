@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import tirx
 
-from romou.backends.opencl import check_device, device_index, list_devices
+from romou.backends.opencl import check_device, device_index, list_devices, no_device_error
 from romou.errors import DeviceError, UsageError, unknown_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
@@ -28,6 +28,7 @@ from romou.records import RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
 from romou.space import Config
 from romou.target import Target
+from romou.task import limits_of
 from romou.tvm_patches.compat import check_versions
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -125,13 +126,27 @@ def compile(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    device: int | None = None,
 ) -> TunedModel:
-    """Compile a model with default schedules; needs no device for a target that names one. Arguments and errors are those of `tune`."""
+    """Compile a model with default schedules; needs no device for a target that names one. Other arguments and errors are those of `tune`.
+
+    Parameters
+    ----------
+    device
+        Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
+        compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
+    """
     started = time.monotonic()
     check_versions()
     target = as_target(target)
-    graph = _lower(_import(model, shapes), target)
-    return _model_of(graph, target, target, 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
+    here = target
+    if device is not None:
+        found = list_devices()
+        if not 0 <= device < len(found):
+            raise no_device_error(device, found)
+        here = target.limited_to(found[device])
+    graph = _lower(_import(model, shapes), here)
+    return _model_of(graph, target, here, device or 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
 
 
 def inspect(
@@ -206,6 +221,10 @@ def _lower(imported: ImportedModel, target: Target) -> _Graph:
     fused = place_images(fuse_operators(pack_channels(imported.mod), target), target)
     tasks, key_of = extract_tasks(fused)
     by_key = {task.key: task for task in tasks}
+    limits = limits_of(target)
+    for task in tasks if limits.prefers_images else ():
+        for name, reason in task.template.kept_in_buffers(limits).items():
+            logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)
     return _Graph(imported=imported, fused=fused, tasks=tasks, task_of={name: by_key[key] for name, key in key_of.items()})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import tvm
@@ -74,13 +74,27 @@ class Template:
 
     def _scope(self, name: str, limits: Limits) -> str | None:
         """The texture scope under which data, weight or output fits into an image; None where none does, or images are not wanted."""
+        return next((scope for scope, reason in self._scopes(name, limits) if reason is None), None)
+
+    def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
+        """Data, weight or output that the schedule could read from an image but that fits into none -> why."""
+        found = {}
+        for name in ("data", "weight", "output"):
+            reasons = [reason for _, reason in self._scopes(name, limits)]
+            if reasons and all(reasons):
+                found[name] = str(reasons[-1])
+        return found
+
+    def _scopes(self, name: str, limits: Limits) -> Iterator[tuple[str, str | None]]:
+        """Texture scopes that hold the lanes of data, weight or output as texels, each with what is too large for it."""
         buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
         shape, most = [int(d) for d in buffer.shape], limits.max_image
         has_texels = self._contraction(flat=True).vector if name == "weight" else self.works_in_texels
         if most is None or shape[-1] != LANES or not has_texels:
-            return None
-        scopes = ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",)
-        return next((s for s in scopes if all(e <= m for e, m in zip(image_extents(shape, s), most, strict=True))), None)
+            return
+        for scope in ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",):
+            sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
+            yield scope, next((f"its {side} would be {extent} texels, the device allows {limit}" for side, extent, limit in sides if extent > limit), None)
 
     @property
     def _weight(self) -> tirx.Buffer:

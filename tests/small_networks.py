@@ -52,13 +52,13 @@ class Graph:
         return onnx.shape_inference.infer_shapes(proto)
 
 
-def residual_net(channels: int = 10, size: int = 11) -> onnx.ModelProto:
+def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> onnx.ModelProto:
     """Stem, a residual block with batch norm, depthwise, squeeze-excite, concat, pools and a classifier."""
-    g = Graph({"image": (1, 3, size, size)})
+    g = Graph({"image": (1, 3, size, size)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("image", 3, channels, strides=[2, 2], pads=[1, 1, 1, 1]), channels))
     y = g.add("Relu", g.conv(x, channels, channels, pads=[1, 1, 1, 1]))
     x = g.add("Relu", g.add("Add", g.norm(g.conv(y, channels, channels, pads=[1, 1, 1, 1]), channels), x))
-    d = g.add("Clip", g.conv(x, channels, channels, groups=channels, pads=[1, 1, 1, 1]), g.constant(np.float32(0)), g.constant(np.float32(6)))
+    d = g.add("Clip", g.conv(x, channels, channels, groups=channels, pads=[1, 1, 1, 1]), g.constant(g.dtype.type(0)), g.constant(g.dtype.type(6)))
     s = g.add("GlobalAveragePool", d)
     s = g.add("Sigmoid", g.conv(g.add("Relu", g.conv(s, channels, 3, (1, 1))), 3, channels, (1, 1)))
     d = g.add("Mul", d, s)

@@ -50,9 +50,32 @@ def test_bundled_models_tuned(name: str, trials: int, opencl_device: tvm.runtime
 
 
 @pytest.mark.parametrize("name", models.names())
-def test_bundled_models_with_default_schedules(name: str, opencl_device: tvm.runtime.Device) -> None:
+@pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
+def test_bundled_models_with_default_schedules(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
+    """In buffers, and as for a phone: in images wherever they fit."""
     model = models.load(name)
-    assert error_of(romou.compile(model, target=TARGET), model) < LIMIT
+    compiled = romou.compile(model, target=target, device=0)
+    assert error_of(compiled, model) < LIMIT
+    has_images = any("image2d_array_t" in source for source in compiled.sources().values())
+    assert has_images == (target != TARGET)
+
+
+def test_half_precision_model(opencl_device: tvm.runtime.Device) -> None:
+    """Halfs in memory and in images, on a device that cannot compute with them."""
+    model, wide = residual_net(dtype="float16"), residual_net()
+    inputs = random_inputs(model, seed=5)
+    (expected,) = romou.compile(wide, target=TARGET).run({name: value.astype("float32") for name, value in inputs.items()})
+    tuned = romou.tune(model, target="opencl -device=adreno640", trials=8)
+    assert set(tuned.summary().outcomes) == {"ok"}
+    for candidate in (romou.compile(model, target=TARGET), tuned):
+        (output,) = candidate.run(inputs)
+        assert output.dtype == np.float16
+        assert relative_l2_error(output.astype("float64"), expected) < 2e-2
+
+
+def test_compile_for_a_device_that_is_not_there(opencl_device: tvm.runtime.Device) -> None:
+    with pytest.raises(DeviceError, match="there is no OpenCL device 7"):
+        romou.compile(residual_net(), device=7)
 
 
 @pytest.mark.parametrize("make", [residual_net, prime_net])

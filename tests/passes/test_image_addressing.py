@@ -195,6 +195,8 @@ def test_a_weight_that_fits_no_image_stays_a_buffer() -> None:
     task = task_of(Dense(m=1, k=40_000, n=8, dtype="float32"))
     assert task.space(TARGET).knobs["weight"] == ("buffer",)
     assert task.image_scopes(task.default_config(TARGET), TARGET) == {}
+    assert task.template.kept_in_buffers(limits_of(TARGET)) == {"weight": "its height would be 40000 texels, the device allows 16384"}
+    assert task_of(WORKS[0]).template.kept_in_buffers(limits_of(TARGET)) == {}
 
 
 def test_a_cpu_is_offered_no_images(opencl_device: tvm.runtime.Device) -> None:
