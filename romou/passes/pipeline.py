@@ -1,9 +1,8 @@
 """The whole way from scheduled TIR to what the code generator sees, in order.
 
-It is TVM's S-TIR pipeline less the passes for hardware that Romou does not target, and less common-subexpression
-elimination. TVM's own simplifier inlines every variable that elimination makes, so it only leaves dead ones behind; and
-where that simplifier is left out, the code generator no longer sees that an address is a multiple of four and loads
-the lanes of a vector one by one.
+It is TVM's S-TIR pipeline less the passes for hardware that Romou does not target, less TVM's common-subexpression elimination, and plus
+the passes of this folder. TVM's own simplifier inlines every variable that its elimination makes; ours runs after the last
+simplification. Passes that only change how a kernel is written can be left out: `PassContext(disabled_pass=["eliminate_addresses"])`.
 """
 
 from __future__ import annotations
