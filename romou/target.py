@@ -113,7 +113,7 @@ class Target:
     def spec(self) -> HardwareSpec:
         """Facts of the device.
 
-        A named phone GPU comes from its file. "host" and no name ask the attached device once; without one, "host" falls
+        A named GPU comes from its file. "host" and no name ask the attached device once; without one, "host" falls
         back to OpenCL's minimum.
 
         Raises

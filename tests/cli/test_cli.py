@@ -96,7 +96,7 @@ def test_devices_lists_attached_and_known() -> None:
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert {"backend", "index", "name", "platform", "type", "driver"} <= set(data["attached"][0])
-    assert [entry["name"] for entry in data["known"]] == ["adreno630", "adreno640", "host", "mali_g76"]
+    assert [entry["name"] for entry in data["known"]] == ["adreno630", "adreno640", "host", "mali_g76", "nvidia_h200"]
     assert "adreno640" in invoke("devices").stdout
 
 

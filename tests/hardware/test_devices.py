@@ -11,6 +11,8 @@ import pytest
 from romou.errors import UsageError
 from romou.hardware import HardwareSpec, known_devices, load_device, load_spec, spec_from_dict
 from romou.hardware.spec import SCHEMA
+from romou.target import Target
+from romou.task import limits_of
 
 KB = 1024
 # The table of published facts, written out again by hand; None: the table has no number.
@@ -45,12 +47,25 @@ TABLE: dict[str, tuple[Any, Any, Any]] = {
 
 
 def test_known_devices() -> None:
-    assert known_devices() == ("adreno630", "adreno640", "host", "mali_g76")
+    assert known_devices() == ("adreno630", "adreno640", "host", "mali_g76", "nvidia_h200")
 
 
 @pytest.mark.parametrize("fact", TABLE)
 def test_values_are_those_of_the_table(fact: str) -> None:
     assert tuple(getattr(load_device(name), fact) for name in ("adreno630", "adreno640", "mali_g76")) == TABLE[fact]
+
+
+def test_a_measured_device_gives_a_target_its_limits() -> None:
+    """ArchProbe's report of a run stands in place of a device file, as it was measured."""
+    spec = load_device("nvidia_h200")
+    assert (spec.title, spec.shader_cores, spec.warp_sizes, spec.register_file) == ("NVIDIA H200", 132, (32,), "pooled")
+    assert spec.registers_per_core == 256 * 251
+    assert spec.source_of("shader_cores").startswith("archprobe 0.1.0, 2026-")
+    limits = limits_of(Target("opencl -device=nvidia_h200"))
+    assert (limits.max_work_group_size, limits.local_memory_bytes, limits.busy_work_items) == (1024, 48 * KB, 1024 * 132)
+    assert limits.max_image == (32768, 32768, 2048)
+    # Its buffers have a first-level cache too, and its OpenCL no half precision arithmetic.
+    assert (limits.prefers_images, limits.has_half_arithmetic) == (False, False)
 
 
 @pytest.mark.parametrize("name", known_devices())

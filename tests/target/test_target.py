@@ -106,7 +106,7 @@ def test_host_is_named_host() -> None:
 
 
 KINDS_TEXT = "known kinds: opencl (cuda and vulkan are planned, not in this version)"
-DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76"
+DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_error_text(bad: object, message: str) -> None:
 def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         Target("opencl -max_num_thread=64")
-    known = ", ".join(sorted(("device", "host", *LIMITS)))
+    known = ", ".join(sorted(("device", "half", "host", *LIMITS)))
     assert str(caught.value) == f"unknown target option 'max_num_thread'; known: {known}\nDid you mean 'max_num_threads'?"
     assert caught.value.nearest == "max_num_threads"
 
