@@ -17,6 +17,8 @@ import numpy as np
 from romou.errors import UsageError
 
 Choice = int | str | bool
+# Knob -> its value in one config, or an array of its values in many: what a constraint judges.
+Columns = Mapping[str, Any]
 
 # Below this size a constrained space is enumerated when random draws fail to find new configs.
 _ENUMERATE_LIMIT = 200_000
@@ -63,7 +65,7 @@ class Space:
 
     def __init__(self) -> None:
         self.knobs: dict[str, tuple[Choice, ...]] = {}
-        self._constraints: list[Callable[[Config], bool]] = []
+        self._constraints: list[Callable[[Columns], Any]] = []
 
     def define_knob(self, name: str, choices: Sequence[Choice]) -> None:
         """Declare a knob and its choices (paper, Listing 4). Choices keep their order and must be distinct."""
@@ -73,9 +75,34 @@ class Space:
             raise UsageError(f"knob {name!r}: choices must be distinct and not empty, got {list(choices)!r}")
         self.knobs[name] = tuple(choices)
 
-    def add_constraint(self, is_allowed: Callable[[Config], bool]) -> None:
-        """Rule out every config for which `is_allowed` is false."""
+    def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
+        """Rule out every config for which `is_allowed` is false.
+
+        It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and `or`.
+        """
         self._constraints.append(is_allowed)
+
+    def mesh(self) -> dict[str, np.ndarray]:
+        """Each knob's choices along an axis of its own: what is computed from them broadcasts to all configs, shape (choices, choices, ...).
+
+        A formula over three knobs so costs the product of those three alone, however large the space.
+        """
+        axes = len(self.knobs)
+        return {name: np.asarray(choices).reshape([-1 if i == axis else 1 for i in range(axes)]) for axis, (name, choices) in enumerate(self.knobs.items())}
+
+    def valid_mask(self) -> np.ndarray:
+        """Which configs every constraint admits, over `mesh`; axes of knobs that no constraint looks at have length 1."""
+        mesh = self.mesh()
+        mask = np.ones([1] * len(self.knobs), dtype=bool)
+        for is_allowed in self._constraints:
+            mask = mask & is_allowed(mesh)
+        return mask
+
+    def count(self, mask: np.ndarray) -> int:
+        """How many configs a mask over `mesh` stands for."""
+        shape = [len(choices) for choices in self.knobs.values()]
+        missing = [extent for extent, have in zip(shape, mask.shape, strict=True) if have != extent]
+        return int(np.count_nonzero(mask)) * math.prod(missing)
 
     @property
     def size(self) -> int:
@@ -111,7 +138,7 @@ class Space:
 
     def is_valid(self, config: Config) -> bool:
         """Whether every constraint admits the config."""
-        return all(is_allowed(config) for is_allowed in self._constraints)
+        return all(bool(is_allowed(config)) for is_allowed in self._constraints)
 
     def __iter__(self) -> Iterator[Config]:
         return (c for c in map(self.at, range(self.size)) if self.is_valid(c))

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 from tvm import s_tir, te, tirx
 
 from romou.primitives import autobroadcast, half_arithmetic, multiply_add
-from romou.space import Config, Space
+from romou.space import Columns, Config, Space
 
 LANES = 4
 # float4 accumulators of one work-item beyond which every known GPU spills.
@@ -99,31 +99,38 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("autobroadcast", [True, False] if flat.lhs_varies != "by lane" else [False])
     space.define_knob("multiply_add", ["mad", "fma", "plain"])
 
-    def is_allowed(config: Config) -> bool:
-        o, h, w = (rows if config.get("pixels") == "rows" else flat).extents
+    def is_allowed(config: Columns) -> Any:
+        # With & and |: one config or columns of many. Comparisons with text give bool or array alike.
+        is_rows = config.get("pixels", "flat") == "rows"
+        o, h, w = (flat_extent + is_rows * (extent - flat_extent) for flat_extent, extent in zip(flat.extents, rows.extents, strict=True))
         tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
-        group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
-        if config["tile_h"] > h or config["tile_w"] > w or tile > MAX_TILE:
-            return False
-        if config["vector_width"] != LANES and "image" in (config["data"], config["weight"], config["output"]):
-            return False
-        if config["wg_o"] * config["wg_w"] * config["split_k"] > limits.max_work_group_size:
-            return False
-        # A group more than twice as large as the whole operator computes mostly padding.
-        if (config["wg_o"] > 1 and group_o >= 2 * o) or (config["wg_w"] > 1 and group_w >= 2 * w):
-            return False
-        texels = 0
-        if config["split_k"] > 1:
-            # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
-            most = tile if config["output"] == "image" else LANES * tile
-            if config["local"] or tile & (tile - 1) or config["split_k"] > most:
-                return False
-            texels = config["split_k"] * group_o * group_w * config["tile_h"]
-        elif config["local"]:
-            texels = config["local"] * math.prod(window) * (group_w * config["tile_h"] / LANES + group_o)
-        return texels * LANES * 4 <= limits.local_memory_bytes
+        group_o, group_w, split = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"], config["split_k"]
+        is_stored_whole = config["output"] == "image"
+        has_image = (config["data"] == "image") | (config["weight"] == "image") | is_stored_whole
+        # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
+        most = tile * (LANES - (LANES - 1) * is_stored_whole)
+        return (
+            (config["tile_h"] <= h)
+            & (config["tile_w"] <= w)
+            & (tile <= MAX_TILE)
+            & ((config["vector_width"] == LANES) | (has_image == False))  # noqa: E712  `not` does not judge columns
+            & (config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size)
+            # A group more than twice as large as the whole operator computes mostly padding.
+            & ((config["wg_o"] == 1) | (group_o < 2 * o))
+            & ((config["wg_w"] == 1) | (group_w < 2 * w))
+            & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
+            & (local_bytes(config, flat.reduce) <= limits.local_memory_bytes)
+        )
 
     space.add_constraint(is_allowed)
+
+
+def local_bytes(config: Columns, reduce: Mapping[str, int]) -> Any:
+    """Local memory of a work group in bytes, for one config or columns of many; what is staged and summed there is single precision."""
+    group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
+    partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
+    staged = config["local"] * math.prod(list(reduce.values())[1:]) * (group_w + LANES * group_o)
+    return 4 * (partial + staged)
 
 
 def default_config(space: Space, contraction: Contraction, limits: Limits) -> Config:

@@ -54,7 +54,7 @@ class Template:
             space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
             if self.workload.out_hw[0] > 1:
                 # An image is addressed by row and column: pixels in one row would need a division for each texel.
-                space.add_constraint(lambda config: config["data"] == "buffer" or config["pixels"] == "rows")
+                space.add_constraint(lambda config: (config["data"] == "buffer") | (config["pixels"] == "rows"))
         # Halfs are summed as halfs only where that is faster; the sum of a long reduction loses digits, which the check of a trial sees.
         sums = ["float32", "float16"] if self.workload.dtype == "float16" and limits.has_half_arithmetic else ["float32"]
         space.define_knob("accumulate", sums)
