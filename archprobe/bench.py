@@ -73,10 +73,9 @@ class Bench:
         iterations = self.calibrate(run, **how)  # type: ignore[arg-type]
         samples: list[float] = []
         end = time.monotonic() + self.budget_s
-        while len(samples) < self.max_repeats:
+        # All repeats: to stop where few happen to lie together would make their noise look small.
+        while len(samples) < self.max_repeats and (len(samples) < self.min_repeats or time.monotonic() < end):
             samples.append(run(iterations) / iterations)
-            if len(samples) >= self.min_repeats and (half_width(samples) < self.tolerance or time.monotonic() > end):
-                break
         return np.array(samples), iterations
 
     def sweep(
@@ -109,13 +108,13 @@ class Bench:
                 samples[i].append(run(iterations[i]) / iterations[i])
                 if turn == 0:
                     self.on_progress(share[0] + (share[1] - share[0]) * 0.9 * (i + 1) / len(runs))
-            # Two passes at least, lest one spike pass for a level; a third where time allows.
+            # Two passes at least, lest one spike pass for a level; a third where time allows. Of two the lower one counts: spikes go up.
             if turn + 1 >= self.min_repeats and np.median([half_width(s) for s in samples]) < self.tolerance:
                 break
             if turn >= 1 and time.monotonic() > end:
                 break
         self.on_progress(share[1])
-        values = tuple(convert(x, float(np.median(s))) for x, s in zip(positions, samples, strict=True))
+        values = tuple(convert(x, float(np.median(s) if len(s) > 2 else np.min(s))) for x, s in zip(positions, samples, strict=True))
         spread = float(np.median([np.std(s) / np.median(s) for s in samples]))
         return Curve(name=name, x_label=x_label, y_label=y_label, x=tuple(positions), y=values, spread=spread, repeats=len(samples[0]), is_log_x=is_log_x)
 

@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 Value = float | int | str | bool
+# How sure a single measurement of each point can be.
+_ONCE = 0.85
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,12 @@ class Answer:
 
     def with_notes(self, *notes: str) -> Answer:
         return dataclasses.replace(self, notes=self.notes + tuple(n for n in notes if n))
+
+    def measured(self, repeats: int) -> Answer:
+        """This answer where it rests on few points, each measured `repeats` times: a lone spike in a sweep made once looks like what it stands beside."""
+        if repeats >= 2 or self.confidence <= _ONCE:
+            return self
+        return dataclasses.replace(self, confidence=_ONCE).with_notes("each point was measured once: a spike would look the same")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; ``from_dict`` reads it back."""

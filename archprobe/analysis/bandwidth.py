@@ -80,23 +80,45 @@ def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float) -
 def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, tolerance: float = 0.10) -> Answer:
     """The median of repeated measurements of one quantity; declined where its interval is wider than `tolerance` to each side.
 
-    The interval holds three standard errors of the median, and the trend from the first third to the last (drift).
+    The interval holds the trend from the first third to the last (drift) and, where `sigma` is known, three standard errors of the
+    median. Else it is as wide as `_ERRORS` says: a few values that happen to lie together say little about their noise.
     """
     values = np.asarray(samples, float)
     if values.size == 0 or not (np.isfinite(values).all() and (values > 0).all()):
         return declined(unit, "no usable measurement")
     middle = float(np.median(values))
-    spread = sigma
-    if spread is None:
-        spread = 1.4826 * float(np.median(np.abs(np.log(values / middle)))) if values.size >= 3 else float(np.ptp(np.log(values))) / 1.7
+    spread, errors = (_scatter(np.log(values)), _errors(values.size)) if sigma is None else (sigma, 3 * 1.2533)
     third = max(1, values.size // 3)
     trend = abs(float(np.log(np.median(values[-third:]) / np.median(values[:third])))) if values.size >= 6 else 0.0
-    # One value alone has no spread to show: its interval is a convention.
-    half = max(3 * 1.2533 * spread / np.sqrt(values.size), 0.5 * trend + 2 * spread / np.sqrt(values.size), 0.01 if values.size > 1 else 0.03)
+    # One value alone has no spread to show, and two hardly any: their interval is a convention.
+    half = max(errors * spread / np.sqrt(values.size), 0.5 * trend + 2 * spread / np.sqrt(values.size), 0.01 if values.size > 1 else 0.03)
     if half > tolerance:
         return declined(unit, f"{values.size} measurements around {middle:.4g} {unit} know it only to {half:.0%} (noise {spread:.1%})")
     reason = f"median of {values.size} measurements, noise {spread:.1%}"
-    return answered(middle, unit, 0.99 - 2 * half, reason, low=middle * float(np.exp(-half)), high=middle * float(np.exp(half)))
+    sure = 0.99 - 2 * half
+    if sigma is None and values.size < _MANY:
+        sure = min(sure, 0.85)
+    return answered(middle, unit, sure, reason, low=middle * float(np.exp(-half)), high=middle * float(np.exp(half)))
+
+
+# So many values cannot lie together by chance: fewer are a hint and no claim.
+_MANY = 8
+# Half-width, in standard errors by `_scatter`, of an interval around the median that misses once in 1000: simulated with normal noise.
+_ERRORS = {1: 1.0, 2: 2.0, 3: 32.8, 4: 12.6, 5: 24.1, 6: 14.3, 7: 10.5}
+
+
+def _errors(count: int) -> float:
+    """From `_MANY` on, where answers are claims, once in 10000."""
+    return _ERRORS[count] if count < _MANY else 4 + 96 / count
+
+
+def _scatter(logs: np.ndarray) -> float:
+    """Standard deviation of some values: of all of up to four, of up to 15 without the one farthest off, robust from 16 on."""
+    off = np.abs(logs - np.median(logs))
+    if logs.size >= 16:
+        return 1.4826 * float(np.median(off))
+    kept = np.delete(logs, np.argmax(off)) if logs.size >= 5 else logs
+    return float(np.std(kept, ddof=1)) if kept.size > 1 else 0.0
 
 
 def _renamed(answer: Answer, reason: str) -> Answer:

@@ -8,13 +8,15 @@ import itertools
 import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
-from archprobe.analysis.steps import border, despike, log_curve, noise, segments
+from archprobe.analysis.steps import border, despike, log_curve, noise, repeats_of, segments
 
 _BYTES = "bytes"
 # A plateau is flat over at least this many octaves of range; what lies between two plateaus is a transition.
 _MIN_OCTAVES = 0.75
 _MIN_RISE = 0.08
 _KNEE = 0.10
+# A miss costs this many hits at most: a fit that says more was led astray.
+_MOST_MISS = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,19 +105,20 @@ def _size(x: np.ndarray, y: np.ndarray, clean: np.ndarray, sigma: float, plateau
 
 
 def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
-    """First index from which two of three points lie over the limit, or `stop`."""
+    """First index from which four of five points lie over the limit, or `stop`: two spikes that stand together are no climb."""
     over = values > limit
     for i in range(start, stop):
-        if over[i] and over[i : i + 3].sum() >= min(2, over[i : i + 3].size):
+        ahead = over[i : i + 5]
+        if over[i] and ahead.sum() >= min(4, ahead.size):
             return i
     return stop
 
 
-def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray) -> Answer:
+def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> Answer:
     """Line size from a chase in order of address over a range that the cache does not hold, for growing strides.
 
     While strides are shorter than a line, only the first element of each line misses:
-    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat.
+    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat. Each latency is the median of `repeats`.
     """
     x, y = log_curve(stride_bytes, latency_ns)
     powers = [int(p) for p in 2 ** np.arange(int(np.log2(max(x[0], 1))), int(np.log2(x[-1])) + 1)]
@@ -128,9 +131,12 @@ def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray) -> Answer:
     rival = min(v[0] for k, v in fits.items() if k != best)
     if miss < 1.15 * hit:
         return declined(_BYTES, f"latency grows by {miss / max(hit, 1e-9) - 1:.0%} with the stride: no line is seen (all hits, or a prefetcher)")
+    if hit < miss / _MOST_MISS:
+        return declined(_BYTES, f"a line of {best} bytes would mean hits of {hit:.2g} ns beside misses of {miss:.3g} ns: no cache is so fast")
     if residual > 0.06 or rival < 2.0 * residual + 0.01:
         return declined(_BYTES, f"a line of {best} bytes fits the latencies to {residual:.1%}, another one to {rival:.1%}: not clear enough")
-    return answered(best, _BYTES, 0.95, f"latency climbs from {hit:.4g} ns (hit) to {miss:.4g} ns (miss) as the stride grows to {best} bytes, flat after")
+    reason = f"latency climbs from {hit:.4g} ns (hit) to {miss:.4g} ns (miss) as the stride grows to {best} bytes, flat after"
+    return answered(best, _BYTES, 0.95, reason).measured(repeats_of(stride_bytes, repeats))
 
 
 def _ramp_residual(x: np.ndarray, time: np.ndarray, line: int) -> tuple[float, float, float]:
@@ -141,9 +147,9 @@ def _ramp_residual(x: np.ndarray, time: np.ndarray, line: int) -> tuple[float, f
     return float(np.sqrt(np.mean(np.minimum(error**2, 0.25)))), float(hit), float(miss)
 
 
-def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
+def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
     """How many work-items can each re-read a texel of their own before their texels no longer fit the cache: the last count before
-    time jumps by 20% or more."""
+    time, the median of `repeats`, jumps by 20% or more."""
     x, raw = log_curve(work_items, time)
     sigma = noise(raw)
     y = despike(raw, sigma)
@@ -165,12 +171,13 @@ def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_
     low, high = border(raw, sigma, where)
     notes = ("the sweep stopped at the jump: one point lies past it",) if after < 2 else ()
     reason = f"time jumps by {np.expm1(lasting):.0%} after {int(x[where - 1])}"
-    return answered(int(x[where - 1]), "work-items", 0.85 if after < 8 else 0.97, reason, low=int(x[low - 1]), high=int(x[high - 1]), notes=notes)
+    found = answered(int(x[where - 1]), "work-items", 0.85 if after < 8 else 0.97, reason, low=int(x[low - 1]), high=int(x[high - 1]), notes=notes)
+    return found.measured(repeats_of(work_items, repeats))
 
 
-def first_jump_stride(stride_bytes: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
+def first_jump_stride(stride_bytes: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
     """Line size from two reads a stride apart by each of many work-items: once the reads fall into two lines, time jumps."""
-    found = concurrent_reads(stride_bytes, time, is_stopped_at_jump=is_stopped_at_jump)
+    found = concurrent_reads(stride_bytes, time, repeats=repeats, is_stopped_at_jump=is_stopped_at_jump)
     if found.is_declined:
         return dataclasses.replace(found, unit=_BYTES)
     x, _ = log_curve(stride_bytes, time)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
-from archprobe.analysis.steps import border, despike, jumps, log_curve, noise
+from archprobe.analysis.steps import border, despike, jumps, log_curve, noise, repeats_of
 
 # No GPU gives a work-item fewer, and few registers mean few instructions, whose time is no straight line yet.
 _FEWEST = 16
@@ -60,8 +60,8 @@ def register_count(registers: np.ndarray, time: np.ndarray) -> Answer:
     return answered(value, _REGISTERS, confidence, reason, low=min(low, value), high=max(high, int(n[over]) - 1))
 
 
-def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
-    """How many work-groups run at once: the last count before the first jump of at least 30% in time."""
+def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
+    """How many work-groups run at once: the last count before the first jump of at least 30% in time, each the median of `repeats`."""
     x, y = log_curve(groups, time)
     if x.size < 6:
         return declined(_GROUPS, f"{x.size} points are too few to see a jump; at least 6 are needed")
@@ -77,7 +77,8 @@ def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, is_stopped_at_jum
         confidence = 0.85 if jump.after < 6 else 1 - np.exp(-jump.z / 2)
         low_edge = int(x[jump.index] - 1)
         reason = f"time jumps {jump.ratio:.2f}x after {value} groups"
-        return answered(value, _GROUPS, confidence, reason, low=low, high=max(high, low_edge), notes=notes)
+        found = answered(value, _GROUPS, confidence, reason, low=low, high=max(high, low_edge), notes=notes)
+        return found.measured(repeats_of(groups, repeats))
     return declined(_GROUPS, f"the time never jumps by 30% up to {int(x[-1])} groups (noise {sigma:.1%})")
 
 

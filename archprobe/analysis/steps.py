@@ -29,6 +29,12 @@ def log_curve(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return unique, np.log(medians)
 
 
+def repeats_of(x: np.ndarray, repeats: int) -> int:
+    """How often each position was measured: `repeats`, or more where `x` holds a position several times."""
+    x = np.asarray(x)
+    return max(repeats, x.size // np.unique(x).size)
+
+
 # share -> quantile of |N(0, 1)|
 _NORMAL = {0.3: 0.3853, 0.45: 0.5978}
 

@@ -11,8 +11,8 @@ from archprobe.analysis.bandwidth import rate
 ALIKE = 0.08
 
 
-def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, noise: float = 0.01) -> Answer:
-    """The highest rate over vector widths; `noise` is the relative error of one rate (the harness measures it)."""
+def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, noise: float = 0.01, repeats: int = 1) -> Answer:
+    """The highest rate over vector widths; `noise` is the relative error of one rate, the median of `repeats` (the harness measures it)."""
     rates = np.asarray(rates, float)
     if rates.size == 0:
         return declined(unit, "nothing was measured")
@@ -24,11 +24,14 @@ def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, no
     value = float(np.median(near))
     half = max(3 * noise, 0.01)
     reason = f"highest over vector widths {', '.join(f'{w:g}' for w in widths)}, reached at {widths[best]:g}"
-    return answered(value, unit, 0.97 - noise, reason, low=value * (1 - half), high=max(value * (1 + half), float(rates[best])))
+    return answered(value, unit, 0.97 - noise, reason, low=value * (1 - half), high=max(value * (1 + half), float(rates[best]))).measured(repeats)
 
 
-def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01) -> tuple[Answer, Answer]:
-    """("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the smallest good width."""
+def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> tuple[Answer, Answer]:
+    """("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the smallest good width.
+
+    `noise` is the relative error of one rate, the median of `repeats`.
+    """
     widths, rates = np.asarray(widths, float), np.asarray(rates, float)
     unit = "SISD (scalar) or SIMD (vector)"
     if rates.size < 3 or widths[0] != 1:
@@ -44,15 +47,15 @@ def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01) 
     confidence = 0.95 if noise < 0.03 else 0.8
     reason = f"single values reach {relative[0]:.0%} of the best rate (width {widths[int(np.argmax(rates))]:g})"
     if good == 1:
-        return answered("SISD", unit, confidence, reason), answered(1, "components", confidence, reason)
-    kind = answered("SIMD", unit, confidence, reason)
+        return answered("SISD", unit, confidence, reason).measured(repeats), answered(1, "components", confidence, reason).measured(repeats)
+    kind = answered("SIMD", unit, confidence, reason).measured(repeats)
     if (np.abs(relative[: first + 1] - (1 - ALIKE)) < error).any():
         return kind, declined("components", f"{reason}, but a width near {good:g} lies too close to the border of {1 - ALIKE:.0%}")
-    return kind, answered(int(good), "components", confidence, reason)
+    return kind, answered(int(good), "components", confidence, reason).measured(repeats)
 
 
-def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01) -> Answer:
-    """The best width of a load in 32-bit words: the least time for each word, `time` being that of a load of that width."""
+def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> Answer:
+    """The best width of a load in 32-bit words: the least time for each word, `time` being that of a load of that width, the median of `repeats`."""
     widths, per_word = np.asarray(widths, float), np.asarray(time, float) / np.asarray(widths, float)
     unit = "32-bit words"
     if widths.size < 3:
@@ -64,7 +67,7 @@ def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01) -
         return declined(unit, f"times for each word are known to {noise:.1%} only: widths cannot be told apart")
     value = int(widths[alike[0]])
     reason = f"a word costs least in loads of {widths[best]:g}; the narrowest within {ALIKE:.0%} of that is {value}"
-    return answered(value, unit, 0.95 if per_word.size > alike[0] + 1 else 0.8, reason)
+    return answered(value, unit, 0.95 if per_word.size > alike[0] + 1 else 0.8, reason).measured(repeats)
 
 
 def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | None) -> Answer:

@@ -6,9 +6,11 @@ import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.period import find_period
-from archprobe.analysis.steps import log_curve, noise
+from archprobe.analysis.steps import log_curve, noise, repeats_of
 
 _UNIT = "work-items"
+# Both branches cost at most this much more (log) than the dearer one alone: twice, and a little for the jumps.
+_TWO_BRANCHES = 0.9
 
 
 def warp_by_time(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
@@ -60,8 +62,9 @@ def warp_by_first_break(work_items: np.ndarray, ascending: np.ndarray) -> Answer
     return answered(value, _UNIT, 0.8, f"all groups up to {value} work-items draw ranks in order, {value + 1} do not", notes=(note,))
 
 
-def warp_by_divergence(block: np.ndarray, time: np.ndarray) -> Answer:
-    """Neighbouring blocks of `block` work-items take different branches: from the warp size on, no warp has to run both."""
+def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
+    """Neighbouring blocks of `block` work-items take different branches: from the warp size on, no warp has to run both. Each time is the
+    median of `repeats`."""
     x, y = log_curve(block, time)
     if x.size < 4:
         return declined(_UNIT, f"{x.size} block sizes are too few; at least 4 are needed")
@@ -74,7 +77,10 @@ def warp_by_divergence(block: np.ndarray, time: np.ndarray) -> Answer:
     sigma = max(1.4826 * float(np.median(np.abs(np.concatenate(sides)))), float(np.abs(np.concatenate(sides)).max()) / 2, noise(np.zeros(1)))
     if gap < 0.3 or y[:split].min() - y[split:].max() < max(0.2, 2 * sigma):
         return declined(_UNIT, f"dividing branches cost {np.expm1(max(gap, 0)):.0%} at most, without a clear border: no lanes in lockstep, or too much noise")
+    if gap > _TWO_BRANCHES:
+        return declined(_UNIT, f"two branches seem to cost {np.exp(gap):.1f} times one: that is no divergence")
     value = int(x[split])
     notes = () if x.size - split >= 2 else ("only one block size lies past the border",)
     reason = f"both branches cost {np.exp(gap):.2f}x up to blocks of {int(x[split - 1])}, nothing from {value} on"
-    return answered(value, _UNIT, 0.97 if x.size - split >= 2 else 0.8, reason, low=int(x[split - 1]) + 1, high=value, notes=notes)
+    found = answered(value, _UNIT, 0.97 if x.size - split >= 2 else 0.8, reason, low=int(x[split - 1]) + 1, high=value, notes=notes)
+    return found.measured(repeats_of(block, repeats))

@@ -17,7 +17,7 @@ def measure(bench: Bench) -> Findings:
     chase = BufferChase(bench, size)
     strides = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
     curve = one_by_one(bench, "buffer strides", strides, lambda stride: chase.run(size, stride), x_label="stride (bytes)")
-    answers = {"BufTopLevelCachelineSize": line_size(curve.xs, curve.ys)}
+    answers = {"BufTopLevelCachelineSize": line_size(curve.xs, curve.ys, repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
 

@@ -53,8 +53,9 @@ def measure(bench: Bench) -> Findings:
             continue
         curve = _rates(bench, base, (share, share + 0.4))
         noise = max(curve.spread, 0.002)
-        answers[f"{key}Gflops"] = throughput.peak_rate(curve.xs, curve.ys, noise=noise)
-        answers[f"{key}Arch"], answers[f"{key}VecComponentCount"] = throughput.architecture(curve.xs, curve.ys, noise=noise)
+        answers[f"{key}Gflops"] = throughput.peak_rate(curve.xs, curve.ys, noise=noise, repeats=curve.repeats)
+        kind, components = throughput.architecture(curve.xs, curve.ys, noise=noise, repeats=curve.repeats)
+        answers[f"{key}Arch"], answers[f"{key}VecComponentCount"] = kind, components
         curves.append(curve)
     answers["Int8Gops"] = _dots(bench)
     answers["AluCount"] = _alus(bench, answers["FloatGflops"])
@@ -112,7 +113,7 @@ def _dots(bench: Bench) -> Answer:
             return declined(unit, error.message)
         operations = 2.0 * 4 * groups * size * _CHAINS * 8
         gops = np.array([operations / float(np.median(seconds)) * 1e-9])
-        rate = throughput.peak_rate(np.array([4.0]), gops, unit, noise=max(float(np.std(seconds) / np.mean(seconds)), 0.002))
+        rate = throughput.peak_rate(np.array([4.0]), gops, unit, noise=max(float(np.std(seconds) / np.mean(seconds)), 0.002), repeats=seconds.size)
         way = f"dot products of four bytes by {extension}" if extension else "four bytes multiplied and added: no dot product instruction is on offer"
         return rate.with_notes(way)
     return declined(unit, "no kernel of 8-bit products was built")

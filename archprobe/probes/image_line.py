@@ -39,7 +39,7 @@ def measure(bench: Bench) -> Findings:
         make = lambda size, is_down=is_down: lambda n: device.launch(kernel, size, size, np.int32(n), out, zeros, np.int32(is_down))
         places = sorted({*range(1, 97), *range(96, most + 1, 8)})
         curve = bench.sweep(f"texels along {axis}", places, make, x_label="work-items, a texel each", share=(0.35 * is_down, 0.35 * (is_down + 1)))
-        counts[axis] = cache.concurrent_reads(curve.xs, curve.ys)
+        counts[axis] = cache.concurrent_reads(curve.xs, curve.ys, repeats=curve.repeats)
         curves.append(curve.marked({f"ImgMinTimeConcurThreadCount{axis}": counts[axis]}))
     level = bench.known.get("ImageCacheHierarchyPChase.CachePixelCountLv1", declined("bytes", "the size of the first level is not known"))
     by_count = cache.texture_line(counts["X"], counts["Y"], level)
@@ -55,7 +55,7 @@ def measure(bench: Bench) -> Findings:
         return chase.run(texels // step * step, step)
 
     ramp = one_by_one(bench, "image strides", strides, run, x_label="stride (bytes)")
-    by_chase = cache.line_size(ramp.xs, ramp.ys) if first else declined("bytes", f"needs the size of the first level: {level.reason}")
+    by_chase = cache.line_size(ramp.xs, ramp.ys, repeats=ramp.repeats) if first else declined("bytes", f"needs the size of the first level: {level.reason}")
     line = by_count if not by_count.is_declined else by_chase
     if not by_count.is_declined and not by_chase.is_declined and by_count.value != by_chase.value:
         line = declined("bytes", f"counting texels gives {by_count.value} bytes, the chase {by_chase.value}")

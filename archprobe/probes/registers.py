@@ -72,7 +72,7 @@ def measure(bench: Bench) -> Findings:
         kernel = kernel_of(use)
         run = lambda groups, kernel=kernel: lambda n: device.launch(kernel, groups, 1, np.int32(n), out, seed)
         groups = _groups_curve(bench, f"groups of {use} registers", run, share)
-        answers[key] = registers.concurrent_groups(groups.xs, groups.ys)
+        answers[key] = registers.concurrent_groups(groups.xs, groups.ys, repeats=groups.repeats)
         curves.append(groups.marked({key: answers[key]}))
         found.append(answers[key])
     answers["RegType"] = registers.register_file(*found)

@@ -42,7 +42,7 @@ def measure(bench: Bench) -> Findings:
 
     label = "time of 8 loads by all work-items (ns)"
     curve = bench.sweep("vector loads", (1, 2, 4, 8, 16), make, x_label="32-bit words of a load", y_label=label, is_log_x=True)
-    answers = {"BufferVecSize": vector_width(curve.xs, curve.ys, noise=max(curve.spread, 0.002))}
+    answers = {"BufferVecSize": vector_width(curve.xs, curve.ys, noise=max(curve.spread, 0.002), repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
 

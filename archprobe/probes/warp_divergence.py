@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Findings:
     groups = facts.compute_units
     make = lambda block: lambda n: bench.device.launch(kernel, groups * size, size, np.int32(n), out, np.float32(3.0), np.int32(block))
     curve = bench.sweep("divergence", powers(1, size // 2), make, x_label="work-items in a block", is_log_x=True)
-    answers = {"WarpThreadCount": warp_by_divergence(curve.xs, curve.ys)}
+    answers = {"WarpThreadCount": warp_by_divergence(curve.xs, curve.ys, repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
 

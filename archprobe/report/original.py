@@ -231,5 +231,3 @@ _ANALYSES = {
     "WarpSizeMethodA": _method_a,
     "WarpSizeMethodB": _method_b,
 }
-
-

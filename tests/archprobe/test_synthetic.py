@@ -148,12 +148,62 @@ def test_vector_widths(best: int, gain: float, dirt: Faults) -> None:
     widths = np.array([1, 2, 4, 8, 16])
     rates = np.minimum(widths / best, 1) ** (gain - 1)
     spoiled = 1 / Faults(dirt.seed, dirt.noise, 0.0, 0.0).spoil(1 / rates)
-    kind, components = throughput.architecture(widths, spoiled, noise=max(dirt.noise, 0.002))
+    kind, components = throughput.architecture(widths, spoiled, noise=max(dirt.noise, 0.002), repeats=5)
     truth = widths[np.flatnonzero(rates >= 1 - throughput.ALIKE)[0]]
     if abs(rates[0] - (1 - throughput.ALIKE)) > 0.03:
         if kind.confidence >= CLAIM:
             assert (kind.value == "SISD") == (truth == 1), (rates, kind)
         check(components, truth)
+
+
+@many
+@given(best=st.sampled_from([1, 2, 4, 8]), gain=st.floats(1.2, 3.0), dirt=faults)
+def test_width_of_a_load(best: int, gain: float, dirt: Faults) -> None:
+    widths = np.array([1, 2, 4, 8, 16])
+    per_word = np.maximum(best / widths, 1) ** np.log2(gain) * (1 + 0.2 * np.log2(np.maximum(widths / best, 1)))
+    time = Faults(dirt.seed, dirt.noise, 0.0, 0.0).spoil(per_word * widths)
+    truth = widths[np.flatnonzero(per_word <= per_word.min() * (1 + throughput.ALIKE))[0]]
+    check(throughput.vector_width(widths, time, noise=max(dirt.noise, 0.002), repeats=5), truth)
+
+
+@many
+@given(count=st.integers(1, 40), dirt=faults)
+def test_rates(count: int, dirt: Faults) -> None:
+    """A few values that happen to lie together are no proof of little noise."""
+    check(bandwidth.rate(Faults(dirt.seed, dirt.noise, dirt.spikes, 0.0).spoil(np.ones(count)), "GB/s"), 1.0)
+
+
+@many
+@given(count=st.integers(8, 200), throttled=st.sampled_from([1.0, 0.9, 0.5]), dirt=faults)
+def test_throttling(count: int, throttled: float, dirt: Faults) -> None:
+    seconds = np.linspace(0, 20, count)
+    time = Faults(dirt.seed, dirt.noise, dirt.spikes, 0.0).spoil(1 / np.where(seconds < 8, 1.0, throttled))
+    for answer in throughput.sustained(seconds, 1 / time):
+        check(answer, throttled, 0.03)
+
+
+def test_a_sweep_made_once_claims_nothing_that_one_point_decides() -> None:
+    """A spike before a jump, or on the last point before a level, looks like the jump itself."""
+    x = np.arange(1, 60)
+    step = np.where(x > 32, 2.0, 1.0)
+    for found in (registers.concurrent_groups(x, step), cache.concurrent_reads(x, step), warp.warp_by_divergence(*divergence(32, 256))):
+        assert found.value == 32
+        assert found.confidence < CLAIM
+        assert "measured once" in found.notes[-1]
+    assert cache.line_size(*ramp(64, 20.0, 100.0, 512)).confidence < CLAIM
+    for widths in ((1, 2, 4), (1, 2, 4, 8, 16)):
+        assert throughput.architecture(np.array(widths), np.ones(len(widths)))[0].confidence < CLAIM
+    twice = [registers.concurrent_groups(x, step, repeats=2), cache.concurrent_reads(*repeated(x, step))]
+    assert all(answer.confidence >= CLAIM for answer in twice)
+
+
+def test_what_no_device_does_is_declined() -> None:
+    x, t = ramp(16, 20.0, 60.0, 1024)
+    t[1] *= 2.0
+    assert "no cache is so fast" in cache.line_size(x, t, repeats=3).reason
+    x, t = divergence(4, 256)
+    t[0] *= 4
+    assert "that is no divergence" in warp.warp_by_divergence(x, t, repeats=3).reason
 
 
 def test_clean_curves_are_answered() -> None:
