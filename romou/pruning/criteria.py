@@ -1,0 +1,204 @@
+"""What makes a kernel not worth trying on a device: Table 1 of the Romou paper, one function a row, and what measuring taught beside it.
+
+A criterion looks at a `KernelUsage` and a `HardwareSpec` and gives a `Verdict`; None where the device's number is not known, or means nothing
+there. Fields of the usage may be arrays, so the same function judges one kernel off its TIR and a whole space off its closed form. To add a
+criterion: write its function and put it in CRITERIA, in the place where it should give way when too little of a space is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from romou.errors import UsageError
+from romou.hardware import HardwareSpec
+from romou.pruning.usage import KernelUsage
+
+PAPER = "Romou paper, section 4.2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a person may choose about the criteria.
+
+    is_literal: count bytes as the paper does, a work-item's times the group's size, and weigh the output's place like the inputs'; else bytes
+        that work-items share count once, and kernels that only pass data on to local memory are not held to the cache's size.
+    local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
+    access_width: lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
+    most_padding: largest accepted share of work for nothing, relative to the work that is needed.
+    """
+
+    is_literal: bool = False
+    local_memory_alpha: float = 3.0
+    access_width: int = 4
+    most_padding: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("local_memory_alpha", "access_width", "most_padding"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} must be above zero, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What the operator's template leaves open at all: a kernel is not blamed for what no config could do better.
+
+    images: of "data", "weight", "output", those that can lie in an image.
+    access_width: widest access of any config, in lanes.
+    """
+
+    images: frozenset[str] = frozenset()
+    access_width: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """keep: whether the kernel stays.   used, limit: in `unit`, the kernel's number and the device's; arrays for many kernels.
+
+    source: where the limit comes from.
+    """
+
+    criterion: str
+    keep: Any
+    used: Any
+    limit: Any
+    unit: str
+    source: str
+
+    def __str__(self) -> str:
+        relation = "within" if self.keep else "beyond"
+        return f"{self.criterion}: {self.used:g} {relation} {self.limit:g} {self.unit} ({self.source})"
+
+
+Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Verdict | None]
+
+
+def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: access more data in one loop iteration than L1 cache. Images against the texture cache, buffers against theirs, if any."""
+    texture, buffer = spec.l1_texture_cache_bytes, spec.l1_buffer_cache_bytes
+    of_images = usage.literal_image_bytes if rules.is_literal else usage.image_bytes * np.logical_not(usage.is_staged)
+    of_buffers = usage.literal_buffer_bytes if rules.is_literal else usage.buffer_bytes * np.logical_not(usage.is_staged)
+    # A cache that is not there cannot overflow.
+    loads = [(used, size, key) for used, size, key in ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes")) if size]
+    if not loads:
+        return None
+    used, limit, key = loads[0]
+    keep = used <= limit
+    for more, size, other in loads[1:]:
+        keep = keep & (more <= size)
+        # The fuller of the two is the one to tell.
+        is_tighter = more * limit > used * size
+        used, limit = np.where(is_tighter, more, used), np.where(is_tighter, size, limit)
+        key = f"{key}, {other}"
+    return _verdict("l1_cache", keep, used, limit, "bytes", _source(spec, key.split(", ")[0]) if len(loads) == 1 else _source(spec, *key.split(", ")))
+
+
+def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: overuse available registers for the work group size. A pooled file is shared by the group, a dedicated one is not."""
+    most = spec.registers_per_lane
+    if most is None or spec.register_file is None:
+        return None
+    limit: Any = most
+    if spec.register_file == "pooled" and spec.registers_per_core is not None:
+        limit = np.minimum(most, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
+    return _verdict("registers", usage.registers <= limit, usage.registers, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
+
+
+def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images; what is written passes no cache."""
+    if not spec.l1_texture_cache_bytes or spec.l1_buffer_cache_bytes != 0:
+        return None
+    tensors = choices.images if rules.is_literal else choices.images - {"output"}
+    used = sum((1 - usage.images[name] * 1 for name in sorted(tensors)), start=np.asarray(0))
+    return _verdict("buffers", used <= 0, used, 0, "tensors in buffers", _source(spec, "l1_buffer_cache_bytes"))
+
+
+def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: use local memory when work group size > alpha * ALUs: then there is parallelism enough without."""
+    if spec.alus_per_core is None or _is_cpu(spec):
+        return None
+    limit = rules.local_memory_alpha * spec.alus_per_core
+    used = usage.work_group_size * (usage.local_memory_bytes > 0)
+    return _verdict("local_memory", used <= limit, used, limit, "work-items", _source(spec, "alus_per_core"))
+
+
+def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: work group size < warp size; of several sizes, the smallest."""
+    if not spec.warp_sizes or _is_cpu(spec):
+        return None
+    limit = min(spec.warp_sizes)
+    return _verdict("warp", usage.work_group_size >= limit, usage.work_group_size, limit, "work-items", _source(spec, "warp_sizes"))
+
+
+def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: use inefficient data access width, which is any below the best one that the operator allows."""
+    if not spec.warp_sizes or _is_cpu(spec):
+        return None
+    limit = min(rules.access_width, choices.access_width)
+    return _verdict("access_width", usage.access_width >= limit, usage.access_width, limit, "lanes", PAPER)
+
+
+def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: stage data in local memory that is no faster than the cache it would be read from (paper, section 3.3: 146 against 190 GB/s)."""
+    local = spec.local_mem_bandwidth_gbps
+    has_own_cache = bool(spec.l1_buffer_cache_bytes)
+    of_buffers = spec.l1_buffer_bandwidth_gbps if has_own_cache else spec.l2_bandwidth_gbps
+    if local is None or _is_cpu(spec) or (of_buffers is None and spec.l1_texture_bandwidth_gbps is None):
+        return None
+    of_images = spec.l1_texture_bandwidth_gbps or of_buffers or 0.0
+    of_buffers = of_buffers or of_images
+    # The slower one of what the kernel reads: there staging has most to win.
+    rate = np.where(usage.buffer_bytes > 0, min(of_buffers, of_images), of_images)
+    used = np.where(usage.is_staged, rate, 0.0)
+    return _verdict("staging", used <= local, used, local, "GB/s without local memory", _source(spec, "local_mem_bandwidth_gbps"))
+
+
+def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: so many registers that the work groups in flight leave ALUs of a core idle."""
+    if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
+        return None
+    size = np.maximum(usage.work_group_size, 1)
+    in_flight = spec.registers_per_core // np.maximum(usage.registers * size, 1) * size
+    # One group that needs the whole file runs all the same; `registers` judges it.
+    return _verdict("occupancy", in_flight >= spec.alus_per_core, in_flight, spec.alus_per_core, "work-items in flight", _source(spec, "alus_per_core"))
+
+
+def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: fewer work groups than shader cores, some of which then idle."""
+    if spec.shader_cores is None:
+        return None
+    return _verdict("cores", usage.work_groups >= spec.shader_cores, usage.work_groups, spec.shader_cores, "work groups", _source(spec, "shader_cores"))
+
+
+def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: tiles that do not divide the output compute what nobody stores; no fact of the device is needed."""
+    return _verdict("padding", usage.padding <= rules.most_padding, usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
+
+
+# Name -> function, in the order in which they give way where too few configs would be left: ours first, then those of the paper, and of
+# those last what a device punishes hardest. `registers` and `l1_cache` go last.
+CRITERIA: Mapping[str, Criterion] = {
+    c.__name__: c for c in (padding, cores, occupancy, staging, local_memory, access_width, buffers, warp, l1_cache, registers)
+}
+
+
+def judge(usage: KernelUsage, spec: HardwareSpec, *, rules: Rules | None = None, choices: Choices | None = None) -> dict[str, Verdict]:
+    """The verdicts of all criteria that have a meaning on the device, by name."""
+    verdicts = {name: c(usage, spec, rules or Rules(), choices or Choices()) for name, c in CRITERIA.items()}
+    return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
+
+
+def _is_cpu(spec: HardwareSpec) -> bool:
+    return spec.warp_sizes == (1,)
+
+
+def _source(spec: HardwareSpec, *keys: str) -> str:
+    return "; ".join(f"{key}: {spec.source_of(key)}" for key in keys)
+
+
+def _verdict(criterion: str, keep: Any, used: Any, limit: Any, unit: str, source: str) -> Verdict:
+    plain = [v.item() if np.ndim(v) == 0 and isinstance(v, (np.generic, np.ndarray)) else v for v in (keep, used, limit)]
+    return Verdict(criterion=criterion, keep=plain[0], used=plain[1], limit=plain[2], unit=unit, source=source)

@@ -1,0 +1,334 @@
+"""What a kernel uses of a device, read off its lowered TIR: registers, memory traffic of a work group, its size, local memory, images.
+
+The traffic is found by evaluating every address for all work-items of a work group, so bytes that work-items share count once. No device is
+needed and nothing is estimated but the registers (`inspection/estimates.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_walk
+
+from romou.inspection.estimates import estimate_registers, multiply_adds_of
+from romou.primitives import LANES
+from romou.pruning.evaluate import evaluate
+
+_PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelUsage:
+    """What one kernel uses; or what many do, where the fields are arrays that broadcast (`closed_form.py`).
+
+    A turn is one pass through the innermost loop that both reads memory and multiplies; the kernel where no loop is left.
+
+    registers: 32-bit registers of a work-item, estimated (`estimate_registers`).
+    buffer_bytes, image_bytes: distinct bytes of the operator's data and weight that a work group addresses in one turn, in buffers and in
+        images. Of the first group in the first turn; what padding skips counts.
+    literal_buffer_bytes, literal_image_bytes: the same of one work-item, times the group's size (Romou paper, section 4.2): what
+        work-items share counts for each of them. Where the group stages data in local memory: what one work-item carries there.
+    access_width: lanes of the narrowest of these loads; a texel has 4.
+    work_group_size, work_groups: work-items of a group, and groups of the launch.
+    local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
+    images: "data", "weight", "output" -> whether it lies in an image.
+    padding: work-items' multiply-adds divided by those that the outputs need, less 1: 0.25 is a fifth of the work for nothing.
+    """
+
+    registers: Any
+    buffer_bytes: Any
+    image_bytes: Any
+    literal_buffer_bytes: Any
+    literal_image_bytes: Any
+    access_width: Any
+    work_group_size: Any
+    work_groups: Any
+    local_memory_bytes: Any
+    is_staged: Any
+    images: Mapping[str, Any]
+    padding: Any
+
+
+def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, element_bytes: int, multiply_adds: int) -> KernelUsage:
+    """Read a lowered device function of a template.
+
+    Parameters
+    ----------
+    func
+        As the code generator gets it (`InspectedKernel.lowered`).
+    data, weight, output
+        Names of these parameters; what the epilogue reads is no part of the reduction's traffic.
+    element_bytes
+        Of a number in memory: registers may hold halfs as single precision.
+    multiply_adds
+        What the outputs need, whole texels counted.
+
+    Raises
+    ------
+    BuildError
+        An address is made with an operation that is not known here.
+    """
+    kernel = _Kernel(func, {data, weight}, element_bytes)
+    kernel.run()
+    groups = math.prod(extent for tag, extent in kernel.extents.items() if tag.startswith("blockIdx"))
+    size = kernel.group_size
+    return KernelUsage(
+        registers=estimate_registers(func),
+        buffer_bytes=kernel.distinct_bytes(is_image=False),
+        image_bytes=kernel.distinct_bytes(is_image=True),
+        literal_buffer_bytes=size * kernel.bytes_of_one(is_image=False),
+        literal_image_bytes=size * kernel.bytes_of_one(is_image=True),
+        access_width=min((a.lanes for a in kernel.accesses), default=1),
+        work_group_size=size,
+        work_groups=groups,
+        local_memory_bytes=kernel.local_memory_bytes,
+        is_staged=kernel.is_staged,
+        images={role: name in kernel.images for role, name in (("data", data), ("weight", weight), ("output", output))},
+        padding=groups * size * kernel.multiply_adds / multiply_adds - 1,
+    )
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A load of the turn.
+
+    times: how often loops inside the turn repeat it.
+    places: element numbers in a buffer, or three coordinates of texels: of all work-items that get there, in all repetitions.
+    places_of_one: of the first work-item, the first time.
+    """
+
+    tensor: str
+    is_image: bool
+    lanes: int
+    times: int
+    places: tuple[np.ndarray, ...]
+    places_of_one: tuple[np.ndarray, ...]
+
+
+class _Kernel:
+    """Walks to the turn and evaluates its addresses: arrays over (loops inside the turn, work-items of the group)."""
+
+    def __init__(self, func: tirx.PrimFunc, operands: Collection[str], element_bytes: int) -> None:
+        self.func = func
+        self.element_bytes = element_bytes
+        self.operands = operands
+        self.extents: dict[str, int] = {}
+        self.images: set[str] = set()
+        self.accesses: list[_Access] = []
+        self.is_staged = False
+        self.local_memory_bytes = 0
+        self.multiply_adds = 0
+        self._env: dict[Any, Any] = {}
+        self._depth = 0
+        self._trips: list[int] = []
+
+    @property
+    def group_size(self) -> int:
+        """Work-items of a group."""
+        return math.prod(extent for tag, extent in self.extents.items() if tag.startswith("threadIdx"))
+
+    def run(self) -> None:
+        """Fill in everything."""
+        structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
+        structural_walk(self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._image)])
+        loops: list[tirx.For] = []
+        structural_walk(self.func.body, (tirx.For, loops.append))
+        turns = [loop for loop in loops if self._is_turn(loop) and not any(self._is_turn(inner) for inner in _loops_inside(loop))]
+        turn = max(turns, key=_products, default=None)
+        around = [loop for loop in loops if turn is not None and (loop.same_as(turn) or any(turn.same_as(inner) for inner in _loops_inside(loop)))]
+        self.multiply_adds = _products(around[0]) if around else _products(self.func.body)
+        self._visit(self.func.body, around, in_turn=turn is None, active=np.True_)
+
+    def distinct_bytes(self, *, is_image: bool) -> int:
+        """Of all work-items' loads from images or from buffers."""
+        mine = [a for a in self.accesses if a.is_image == is_image]
+        return sum(self._distinct([a.places for a in mine if a.tensor == tensor]) for tensor in {a.tensor for a in mine})
+
+    def bytes_of_one(self, *, is_image: bool) -> int:
+        """Of the first work-item's loads; those in a loop inside the turn count in each of its turns."""
+        mine = [a for a in self.accesses if a.is_image == is_image]
+        kinds = {(a.tensor, a.times) for a in mine}
+        return sum(times * self._distinct([a.places_of_one for a in mine if (a.tensor, a.times) == (tensor, times)]) for tensor, times in kinds)
+
+    def _distinct(self, places: list[tuple[np.ndarray, ...]]) -> int:
+        columns = [np.concatenate(axis) for axis in zip(*places, strict=True)]
+        if len(columns) == 1:
+            return len(np.unique(columns[0])) * self.element_bytes
+        # Coordinates may be negative, where an image gives zero.
+        x, y, layer = (c - c.min(initial=0) for c in columns)
+        key = (x * (y.max(initial=0) + 1) + y) * (layer.max(initial=0) + 1) + layer
+        return len(np.unique(key)) * LANES * self.element_bytes
+
+    # What is known before anything is evaluated
+
+    def _extent(self, stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent":
+            self.extents[str(stmt.node.thread_tag)] = int(stmt.value)
+
+    def _allocation(self, stmt: tirx.AllocBuffer) -> None:
+        if str(stmt.buffer.scope()) in _LOCAL:
+            kind = tvm.DataType(str(stmt.buffer.dtype))
+            self.local_memory_bytes += math.prod(int(d) for d in stmt.buffer.shape) * int(kind.bits) * int(kind.lanes) // 8
+
+    def _store(self, stmt: tirx.BufferStore) -> None:
+        if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
+            self.is_staged = True
+
+    def _image(self, call: tvm.ir.Call) -> None:
+        if getattr(call.op, "name", "") in ("tirx.texture2d_load", "tirx.texture2d_store"):
+            self.images.add(_name(call.args[0]))
+
+    def _has_loads(self, node: Any) -> bool:
+        return any(True for _ in self._loads(node))
+
+    def _is_turn(self, loop: tirx.For) -> bool:
+        return bool(_products(loop.body)) and self._has_loads(loop.body)
+
+    def _loads(self, node: Any) -> Iterator[tvm.ir.TensorLoad | tvm.ir.Call]:
+        """Loads of data and weight, be it from buffers, images or, as halfs, through a pointer."""
+        found: list[Any] = []
+        structural_walk(node, ((tvm.ir.TensorLoad, tvm.ir.Call), found.append))
+        # address_of takes a load and loads nothing.
+        pointed = [e.args[0] for e in found if isinstance(e, tvm.ir.Call) and getattr(e.op, "name", "") == "tirx.address_of"]
+        for load in found:
+            if any(load.same_as(p) for p in pointed):
+                continue
+            if isinstance(load, tvm.ir.TensorLoad):
+                if str(load.source.scope()) != _PRIVATE and str(load.source.scope()) not in _LOCAL and _name(load.source) in self.operands:
+                    yield load
+            elif (getattr(load.op, "name", "") == "tirx.texture2d_load" and _name(load.args[0]) in self.operands) or (
+                _half_lanes(load) and _name(load.args[2]) in self.operands
+            ):
+                yield load
+
+    # Evaluation
+
+    def _visit(self, stmt: Any, around: list[tirx.For], *, in_turn: bool, active: Any) -> None:
+        match stmt:
+            case tirx.SeqStmt():
+                for child in stmt.seq:
+                    self._visit(child, around, in_turn=in_turn, active=active)
+            case tirx.AttrStmt():
+                if stmt.attr_key == "thread_extent":
+                    self._env[stmt.node.var] = self._id(str(stmt.node.thread_tag))
+                self._visit(stmt.body, around, in_turn=in_turn, active=active)
+            case tirx.For() if not in_turn:
+                # Only the way to the turn matters; every loop on it is in its first turn.
+                if any(stmt.same_as(loop) for loop in around):
+                    self._env[stmt.loop_var] = int(stmt.min)
+                    self._visit(stmt.body, around, in_turn=stmt.same_as(around[-1]), active=active)
+            case tirx.For():
+                if self._has_loads(stmt.body):
+                    self._depth += 1
+                    trips = int(stmt.extent)
+                    self._trips.append(trips)
+                    self._env[stmt.loop_var] = (int(stmt.min) + np.arange(trips)).reshape(-1, *[1] * self._depth)
+                    self._visit(stmt.body, around, in_turn=True, active=active)
+                    self._trips.pop()
+                    self._depth -= 1
+            case tirx.IfThenElse():
+                condition = evaluate(stmt.condition, self._env)
+                self._load_all(stmt.condition, in_turn, active)
+                self._visit(stmt.then_case, around, in_turn=in_turn, active=active & condition)
+                if stmt.else_case is not None:
+                    self._visit(stmt.else_case, around, in_turn=in_turn, active=active & ~condition)
+            case tirx.Bind():
+                self._load_all(stmt.value, in_turn, active)
+                if _dtype(stmt.value).startswith(("int", "uint", "bool")):
+                    self._env[stmt.var] = evaluate(stmt.value, self._env)
+            case _:
+                self._load_all(stmt, in_turn, active)
+
+    def _id(self, tag: str) -> Any:
+        if not tag.startswith("threadIdx"):
+            return 0
+        before = [self.extents.get(f"threadIdx.{axis}", 1) for axis in "xyz"[: "xyz".index(tag[-1])]]
+        return np.arange(self.group_size) // math.prod(before) % self.extents[tag]
+
+    def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
+        for load in self._loads(node) if in_turn else ():
+            if isinstance(load, tvm.ir.TensorLoad):
+                tensor, is_image, lanes = _name(load.source), False, _lanes(load)
+                unit = int(tvm.DataType(str(load.source.dtype)).lanes)
+                places = [self._elements(load.indices[0], unit, lanes)]
+            elif _half_lanes(load):
+                tensor, is_image, lanes = _name(load.args[2]), False, _half_lanes(load)
+                start = _start(load.args[2])
+                places = [self._elements(load.args[1], lanes, lanes) + (0 if start is None else evaluate(start, self._env))]
+            else:
+                tensor, is_image, lanes = _name(load.args[0]), True, _lanes(load)
+                places = [evaluate(argument, self._env) for argument in load.args[1:4]]
+            shape = (*reversed(self._trips), self.group_size)
+            is_active = np.broadcast_to(active, shape)
+            whole = [np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(shape))], *shape)) for p in places]
+            everyone = tuple(p[..., is_active].reshape(-1) for p in whole)
+            # Guards let the first work-item through if they let any.
+            first = tuple(p[(..., *[0] * len(shape))].reshape(-1) for p in whole)
+            self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first))
+
+    def _elements(self, index: tirx.Expr, unit: int, lanes: int) -> np.ndarray:
+        """Element numbers of a load, shape (lanes, ...): `index` counts units of so many elements, or is a ramp of elements."""
+        shape = (*reversed(self._trips), self.group_size)
+        first = np.broadcast_to(evaluate(index.base if isinstance(index, tirx.Ramp) else index, self._env), shape)
+        step = int(index.stride) if isinstance(index, tirx.Ramp) else 1
+        return np.asarray(first[None] * unit + step * np.arange(lanes).reshape(-1, *[1] * len(shape)))
+
+
+def _loops_inside(loop: tirx.For) -> list[tirx.For]:
+    inner: list[tirx.For] = []
+    structural_walk(loop.body, (tirx.For, inner.append))
+    return inner
+
+
+def _products(node: Any) -> int:
+    """Multiply-adds by lanes, each times the trips of the loops around it inside of `node`."""
+    if isinstance(node, tirx.For):
+        return int(node.extent) * _products(node.body)
+    if isinstance(node, tirx.SeqStmt):
+        return sum(_products(child) for child in node.seq)
+    if isinstance(node, tirx.AttrStmt):
+        return _products(node.body)
+    if isinstance(node, tirx.IfThenElse):
+        return _products(node.then_case) + (0 if node.else_case is None else _products(node.else_case))
+    total = 0
+
+    def count(expr: Any) -> None:
+        nonlocal total
+        total += multiply_adds_of(expr)
+
+    structural_walk(node, ((tvm.ir.Call, tirx.Mul), count))
+    return total
+
+
+def _half_lanes(call: tvm.ir.Call) -> int:
+    """Lanes of a vload_half call, 0 for any other."""
+    is_extern = getattr(call.op, "name", "") == "tirx.call_pure_extern"
+    return _lanes(call) if is_extern and str(getattr(call.args[0], "value", "")).startswith("vload_half") else 0
+
+
+def _name(var: Any) -> str:
+    """Of the parameter that a buffer, a pointer, or a pointer made of one of them stands for."""
+    if isinstance(var, tvm.ir.TensorLoad):
+        return _name(var.source)
+    return _name(var.args[-1]) if isinstance(var, tvm.ir.Call) else str(getattr(var, "name", var)).removesuffix("_ptr")
+
+
+def _start(pointer: Any) -> Any:
+    """The element that a pointer made by address_of points to; None where it points to the first one."""
+    if isinstance(pointer, tvm.ir.TensorLoad):
+        return pointer.indices[0]
+    return _start(pointer.args[-1]) if isinstance(pointer, tvm.ir.Call) and pointer.args else None
+
+
+def _dtype(expr: Any) -> str:
+    return str(getattr(expr.ty, "dtype", ""))
+
+
+def _lanes(expr: Any) -> int:
+    return int(tvm.DataType(_dtype(expr)).lanes)
