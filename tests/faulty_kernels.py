@@ -44,6 +44,11 @@ def task() -> Task:
     return made
 
 
+def config(fault: str = "none") -> Config:
+    """The default config, with the fault that `build` looks for."""
+    return task().default_config(Target("opencl")).replace(fault=fault)
+
+
 @I.ir_module
 class Wrong:
     @T.prim_func
@@ -105,9 +110,9 @@ class BadSource:
 _MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "bad_source": BadSource}
 
 
-def build(made: Task, config: Config, target: Target) -> tvm.runtime.Module:
+def build(made: Task, chosen: Config, target: Target) -> tvm.runtime.Module:
     """What `romou.build.build_task` does, unless the config has a fault."""
-    fault = str(config.get("fault", "none"))
+    fault = str(chosen.get("fault", "none"))
     if fault == "invalid":
         raise InvalidConfigError("this config has no schedule")
     if fault == "build_crash":

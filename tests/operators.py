@@ -6,41 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import tvm
-from romou.schedules import FAMILIES
-from romou.schedules.workload import LANES, Conv2d, Dense
-from tvm import te
+from romou.schedules.workload import Dense
 
 from romou.build import build_reference, build_task
+from romou.operators import conv, task_of
 from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-
-def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: object) -> Conv2d:
-    settings: dict[str, object] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "batch": 1, **given}
-    return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **settings)  # type: ignore[arg-type]
-
-
-def task_of(work: Conv2d | Dense) -> Task:
-    """The operator with a bias and a ReLU behind it."""
-    zero = tvm.tirx.const(0, work.dtype)
-    if isinstance(work, Dense):
-        family, data_shape = FAMILIES["dense"], (work.m, work.k)
-    else:
-        family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
-        data_shape = (work.batch, -(-work.in_channels // LANES), *work.in_hw, LANES)
-    data = te.placeholder(data_shape, work.dtype, "data")
-    weight = te.placeholder(family.weight_shape(work), work.dtype, "weight")
-    total = family.define(work, data, weight)
-    if isinstance(work, Dense):
-        bias = te.placeholder((work.n,), work.dtype, "bias")
-        out = te.compute(total.shape, lambda m, n: te.max(total[m, n] + bias[n], zero), name="relu")
-    else:
-        bias = te.placeholder((1, work.out_texels, 1, 1, LANES), work.dtype, "bias")
-        out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c], zero), name="relu")
-    task = Task.of(te.create_prim_func([data, weight, bias, out]))
-    assert task is not None
-    return task
+__all__ = ["conv", "error_of", "random_arrays", "reference", "run", "small_tasks", "task_of"]
 
 
 def random_arrays(task: Task, rng: np.random.Generator) -> list[np.ndarray]:

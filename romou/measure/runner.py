@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import queue
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -27,19 +30,31 @@ class LocalRunner:
     The process lives on between candidates. One that hangs is killed ("timeout"), one that takes the process down is a "run_error"
     naming the signal; the next candidate starts a new process.
 
+    With several processes `run` may be called by as many threads: the driver compiles their candidates at the same time, and the device
+    still runs one at a time.
+
     Parameters
     ----------
     device
         "opencl:0", "cpu:0".
     folder
         Where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where None.
+    processes
+        That load candidates and wait for the driver's compiler.
     """
 
-    def __init__(self, device: str, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self, device: str, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None, processes: int = 1
+    ) -> None:
         self._device = device
         self._options = options or MeasureOptions()
         self._toolchain = toolchain or Toolchain()
-        self._child = ChildProcess("device")
+        self._children = [ChildProcess("device") for _ in range(processes)]
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for child in self._children:
+            self._idle.put(child)
+        self._device_lock = threading.Lock()
+        self._reference_lock = threading.Lock()
         # The reference has a process of its own: it is trusted code, and must not die with a candidate.
         self._reference_child = ChildProcess("reference")
         self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="romou-run-")
@@ -50,7 +65,7 @@ class LocalRunner:
     def fingerprint(self) -> DeviceFingerprint:
         """Name, driver and platform of the device; DeviceError where there is none."""
         if self._fingerprint is None:
-            found = self._child.call("romou.measure.fingerprint:device_fingerprint", self._device, timeout_s=_DEVICE_TIMEOUT_S)
+            found = self._children[0].call("romou.measure.fingerprint:device_fingerprint", self._device, timeout_s=_DEVICE_TIMEOUT_S)
             assert isinstance(found, DeviceFingerprint)
             self._fingerprint = found
         return self._fingerprint
@@ -71,7 +86,8 @@ class LocalRunner:
         for built in batch:
             if built.library is None:
                 raise UsageError(f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run")
-            reference = self._reference(built.candidate.task, stop_at)
+            with self._reference_lock:
+                reference = self._reference(built.candidate.task, stop_at)
             reply = None if reference is None else self._run_one(built.library, built.scopes, reference, best, stop_at)
             if reply is None:
                 return
@@ -95,16 +111,26 @@ class LocalRunner:
             skip_above_s=best_s * options.skip_ratio,
             timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
         )
+        child = self._idle.get()
+        start = time.monotonic()
         try:
-            reply = self._child.call("romou.measure.run_job:run", spec, timeout_s=limit_s)
+            if len(self._children) > 1:
+                child.call("romou.measure.run_job:compile_kernels", library, self._device, timeout_s=limit_s)
+            compile_s = time.monotonic() - start
+            with self._device_lock:
+                # Waiting for the device is no part of the candidate's time.
+                limit_s, start = min(options.run_timeout_s, seconds_left(stop_at)), time.monotonic() - compile_s
+                reply = child.call("romou.measure.run_job:run", spec, timeout_s=limit_s)
         except ChildTimeoutError:
             if limit_s < options.run_timeout_s:
                 return None
-            return RunReply(outcome="timeout", error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")
+            reply = RunReply(outcome="timeout", error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")
         except ChildCrashError as crash:
-            return RunReply(outcome="run_error", error=str(crash))
+            reply = RunReply(outcome="run_error", error=str(crash))
+        finally:
+            self._idle.put(child)
         assert isinstance(reply, RunReply)
-        return reply
+        return dataclasses.replace(reply, run_s=time.monotonic() - start)
 
     def _reference(self, task: TaskLike, stop_at: float | None) -> str | None:
         """The file with inputs and reference of `task`; None where `stop_at` came first."""
@@ -127,7 +153,8 @@ class LocalRunner:
 
     def close(self) -> None:
         """End the processes and remove the temporary folder."""
-        self._child.kill()
+        for child in self._children:
+            child.kill()
         self._reference_child.kill()
         if self._temporary is not None:
             self._temporary.cleanup()

@@ -101,7 +101,7 @@ class MeasureResult:
 
     `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is "ok".
     `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an element; both None where
-    the output was not compared or not finite. `seed` gives the inputs again.
+    the output was not compared or not finite. `run_s`: seconds to load, run, check and time it. `seed` gives the inputs again.
     """
 
     candidate: Candidate
@@ -110,6 +110,7 @@ class MeasureResult:
     error: str | None = None
     relative_l2_error: float | None = None
     max_error: float | None = None
+    run_s: float = 0.0
     seed: int = 0
 
 

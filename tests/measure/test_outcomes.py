@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faulty_kernels
@@ -14,7 +15,6 @@ import tvm
 from romou.build import build_task
 from romou.errors import DeviceError, UsageError
 from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
-from romou.space import Config
 from romou.target import Target
 
 TARGET = Target("opencl")
@@ -35,7 +35,7 @@ def runner(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
 
 
 def measure(builder: LocalBuilder, runner: LocalRunner, fault: str) -> BuildResult | MeasureResult:
-    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=Config({"fault": fault}), trial=faulty_kernels.FAULTS.index(fault))])
+    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=faulty_kernels.FAULTS.index(fault))])
     if built.outcome != "ok":
         return built
     (result,) = runner.run([built])
@@ -77,9 +77,19 @@ def test_a_right_candidate_is_timed(builder: LocalBuilder, runner: LocalRunner) 
 
 
 def test_a_slow_candidate_is_timed_once(builder: LocalBuilder, runner: LocalRunner) -> None:
-    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=Config({"fault": "none"}), trial=100)])
+    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=100)])
     (result,) = runner.run([built], best_s=1e-12)
     assert len(result.times_s) == 1
+
+
+def test_several_processes_share_the_device(builder: LocalBuilder, opencl_device: tvm.runtime.Device) -> None:
+    """The driver compiles in each; one that dies costs its own candidate only."""
+    faults = ["none", "crash", "bad_source", "wrong", "none", "none"]
+    built = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=200 + i) for i, fault in enumerate(faults)])
+    with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN, processes=2)) as several, ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda one: next(iter(several.run([one]))), built))
+    assert [r.outcome for r in results] == ["ok", "run_error", "run_error", "wrong_result", "ok", "ok"]
+    assert all(r.run_s > 0 for r in results)
 
 
 def test_a_bug_of_ours_stops_the_run(builder: LocalBuilder, runner: LocalRunner) -> None:
@@ -89,7 +99,7 @@ def test_a_bug_of_ours_stops_the_run(builder: LocalBuilder, runner: LocalRunner)
 
 
 def test_time_limits_cut_off_without_a_result(builder: LocalBuilder, runner: LocalRunner) -> None:
-    candidate = Candidate(task=faulty_kernels.task(), config=Config({"fault": "none"}), trial=101)
+    candidate = Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=101)
     assert builder.build([candidate], stop_at=0.0) == []
     (built,) = builder.build([candidate])
     assert list(runner.run([built], stop_at=0.0)) == []
@@ -108,7 +118,7 @@ def test_no_such_device() -> None:
 
 def test_no_file_is_left(tmp_path: Path) -> None:
     with contextlib.closing(LocalBuilder(TARGET, OPTIONS, toolchain=TOOLCHAIN, folder=tmp_path)) as builder:
-        candidates = [Candidate(task=faulty_kernels.task(), config=Config({"fault": fault}), trial=i) for i, fault in enumerate(("invalid", "no_build"))]
+        candidates = [Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=i) for i, fault in enumerate(("invalid", "no_build"))]
         assert [b.outcome for b in builder.build(candidates)] == ["invalid", "build_error"]
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,51 @@
+"""Single operators as tasks, without a network around them: what spaces are recorded of, and what tests tune."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tvm import te, tirx
+
+from romou.schedules import FAMILIES
+from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.task import Task
+
+
+def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: object) -> Conv2d:
+    """A convolution of batch 1, stride 1, without padding, dilation and groups where they are not given (see `Conv2d`)."""
+    settings: dict[str, object] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "batch": 1, **given}
+    return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **settings)  # type: ignore[arg-type]
+
+
+def task_of(work: Conv2d | Dense) -> Task:
+    """The operator with a bias and a ReLU behind it."""
+    zero = tirx.const(0, work.dtype)
+    if isinstance(work, Dense):
+        family, data_shape = FAMILIES["dense"], (work.m, work.k)
+    else:
+        family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
+        data_shape = (work.batch, -(-work.in_channels // LANES), *work.in_hw, LANES)
+    data = te.placeholder(data_shape, work.dtype, "data")
+    weight = te.placeholder(family.weight_shape(work), work.dtype, "weight")
+    total = family.define(work, data, weight)
+    if isinstance(work, Dense):
+        bias = te.placeholder((work.n,), work.dtype, "bias")
+        out = te.compute(total.shape, lambda m, n: te.max(total[m, n] + bias[n], zero), name="relu")
+    else:
+        bias = te.placeholder((1, work.out_texels, 1, 1, LANES), work.dtype, "bias")
+        out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c], zero), name="relu")
+    task = Task.of(te.create_prim_func([data, weight, bias, out]))
+    assert task is not None, "every workload has a family"
+    return task
+
+
+def workload_to_dict(work: Conv2d | Dense) -> dict[str, Any]:
+    """The numbers of a workload as JSON-ready data."""
+    return dataclasses.asdict(work)
+
+
+def workload_from_dict(values: dict[str, Any]) -> Conv2d | Dense:
+    """Inverse of `workload_to_dict`, also after a way through JSON."""
+    kind = Conv2d if "kernel" in values else Dense
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
