@@ -73,6 +73,7 @@ constexpr cl_uint CL_DEVICE_IMAGE2D_MAX_WIDTH = 0x1011;
 constexpr cl_uint CL_DEVICE_IMAGE2D_MAX_HEIGHT = 0x1012;
 constexpr cl_uint CL_DEVICE_IMAGE_SUPPORT = 0x1016;
 constexpr cl_uint CL_DEVICE_MEM_BASE_ADDR_ALIGN = 0x1019;
+constexpr cl_uint CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE = 0x101D;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_CACHE_SIZE = 0x101E;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F;
 constexpr cl_uint CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE = 0x1020;
@@ -92,14 +93,18 @@ constexpr cl_uint CL_DEVICE_WAVEFRONT_WIDTH_AMD = 0x4043;
 constexpr cl_bitfield CL_QUEUE_PROFILING_ENABLE = 1 << 1;
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
 constexpr cl_uint CL_RGBA = 0x10B5;
+constexpr cl_uint CL_SIGNED_INT32 = 0x10D9;
 constexpr cl_uint CL_HALF_FLOAT = 0x10DD;
 constexpr cl_uint CL_FLOAT = 0x10DE;
+constexpr cl_uint CL_MEM_OBJECT_IMAGE2D = 0x10F1;
 constexpr cl_uint CL_MEM_OBJECT_IMAGE2D_ARRAY = 0x10F3;
+constexpr cl_uint CL_MEM_OBJECT_IMAGE1D = 0x10F4;
 
 // Programs, kernels, events
 constexpr cl_uint CL_PROGRAM_BUILD_LOG = 0x1183;
 constexpr cl_uint CL_KERNEL_NUM_ARGS = 0x1191;
 constexpr cl_uint CL_KERNEL_WORK_GROUP_SIZE = 0x11B0;
+constexpr cl_uint CL_KERNEL_PRIVATE_MEM_SIZE = 0x11B4;
 constexpr cl_uint CL_PROFILING_COMMAND_START = 0x1282;
 constexpr cl_uint CL_PROFILING_COMMAND_END = 0x1283;
 

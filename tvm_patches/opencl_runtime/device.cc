@@ -56,6 +56,7 @@ DeviceFacts read_facts(cl_platform_id platform, cl_device_id id) {
   facts.constant_mem_bytes = query<cl_ulong>(id, CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE);
   facts.global_mem_bytes = query<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE);
   facts.global_cache_bytes = query<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
+  facts.global_cache_line_bytes = query<cl_uint>(id, CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE);
   facts.max_alloc_bytes = query<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   facts.compute_units = query<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS);
   facts.clock_mhz = query<cl_uint>(id, CL_DEVICE_MAX_CLOCK_FREQUENCY);

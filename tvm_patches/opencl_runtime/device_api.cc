@@ -183,9 +183,9 @@ class PoolingAllocator final : public tvm::runtime::Allocator {
 
  private:
   static constexpr size_t kPage = 4096;
-  using Key = std::array<size_t, 4>;
+  using Key = std::array<size_t, 6>;
 
-  static Key key_of(const ImageShape& shape) { return {shape.width, shape.height, shape.layers, shape.texel_bytes}; }
+  static Key key_of(const ImageShape& shape) { return {shape.width, shape.height, shape.layers, shape.texel_bytes, shape.object, shape.is_integer}; }
   static Key key_of(const Memory& memory) {
     return key_of(memory.is_image ? memory.image : ImageShape{0, 0, 0, memory.bytes});
   }

@@ -119,7 +119,12 @@ bool is_buffer_scope(const std::string& scope) { return scope.empty() || scope =
 
 ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope) {
   int separator = 0;
-  if (scope == "global.texture") {
+  cl_uint object = CL_MEM_OBJECT_IMAGE2D_ARRAY;
+  if (scope == "global.image1d" || scope == "global.image2d") {
+    separator = scope == "global.image1d" ? 0 : 1;
+    object = separator == 0 ? CL_MEM_OBJECT_IMAGE1D : CL_MEM_OBJECT_IMAGE2D;
+    if (ndim != separator + 2) TVM_FFI_THROW(ValueError) << "a tensor in scope '" << scope << "' has " << separator + 2 << " axes, not " << ndim;
+  } else if (scope == "global.texture") {
     separator = ndim - 2;
   } else if (scope == "global.texture-weight") {
     separator = 1;
@@ -127,7 +132,7 @@ ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, cons
     separator = 2;
   } else {
     TVM_FFI_THROW(ValueError) << "unknown memory scope '" << scope
-                              << "' for OpenCL; known are global, global.texture, global.texture-weight, global.texture-nhwc";
+                              << "' for OpenCL; known are global, global.texture, global.texture-weight, global.texture-nhwc, global.image1d, global.image2d";
   }
   const std::string what = "a tensor of shape " + shape_text(ndim, shape) + " in scope '" + scope + "'";
   if (ndim < 2 || separator >= ndim) {
@@ -136,10 +141,11 @@ ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, cons
   if (shape[ndim - 1] != 4 || dtype.lanes != 1) {
     TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be 4, the lanes of a texel";
   }
-  if (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16)) {
+  const bool is_integer = object != CL_MEM_OBJECT_IMAGE2D_ARRAY && dtype.code == kDLInt && dtype.bits == 32;
+  if (!is_integer && (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16))) {
     TVM_FFI_THROW(ValueError) << what << " cannot be an image: only float32 and float16 can";
   }
-  ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2};
+  ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2, object, is_integer};
   for (int i = 0; i < ndim - 1; ++i) {
     if (shape[i] <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
     size_t& extent = i + 1 < separator ? image.layers : i + 1 == separator ? image.height : image.width;
@@ -187,9 +193,9 @@ Memory* create_image(Device& device, const ImageShape& shape) {
   if (shape.width > facts.image_max_width || shape.height > facts.image_max_height || shape.layers > facts.image_max_layers) {
     TVM_FFI_THROW(RuntimeError) << "image too large for device " << device.label() << ": " << detail.str();
   }
-  const cl_image_format format{CL_RGBA, shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT};
+  const cl_image_format format{CL_RGBA, shape.is_integer ? CL_SIGNED_INT32 : shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT};
   cl_image_desc description{};
-  description.image_type = CL_MEM_OBJECT_IMAGE2D_ARRAY;
+  description.image_type = shape.object;
   description.image_width = shape.width;
   description.image_height = shape.height;
   description.image_array_size = shape.layers;

@@ -12,6 +12,10 @@
 //     "global.texture-weight"   1           (o, i, h, w, 4)  ->  layers 1, height o, width i*h*w
 //     "global.texture-nhwc"     2           (n, h, w, c, 4)  ->  layers n, height h, width w*c
 //
+// Two scopes more are for kernels written by hand, which declare image1d_t and image2d_t; texels may be of int32 there as well:
+//
+//     "global.image1d"          (w, 4)           "global.image2d"          (h, w, 4)
+//
 // This is what TVM's texture lowering expects, so its kernels and ours agree. A tensor of two axes (x, 4) has s = 0 under
 // "global.texture": one layer, one row of x texels. Row-major order of the tensor is row-major order of layers, rows and texels
 // under every scope, so copies between images of different shape go through a buffer without reordering.
@@ -28,9 +32,11 @@
 
 namespace romou::opencl {
 
-/// Extent of an image in texels, and the bytes of one texel (8 or 16).
+/// Extent of an image in texels, the bytes of one texel (8 or 16), and its kind.
 struct ImageShape {
   size_t width = 0, height = 0, layers = 0, texel_bytes = 0;
+  cl_uint object = CL_MEM_OBJECT_IMAGE2D_ARRAY;
+  bool is_integer = false;
   size_t bytes() const { return width * height * layers * texel_bytes; }
   bool operator==(const ImageShape&) const = default;
 };
@@ -38,8 +44,8 @@ struct ImageShape {
 /// "" and "global" are buffers.
 bool is_buffer_scope(const std::string& scope);
 
-/// The image of a tensor, by the rule above. Raises ValueError for an unknown scope, a last axis other than 4, another type than
-/// float32 or float16, or an extent of zero.
+/// The image of a tensor, by the rule above. Raises ValueError for an unknown scope, a last axis other than 4, a type that the scope
+/// does not know, or an extent of zero.
 ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope);
 
 /// What a tensor's `data` points to. Aligned as TVM requires of data pointers.
