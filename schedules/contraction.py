@@ -133,7 +133,7 @@ def local_bytes(config: Columns, reduce: Mapping[str, int]) -> Any:
     return 4 * (partial + staged)
 
 
-def default_config(space: Space, contraction: Contraction, limits: Limits) -> Config:
+def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
     """A config that is decent on any GPU: a 1x4 register tile, about 64 work-items, nothing staged in local memory.
 
     Operators with few outputs leave most of a large GPU idle: for them the reduction is split, then the tile made smaller, until the
@@ -155,6 +155,7 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
         **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
     }
     wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == "image" else "flat"
+    contraction = rows if wanted["pixels"] == "rows" else flat
     config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
     while not space.is_valid(config):
         # Too large for a small operator: halve the larger side of the group, then the tile.
@@ -163,6 +164,7 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
         if not smaller:
             break
         config = config.replace(**{name: max(smaller)})
+    config = _fit_group(space, contraction, config)
     share = next(iter(contraction.reduce.values()))
     # A split below four steps costs more in the final sum than it brings.
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
@@ -175,6 +177,20 @@ def default_config(space: Space, contraction: Contraction, limits: Limits) -> Co
         if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
             config = candidate
     return config
+
+
+def _fit_group(space: Space, contraction: Contraction, config: Config) -> Config:
+    """The largest group, and of those the widest, that computes little beyond the ends of the rows and of the channels."""
+    size = config["wg_o"] * config["wg_w"]
+    computed = {}
+    for wide in space.knobs["wg_w"]:
+        for high in space.knobs["wg_o"]:
+            shape = config.replace(wg_w=wide, wg_o=high)
+            if shape["wg_w"] <= config["wg_w"] and shape["wg_o"] * shape["wg_w"] <= size and space.is_valid(shape):
+                o, _, w = contraction.extents
+                computed[shape] = _padded(o, shape["wg_o"] * shape["tile_o"]) * _padded(w, shape["wg_w"] * shape["tile_w"])
+    enough = [shape for shape, padded in computed.items() if padded <= 1.25 * min(computed.values())]
+    return max(enough, key=lambda c: (c["wg_o"] * c["wg_w"], c["wg_w"]), default=config)
 
 
 def _at_most(choices: Sequence[Any], wanted: Any) -> Any:

@@ -59,7 +59,7 @@ class Template:
         sums = ["float32", "float16"] if self.workload.dtype == "float16" and limits.has_half_arithmetic else ["float32"]
         space.define_knob("accumulate", sums)
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
-        declare_knobs(space, self._contraction(flat=True), self._contraction(flat=False), limits)
+        declare_knobs(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         if self.images:
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
@@ -89,7 +89,7 @@ class Template:
         """Texture scopes that hold the lanes of data, weight or output as texels, each with what is too large for it."""
         buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
         shape, most = [int(d) for d in buffer.shape], limits.max_image
-        has_texels = self._contraction(flat=True).vector if name == "weight" else self.works_in_texels
+        has_texels = self.contraction(flat=True).vector if name == "weight" else self.works_in_texels
         if most is None or shape[-1] != LANES or not has_texels:
             return
         for scope in ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",):
@@ -103,9 +103,19 @@ class Template:
 
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
-        names = {"data": self._reads[0].name, "weight": self._weight.name, "output": self.func.params[-1].name}
-        chosen = {str(names[n]): self._scope(n, limits) for n in names if config[n] == "image"}
+        chosen = {name: self._scope(role, limits) for role, name in self.names.items() if config[role] == "image"}
         return {**{n: s for n, s in chosen.items() if s is not None}, **self.images}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Of the parameters that are the operator's "data" and "weight" and the function's "output"."""
+        buffers = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}
+        return {role: str(buffer.name) for role, buffer in buffers.items()}
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a number in memory."""
+        return int(tvm.DataType(self.workload.dtype).bits) // 8
 
     @property
     def images(self) -> dict[str, str]:
@@ -125,7 +135,7 @@ class Template:
 
     def default_config(self, limits: Limits) -> Config:
         """The config that is tried first and used where nothing was tuned."""
-        return default_config(self.space(limits), self._contraction(flat=True), limits)
+        return default_config(self.space(limits), self.contraction(flat=True), self.contraction(flat=False), limits)
 
     @property
     def _reads(self) -> list[tirx.Buffer]:
@@ -136,7 +146,8 @@ class Template:
                 reads.append(region.source)
         return reads
 
-    def _contraction(self, flat: bool) -> Contraction:
+    def contraction(self, flat: bool) -> Contraction:
+        """The operator as a contraction, its pixels in one row (flat) or row by row."""
         tensors = [te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in self._reads]
         family, is_zero_outside = FAMILIES[self.family], is_image(self._reads[0])
         return family.contraction(self.workload, *tensors, flat, is_zero_outside)  # type: ignore[no-any-return]
@@ -161,7 +172,7 @@ class Template:
         return template
 
     def _schedule(self, config: Config) -> tvm.IRModule:
-        contraction = self._contraction(flat=config.get("pixels", "flat") == "flat")
+        contraction = self.contraction(flat=config.get("pixels", "flat") == "flat")
         func = replace_stage(self.func, self.block, build_stages(contraction, config))
         sch = s_tir.Schedule(as_module(func))
         try:

@@ -1,13 +1,6 @@
 // Function: main_kernel
-#ifdef __OPENCL_VERSION__
-#if __OPENCL_VERSION__ == CL_VERSION_2_0 || __OPENCL_VERSION__ == CL_VERSION_3_0 
 #define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
 #define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
-#else
-#define READ_IMAGEH(image, sampler, coord) read_imageh(image, coord)
-#define READ_IMAGEF(image, sampler, coord) read_imagef(image, coord)
-#endif
-#endif
 
 __kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr);
 __kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr) {

@@ -87,3 +87,22 @@ def test_a_kernel_that_is_not_in_the_source(opencl_device: tvm.runtime.Device) -
     values = tvm.runtime.empty((1,), "float32", opencl_device)
     with pytest.raises(RuntimeError, match=r"clCreateKernel failed: CL_INVALID_KERNEL_NAME \(-46\); kernel elsewhere; device opencl:0"):
         module["elsewhere"](data_of(values), 1, 1)
+
+
+def test_images_are_read_through_a_sampler_on_every_version_of_opencl() -> None:
+    """What the code generator writes drops it on devices of other versions than 2.0 and 3.0; reads outside the image are undefined then."""
+    header = """#ifdef __OPENCL_VERSION__
+#if __OPENCL_VERSION__ == CL_VERSION_2_0 || __OPENCL_VERSION__ == CL_VERSION_3_0 
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
+#else
+#define READ_IMAGEH(image, sampler, coord) read_imageh(image, coord)
+#define READ_IMAGEF(image, sampler, coord) read_imagef(image, coord)
+#endif
+#endif
+"""  # noqa: W291
+    source = f"// Function: a\n{header}__kernel void a() {{}}\n// Function: b\n{header}__kernel void b() {{}}\n"
+    text = module_of(source, a=([], []), b=([], [])).inspect_source()
+    assert text.count("read_imagef(image, sampler, coord)") == text.count("read_imageh(image, sampler, coord)") == 2
+    assert "OPENCL_VERSION" not in text
+    assert "read_imagef(image, coord)" not in text

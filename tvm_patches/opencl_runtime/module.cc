@@ -10,7 +10,6 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/support/serializer.h>
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,13 +18,11 @@
 #include <vector>
 
 #include "device.h"
-#include "error.h"
-#include "loader.h"
 #include "memory.h"
+#include "program.h"
 #include "runtime/metadata.h"
 #include "runtime/pack_args.h"
 #include "runtime/thread_storage_scope.h"
-#include "statistics.h"
 #include "stream.h"
 
 namespace romou::opencl {
@@ -66,32 +63,27 @@ std::map<std::string, std::string> split_kernels(const std::string& source) {
   return parts;
 }
 
-/// The kernel object of one function on one device. Setting arguments and launching is one step under its lock: OpenCL keeps
-/// arguments in the kernel object.
-struct Kernel {
-  std::mutex mutex;
-  cl_program program = nullptr;
-  cl_kernel handle = nullptr;
-};
+/// The source with every read of an image through the sampler that the kernel declares. The macros that TVM's code generator puts first
+/// drop the sampler unless the device is of exactly version 2.0 or 3.0; without one, a read outside of the image is undefined, and
+/// padding that costs no branch lives on its being zero. Samplers are in OpenCL since 1.0.
+std::string with_samplers(const std::string& source) {
+  const std::string begin = "#ifdef __OPENCL_VERSION__\n#if __OPENCL_VERSION__ == CL_VERSION_2_0 ||", end = "#endif\n#endif\n";
+  const std::string macros =
+      "#define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)\n"
+      "#define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)\n";
+  std::string result = source;
+  for (size_t at = 0; (at = result.find(begin, at)) != std::string::npos;) {
+    const size_t after = result.find(end, at);
+    if (after == std::string::npos) break;
+    result.replace(at, after + end.size() - at, macros);
+  }
+  return result;
+}
 
 class OpenCLModule final : public tvm::ffi::ModuleObj {
  public:
   OpenCLModule(std::string source, Map<String, FunctionInfo> functions, Map<String, String> texts)
       : source_(std::move(source)), functions_(std::move(functions)), texts_(std::move(texts)), parts_(split_kernels(source_)) {}
-
-  ~OpenCLModule() {
-    if (is_exiting()) return;
-    for (auto& [key, kernel] : kernels_) {
-      if (kernel->handle != nullptr) {
-        api().clReleaseKernel(kernel->handle);
-        statistics().live_kernels -= 1;
-      }
-      if (kernel->program != nullptr) {
-        api().clReleaseProgram(kernel->program);
-        statistics().live_programs -= 1;
-      }
-    }
-  }
 
   const char* kind() const final { return "opencl"; }
   int GetPropertyMask() const final { return tvm::ffi::Module::kBinarySerializable | tvm::ffi::Module::kRunnable; }
@@ -142,8 +134,6 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
  private:
-  void build(Device& device, const std::string& name, Kernel& kernel);
-
   std::string source_;
   Map<String, FunctionInfo> functions_;
   Map<String, String> texts_;
@@ -173,13 +163,7 @@ class Launcher {
     std::lock_guard<std::mutex> lock(kernel.mutex);
     for (size_t i = 0; i < types_.size(); ++i) set_argument(device, kernel, i, values[i]);
     Device::Queue queue = device.hold_queue();
-    cl_event event = nullptr;
-    const bool is_logged = queue.is_logging();
-    const cl_int code = api().clEnqueueNDRangeKernel(queue.handle(), kernel.handle, dimensions, nullptr, global, local, 0, nullptr,
-                                                     is_logged ? &event : nullptr);
-    if (code != CL_SUCCESS) fail(device, kernel, code, dimensions, global, local);
-    statistics().launches += 1;
-    if (is_logged) queue.log_event(event);
+    kernel.enqueue(device, queue, name_, dimensions, global, local);
   }
 
  private:
@@ -200,25 +184,7 @@ class Launcher {
       pointer = &handle;
       bytes = sizeof(handle);
     }
-    const cl_int code = api().clSetKernelArg(kernel.handle, static_cast<cl_uint>(i), bytes, pointer);
-    if (code != CL_SUCCESS) check(code, "clSetKernelArg", CallSite{device.label(), name_, "argument " + std::to_string(i)});
-  }
-
-  [[noreturn]] void fail(Device& device, Kernel& kernel, cl_int code, cl_uint dimensions, const size_t* global,
-                         const size_t* local) const {
-    std::ostringstream detail;
-    const char* names[] = {"global", "local"};
-    const size_t* sizes[] = {global, local};
-    for (int which = 0; which < 2; ++which) {
-      detail << names[which] << " size (";
-      for (cl_uint i = 0; i < dimensions; ++i) detail << (i ? ", " : "") << sizes[which][i];
-      detail << "), ";
-    }
-    size_t allowed = 0;
-    api().clGetKernelWorkGroupInfo(kernel.handle, device.id(), CL_KERNEL_WORK_GROUP_SIZE, sizeof(allowed), &allowed, nullptr);
-    detail << "the kernel allows a work group of " << allowed << ", the device of " << device.facts().max_work_group_size;
-    check(code, "clEnqueueNDRangeKernel", CallSite{device.label(), name_, detail.str()});
-    TVM_FFI_UNREACHABLE();
+    kernel.set_argument(device, name_, i, bytes, pointer);
   }
 
   tvm::ffi::Module module_;
@@ -238,38 +204,12 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::unique_ptr<Kernel>& kernel = kernels_[{device.index, name}];
   if (kernel == nullptr) kernel = std::make_unique<Kernel>();
-  if (kernel->handle == nullptr) build(device, name, *kernel);
-  return *kernel;
-}
-
-void OpenCLModule::build(Device& device, const std::string& name, Kernel& kernel) {
-  auto part = parts_.find(name);
-  // Source without markers (written by hand) is one part under the empty name.
-  const std::string& text = part != parts_.end() ? part->second : source_;
-  const char* content = text.c_str();
-  const size_t length = text.size();
-  cl_int code = CL_SUCCESS;
-  if (kernel.program == nullptr) {
-    cl_program program = api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code);
-    check(code, "clCreateProgramWithSource", CallSite{device.label(), name, {}});
-    const char* options = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
-    cl_device_id id = device.id();
-    code = api().clBuildProgram(program, 1, &id, options == nullptr ? "" : options, nullptr, nullptr);
-    if (code != CL_SUCCESS) {
-      size_t bytes = 0;
-      api().clGetProgramBuildInfo(program, id, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes);
-      std::string log(bytes, '\0');
-      if (bytes != 0) api().clGetProgramBuildInfo(program, id, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr);
-      while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
-      api().clReleaseProgram(program);
-      check(code, "clBuildProgram", CallSite{device.label(), name, "source saved in " + save_source(name, text) + "\nbuild log:\n" + log});
-    }
-    kernel.program = program;
-    statistics().live_programs += 1;
+  if (kernel->handle == nullptr) {
+    auto part = parts_.find(name);
+    // Source without markers (written by hand) is one part under the empty name.
+    kernel->build(device, name, part != parts_.end() ? part->second : source_);
   }
-  kernel.handle = api().clCreateKernel(kernel.program, name.c_str(), &code);
-  check(code, "clCreateKernel", CallSite{device.label(), name, {}});
-  statistics().live_kernels += 1;
+  return *kernel;
 }
 
 }  // namespace
@@ -278,8 +218,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef()
       .def("ffi.Module.create.opencl",
            [](const Bytes& data, const String&, const Map<String, FunctionInfo>& functions, const Map<String, String>& texts) {
+             Map<String, String> mended;
+             for (const auto& [format, text] : texts) mended.Set(format, with_samplers(std::string(text)));
              return tvm::ffi::Module(
-                 tvm::ffi::make_object<OpenCLModule>(std::string(data.data(), data.size()), functions, texts));
+                 tvm::ffi::make_object<OpenCLModule>(with_samplers(std::string(data.data(), data.size())), functions, mended));
            })
       .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes)
       // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
