@@ -5,7 +5,7 @@ confidence, or a declined answer with the reason. `archprobe run` measures, `arc
 ``archprobe.analysis`` works on any curve, Microsoft ArchProbe's CSV files included.
 """
 
-from archprobe.errors import ArchProbeError, BuildError, DeviceError, KernelError, ReportError, UsageError
+from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, ReportError, UsageError
 
 __version__ = "0.1.0"
-__all__ = ["ArchProbeError", "BuildError", "DeviceError", "KernelError", "ReportError", "UsageError", "__version__"]
+__all__ = ["ArchProbeError", "BuildError", "ConnectionLostError", "DeviceError", "KernelError", "ReportError", "UsageError", "__version__"]

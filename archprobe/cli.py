@@ -25,14 +25,22 @@ app = typer.Typer(help="Measures what a GPU's vendor does not tell.", no_args_is
 ReportFile = Annotated[Path, typer.Argument(help="A report that `archprobe run` wrote.")]
 
 
-@app.command()
-def devices() -> None:
-    """List the OpenCL devices that --device takes."""
-    from archprobe.opencl import list_devices
+RpcServer = Annotated[str, typer.Option("--rpc", help="host:port/key of a TVM RPC server with Romou, whose devices are meant.")]
 
-    found = list_devices()
-    for index, device in enumerate(found):
-        typer.echo(f"opencl:{index}  {device.name.strip()}  ({device.platform.name.strip()}, driver {device.driver_version.strip()})")
+
+@app.command()
+def devices(rpc: RpcServer = "") -> None:
+    """List the OpenCL devices that --device takes."""
+    if rpc:
+        from archprobe.rpc import list_devices as list_remote
+
+        found = list_remote(rpc)
+    else:
+        from archprobe.opencl import list_devices
+
+        found = [f"{d.name.strip()}  ({d.platform.name.strip()}, driver {d.driver_version.strip()})" for d in list_devices()]
+    for index, line in enumerate(found):
+        typer.echo(f"opencl:{index}  {line}")
     if not found:
         typer.echo("no OpenCL device: install the GPU's driver, or pocl-opencl-icd for the CPU", err=True)
         raise typer.Exit(EXIT_NO_DEVICE)
@@ -41,6 +49,7 @@ def devices() -> None:
 @app.command()
 def run(
     device: Annotated[str, typer.Option(help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX.")] = "opencl:0",
+    rpc: RpcServer = "",
     output: Annotated[Path, typer.Option("--output", "-o", help="The report; an unfinished one is gone on with.")] = Path("report.json"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and repeats: under a minute.")] = False,
     only: Annotated[str, typer.Option(help="Probes to run, with commas between them.")] = "",
@@ -49,7 +58,7 @@ def run(
     """Measure a device and write a report."""
     console = Console(stderr=True)
     chosen = select(only)
-    opened = open_device(device)
+    opened = open_device(device, rpc=rpc)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         whole = bar.add_task(opened.facts.name, total=len(chosen))

@@ -17,7 +17,10 @@ from archprobe.errors import DeviceError, UsageError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the driver says of a device; `api` is "opencl" or "cuda". Sizes in bytes, image sizes in texels, the clock in MHz, the timer's step in ns."""
+    """What the driver says of a device; `api` is "opencl" or "cuda". Sizes in bytes, image sizes in texels, the clock in MHz, the timer's step in ns.
+
+    `is_remote`: calls go over a network, so only the device's own clock times them.
+    """
 
     api: str
     name: str
@@ -41,6 +44,7 @@ class Facts:
     timer_step_ns: int
     extensions: tuple[str, ...]
     page_bytes: int | None = None
+    is_remote: bool = False
 
 
 class Device(abc.ABC):
@@ -93,12 +97,26 @@ class Device(abc.ABC):
         """How a kernel writes component `index` of a vector."""
 
 
-def open_device(text: str) -> Device:
-    """The device that `opencl:INDEX` (counted over all platforms) or `cuda:INDEX` names; UsageError or DeviceError otherwise."""
+def open_device(text: str, *, rpc: str = "") -> Device:
+    """The device that `opencl:INDEX` (counted over all platforms) or `cuda:INDEX` names, here or behind the RPC server "host:port/key".
+
+    Raises
+    ------
+    UsageError
+        The text names no device, or CUDA behind RPC.
+    DeviceError
+        There is no such device, or no such server.
+    """
     api, _, index = text.partition(":")
     if api not in ("opencl", "cuda") or not (index or "0").isdigit():
         raise UsageError(f"{text!r} names no device; write opencl:0 for the first OpenCL device, opencl:1 for the second, or cuda:0", device=text)
     number = int(index or 0)
+    if rpc and api != "opencl":
+        raise UsageError(f"behind RPC only OpenCL is probed, not {api!r}; write --device opencl:0", device=text)
+    if rpc:
+        from archprobe.rpc import RpcDevice
+
+        return RpcDevice(rpc, number)
     if api == "cuda":
         from archprobe.cuda import CudaDevice
 

@@ -38,6 +38,12 @@ class DeviceError(ArchProbeError):
     exit_code = EXIT_NO_DEVICE
 
 
+class ConnectionLostError(ArchProbeError):
+    """The device was behind a connection, which is cut: no answer about the device, and nothing more can be asked of it."""
+
+    exit_code = EXIT_NO_DEVICE
+
+
 class BuildError(ArchProbeError):
     """The device's compiler refused a kernel; `source` and `log` hold what it was given and what it said."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from archprobe.device import Device, Facts
 from archprobe.errors import BuildError, DeviceError, KernelError
 
-_PRELUDE = """
+PRELUDE = """
 #define FLOAT4(a, b, c, d) (float4)(a, b, c, d)
 #define TOTAL4(v) ((v).x + (v).y + (v).z + (v).w)
 #define ONE_WORK_ITEM __attribute__((reqd_work_group_size(1, 1, 1)))
@@ -35,7 +35,7 @@ class OpenCLDevice(Device):
             with warnings.catch_warnings():
                 # Some compilers report on every kernel that they build.
                 warnings.simplefilter("ignore")
-                return self.cl.Kernel(self.cl.Program(self.context, _PRELUDE + source).build(options=options), name)
+                return self.cl.Kernel(self.cl.Program(self.context, PRELUDE + source).build(options=options), name)
         except self.cl.RuntimeError as error:
             head = f"{self.facts.name} refused a kernel built with {' '.join(options) or 'no options'}"
             raise BuildError(f"{head}: {str(error)[:800]}", source=source, log=str(error)) from error

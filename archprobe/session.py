@@ -11,7 +11,7 @@ from pathlib import Path
 from archprobe.bench import Bench
 from archprobe.curve import Findings, not_applicable
 from archprobe.device import Device
-from archprobe.errors import ArchProbeError, ReportError
+from archprobe.errors import ArchProbeError, ConnectionLostError, ReportError
 from archprobe.probes.arithmetic import full_grid, multiply_add
 from archprobe.probes.probe import Probe
 from archprobe.report.document import Report, load_report, new_report
@@ -38,6 +38,8 @@ def run(
     ------
     ReportError
         The unfinished report belongs to another device or driver, or to another kind of run.
+    ConnectionLostError
+        The device is gone; what was measured until then is saved, and the next run goes on from there.
     """
     report = _started(device, path, is_quick=is_quick, is_fresh=is_fresh)
     warm_up(device)
@@ -68,6 +70,9 @@ def run_probe(probe: Probe, bench: Bench) -> Findings:
     start = time.monotonic()
     try:
         findings = probe.measure(bench)
+    except ConnectionLostError:
+        # Says nothing about the device: the probe is left for the next run.
+        raise
     except ArchProbeError as error:
         findings = Findings(state="failed", reason=error.message)
     return dataclasses.replace(findings, method=probe.method, seconds=time.monotonic() - start)

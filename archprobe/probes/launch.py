@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from archprobe.analysis.answer import declined
 from archprobe.analysis.bandwidth import rate
 from archprobe.bench import Bench
 from archprobe.curve import Curve, Findings
@@ -20,6 +21,10 @@ def measure(bench: Bench) -> Findings:
     kernel = device.kernel(_SOURCE, "nothing")
     out = device.buffer(64)
     on_device = [device.launch(kernel, 1, 1, out) * 1e6 for _ in range(100)][20:]
+    kernel_time = rate(np.array(on_device), "us", tolerance=0.25)
+    if device.facts.is_remote:
+        far = declined("us", "not applicable: from here, the time of the network would be measured")
+        return Findings(answers={"KernelTime": kernel_time, "LaunchTime": far, "RoundTripTime": far})
     round_trips, streams = [], []
     for _ in range(15 if bench.is_quick else 40):
         start = time.perf_counter()
@@ -33,7 +38,7 @@ def measure(bench: Bench) -> Findings:
         streams.append((time.perf_counter() - start) * 1e6 / _BATCH)
     curve = Curve(name="launch", x_label="repeat", y_label="time of a launch (us)", x=tuple(range(len(streams))), y=tuple(streams))
     answers = {
-        "KernelTime": rate(np.array(on_device), "us", tolerance=0.25),
+        "KernelTime": kernel_time,
         "LaunchTime": rate(np.array(streams), "us", tolerance=0.25),
         "RoundTripTime": rate(np.array(round_trips), "us", tolerance=0.25),
     }

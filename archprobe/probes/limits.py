@@ -7,7 +7,7 @@ import numpy as np
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.bench import Bench
 from archprobe.curve import Findings
-from archprobe.errors import ArchProbeError
+from archprobe.errors import BuildError, DeviceError, KernelError
 from archprobe.probes.probe import Probe
 
 _SOURCE = "__kernel void number(__global int *out) { out[get_global_id(0)] = get_local_id(0); }"
@@ -37,7 +37,7 @@ def _work_group(bench: Bench) -> Answer:
     out = bench.device.buffer(4 * size)
     try:
         bench.device.launch(bench.device.kernel(_SOURCE, "number"), size, size, out)
-    except ArchProbeError as error:
+    except (BuildError, DeviceError, KernelError) as error:
         return declined("work-items", f"the driver says {size}, but did not run such a group: {error.message}")
     if not np.array_equal(bench.device.read(out, np.zeros(size, np.int32)), np.arange(size)):
         return declined("work-items", f"the driver says {size}, but a kernel in such a group wrote wrong numbers")
@@ -52,9 +52,9 @@ def _images(bench: Bench) -> dict[str, Answer]:
     for key, width, height in (("MaxImageWidth", facts.max_image_width, 1), ("MaxImageHeight", 1, facts.max_image_height)):
         size = max(width, height)
         try:
-            bench.device.image(np.zeros((height, width, 4), np.float32)).release()
+            bench.device.image(np.zeros((height, width, 4), np.float32))
             found[key] = answered(size, "texels", 0.99, "the driver says so, and an image of this size was made")
-        except ArchProbeError as error:
+        except DeviceError as error:
             found[key] = declined("texels", f"the driver says {size}, but made no such image: {error.message}")
     return found
 

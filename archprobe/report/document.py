@@ -74,7 +74,7 @@ def new_report(facts: Facts, *, is_quick: bool) -> Report:
     """An empty report of a device, dated now."""
     from archprobe import __version__
 
-    software = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("numpy", "pyopencl")}}
+    software = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("numpy", "apache-tvm" if facts.is_remote else "pyopencl")}}
     header = {
         "Format": FORMAT,
         "Version": __version__,

@@ -1,0 +1,166 @@
+"""The probes through a TVM RPC server of a process of its own, on this machine's loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from archprobe import session
+from archprobe.bench import Bench
+from archprobe.cli import app, select
+from archprobe.curve import Findings
+from archprobe.device import open_device
+from archprobe.errors import BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
+from archprobe.probes.chase import ImageChase
+from archprobe.probes.probe import Probe
+from archprobe.report.document import load_report
+from archprobe.rpc import RpcDevice
+
+# Takes the entry point away by which TVM finds Romou's runtime, in the server and in the processes that it starts.
+NO_ROMOU = """
+import importlib.metadata as metadata
+keep = metadata.entry_points
+metadata.entry_points = lambda **how: () if how.get("group") == "tvm.backends" else keep(**how)
+"""
+
+
+@contextlib.contextmanager
+def serving(**environment: str) -> Iterator[tuple[str, psutil.Process]]:
+    """("127.0.0.1:port", process) of a server with the key "phone"."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1), "--key", "phone"]
+    with subprocess.Popen([*command, "--silent"], env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        server = psutil.Process(process.pid)
+        try:
+            for _ in range(600):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                time.sleep(0.1)
+            yield f"127.0.0.1:{port}", server
+        finally:
+            for child in [*server.children(recursive=True), server]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as (where, _):
+        yield where
+
+
+@pytest.fixture(autouse=True)
+def _one_session_at_a_time() -> Iterator[None]:
+    """A server serves the next session when the last is gone; frames of caught exceptions keep one alive."""
+    yield
+    gc.collect()
+
+
+def test_what_an_opencl_device_does(address: str) -> None:
+    device = RpcDevice(f"{address}/phone", 0)
+    here = open_device("opencl:0").facts
+    facts = device.facts
+    assert (facts.name, facts.driver, facts.global_cache_line_bytes, facts.is_remote) == (here.name, here.driver, here.global_cache_line_bytes, True)
+    source = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
+    kernel = device.kernel(source, "add", TIMES=2)
+    buffer = device.buffer(4 * 130)
+    zeros = np.zeros(130, np.float32)
+    np.testing.assert_array_equal(device.read(buffer, zeros), zeros)
+    assert device.launch(kernel, 128, 64, buffer, np.float32(0.5), np.int32(-3), np.uint32(7)) > 0
+    device.enqueue(kernel, 128, 64, buffer, np.float32(0.5), np.int32(-3), np.uint32(7))
+    device.finish()
+    np.testing.assert_array_equal(device.read(buffer, zeros), [25.0] * 128 + [0.0] * 2)
+    device.write(buffer, np.arange(3, dtype=np.float32))
+    np.testing.assert_array_equal(device.read(buffer, zeros)[:4], [0, 1, 2, 25])
+    other = device.buffer(np.full(130, 9, np.float32))
+    assert device.copy(other, buffer, 8) > 0
+    np.testing.assert_array_equal(device.read(other, zeros)[:3], [0, 1, 9])
+    assert device.spill_bytes(kernel) >= 0
+    with pytest.raises(BuildError, match="refused a kernel: clBuildProgram failed") as caught:
+        device.kernel("__kernel void f( {", "f")
+    assert "expected" in caught.value.log
+    with pytest.raises(KernelError, match="did not run a kernel with 130 work-items in groups of 64: clEnqueueNDRangeKernel failed"):
+        device.launch(kernel, 130, 64, buffer, np.float32(0), np.int32(0), np.uint32(0))
+    with pytest.raises(DeviceError, match="did not give an image"):
+        device.image(np.zeros((1, 10**6, 4), np.float32))
+
+
+def test_images_travel_or_are_zeroed_there(address: str) -> None:
+    device = RpcDevice(f"{address}/phone", 0)
+    assert [device.image(np.zeros((5, 7, 4), kind)).numpy().any() for kind in (np.int32, np.float32)] == [False, False]
+    texels = np.arange(140, dtype=np.int32).reshape(5, 7, 4)
+    np.testing.assert_array_equal(device.image(texels).numpy(), texels)
+    run, lap = ImageChase(Bench(device=device)).run(64)
+    assert lap == 8
+    assert run(16) > 0
+
+
+def test_a_run_over_rpc(address: str, tmp_path: Path) -> None:
+    server, target = ["--rpc", f"{address}/phone"], tmp_path / "r.json"
+    result = CliRunner().invoke(app, ["run", *server, "--quick", "--only", "limits,launch,buffer_cache,gflops,write_speed", "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    report = load_report(target)
+    assert {findings.state for findings in report.aspects.values()} == {"done"}
+    assert report.answers()["Device.LogicThreadCount"].value == open_device("opencl:0").facts.max_work_group_size
+    assert "time of the network" in report.answers()["LaunchOverhead.LaunchTime"].reason
+    assert "apache-tvm" in report.header["Software"]
+    assert open_device("opencl:0").facts.name in CliRunner().invoke(app, ["devices", *server]).output
+
+
+def test_wrong_addresses_say_what_to_do(address: str) -> None:
+    with pytest.raises(DeviceError, match="does not serve the key 'tablet'; write the one that it was started with"):
+        open_device("opencl:0", rpc=f"{address}/tablet")
+    with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1:9 .*start one there: python -m tvm.exec.rpc_server"):
+        open_device("opencl:0", rpc="127.0.0.1:9/phone")
+    with pytest.raises(DeviceError, match="has no OpenCL device 77; it sees opencl:0 is"):
+        open_device("opencl:77", rpc=f"{address}/phone")
+    with pytest.raises(UsageError, match="names no RPC server; write host:port/key"):
+        open_device("opencl:0", rpc="phone")
+    with pytest.raises(UsageError, match="behind RPC only OpenCL is probed, not 'cuda'"):
+        open_device("cuda:0", rpc=f"{address}/phone")
+
+
+def test_a_server_that_is_busy_is_not_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archprobe.rpc._PATIENCE_S", 1.0)
+    device = RpcDevice(f"{address}/phone", 0)
+    with pytest.raises(DeviceError, match=r"did not answer within 1.0 s; it serves one session at a time and may have another"):
+        RpcDevice(f"{address}/phone", 0)
+    assert device.facts.is_remote
+
+
+def test_a_server_without_romou(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_ROMOU)
+    wanted = "lacks Romou's OpenCL runtime .*install this version of romou there"
+    with serving(PYTHONPATH=str(tmp_path)) as (where, _), pytest.raises(DeviceError, match=wanted):
+        open_device("opencl:0", rpc=f"{where}/phone")
+
+
+def test_a_cut_connection_is_no_finding_and_the_run_goes_on(address: str, tmp_path: Path) -> None:
+    target, (limits,) = tmp_path / "r.json", select("limits")
+    with serving() as (where, server):
+
+        def cut(bench: Bench) -> Findings:
+            for child in server.children(recursive=True):
+                child.kill()
+            return limits.measure(bench)
+
+        broken = Probe(name="x", aspect="X", title="X", method="m", measure=cut)
+        with pytest.raises(ConnectionLostError, match=f"the connection to {where}/phone was cut .*; the same command goes on where it stopped"):
+            session.run(RpcDevice(f"{where}/phone", 0), [limits, broken], target)
+    assert list(load_report(target).aspects) == ["Device"]
+    report = session.run(RpcDevice(f"{address}/phone", 0), [limits, Probe(name="x", aspect="X", title="X", method="m", measure=limits.measure)], target)
+    assert (list(report.aspects), report.aspects["X"].state, report.header["IsComplete"]) == (["Device", "X"], "done", True)
