@@ -60,12 +60,13 @@ class Bench:
             seconds = run(iterations)
         if iterations >= _MAX_ITERATIONS:
             raise KernelError(f"{iterations} iterations take {seconds:.2e} s: the compiler removed the kernel's work", iterations=iterations)
-        once = twice = np.inf
-        # Others may use the device: the least times tell, and they need several tries.
-        for _ in range(12):
-            once, twice = min(once, run(iterations)), min(twice, run(2 * iterations))
-            if twice / once > 1.3:
-                return iterations
+        # Others may use the device: the least times tell, they need several tries, and a longer run is disturbed less.
+        for longer in (1, 4, 16):
+            once = twice = np.inf
+            for _ in range(6):
+                once, twice = min(once, run(longer * iterations)), min(twice, run(2 * longer * iterations))
+                if twice / once > 1.3:
+                    return longer * iterations
         raise KernelError(f"twice the iterations take {twice / once:.2f} times as long, not 2: the time does not follow the work", ratio=twice / once)
 
     def rate(self, run: Run, **how: float) -> tuple[np.ndarray, int]:

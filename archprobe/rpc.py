@@ -20,7 +20,7 @@ from archprobe.device import Device, Facts
 from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
 from archprobe.opencl import PRELUDE
 
-_TYPES = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
+_TYPES: dict[np.dtype[Any], str] = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
 _PATIENCE_S = 20.0
 _ZERO = """
 __kernel void zero_words(__global uint *out, uint count) {

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
-from archprobe.analysis.steps import despike, log_curve, noise, segments
+from archprobe.analysis.steps import despike, log_curve, noise, repeats_of, segments
 
 _GBPS = "GB/s"
 # Bandwidths of one level differ by less than this from range to range.
@@ -37,8 +37,8 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
     return found
 
 
-def peak(range_bytes: np.ndarray, gbps: np.ndarray) -> Answer:
-    """The highest bandwidth that at least two neighbouring ranges sustain; declined where it is not known to 10%."""
+def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
+    """The highest bandwidth that at least two neighbouring ranges sustain, each the median of `repeats`; declined where it is not known to 10%."""
     found = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
     if not found:
         return declined(_GBPS, "no two neighbouring ranges give alike bandwidths, or noise hides them")
@@ -48,11 +48,12 @@ def peak(range_bytes: np.ndarray, gbps: np.ndarray) -> Answer:
     if above > 1:
         return declined(_GBPS, f"{above} ranges are faster than the best level that is known well, {best.number():.4g} GB/s, and differ too much")
     lone = f"a single point reaches {np.exp(y.max()):.4g} GB/s; it does not count as sustained" if above else ""
-    return _renamed(best, f"level from {first:g} to {last:g} bytes; {best.reason}").with_notes(lone)
+    named = dataclasses.replace(best, reason=f"level from {first:g} to {last:g} bytes; {best.reason}")
+    return named.with_notes(lone).measured(repeats_of(range_bytes, repeats))
 
 
-def floor(range_bytes: np.ndarray, gbps: np.ndarray) -> Answer:
-    """The bandwidth of the last level reached: the stretch at the largest ranges."""
+def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
+    """The bandwidth of the last level reached: the stretch at the largest ranges, each the median of `repeats`."""
     x, y = log_curve(range_bytes, gbps)
     found = plateaus(range_bytes, gbps)
     if not found or found[-1][1] < x[-1]:
@@ -63,10 +64,12 @@ def floor(range_bytes: np.ndarray, gbps: np.ndarray) -> Answer:
     if not tail.is_declined and dip < 0.8 * tail.number():
         reason = f"the bandwidth falls to {dip:.4g} GB/s and climbs again to {tail.number():.4g}: larger ranges are not what the sweep really read"
         return declined(_GBPS, reason)
-    return tail if tail.is_declined else _renamed(tail, f"level from {first:g} to {last:g} bytes; {tail.reason}")
+    if tail.is_declined:
+        return tail
+    return dataclasses.replace(tail, reason=f"level from {first:g} to {last:g} bytes; {tail.reason}").measured(repeats_of(range_bytes, repeats))
 
 
-def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float) -> Answer:
+def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float, *, repeats: int = 1) -> Answer:
     """The best sustained bandwidth among ranges that a level of the hierarchy holds (low < range <= high)."""
     x, y = np.asarray(range_bytes, float), np.asarray(gbps, float)
     inside = (x > low) & (x <= high)
@@ -74,7 +77,7 @@ def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float) -
         return declined(_GBPS, f"{int(inside.sum())} ranges lie between {low:g} and {high:g} bytes; at least 2 are needed")
     if inside.sum() < 4:
         return rate(y[inside], _GBPS)
-    return peak(x[inside], y[inside])
+    return peak(x[inside], y[inside], repeats=repeats)
 
 
 def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, tolerance: float = 0.10) -> Answer:
@@ -119,7 +122,3 @@ def _scatter(logs: np.ndarray) -> float:
         return 1.4826 * float(np.median(off))
     kept = np.delete(logs, np.argmax(off)) if logs.size >= 5 else logs
     return float(np.std(kept, ddof=1)) if kept.size > 1 else 0.0
-
-
-def _renamed(answer: Answer, reason: str) -> Answer:
-    return dataclasses.replace(answer, reason=reason)

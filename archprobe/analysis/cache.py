@@ -27,12 +27,13 @@ class Level:
     size: Answer
 
 
-def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray) -> list[Level]:
+def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> list[Level]:
     """Plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12 points.
 
     A level's size is where the latency has climbed 10% of the way to the next level; `low` is the last range that is still flat,
-    `high` where half the climb is done.
+    `high` where half the climb is done. Each latency is the median of `repeats`.
     """
+    repeats = repeats_of(range_bytes, repeats)
     x, y = log_curve(range_bytes, latency_ns)
     if x.size < 12:
         return []
@@ -48,7 +49,7 @@ def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray) -> list[Level]
         reason = f"median of {flat.size} ranges up to {x[end - 1]:g} bytes"
         latency = answered(float(np.exp(middle)), "ns", 0.99, reason, low=float(np.exp(middle - wide)), high=float(np.exp(middle + wide)))
         following = plateaus[k + 1] if k + 1 < len(plateaus) else None
-        levels.append(Level(latency_ns=latency, size=_size(x, y, clean, sigma, (start, end), following)))
+        levels.append(Level(latency_ns=latency, size=_size(x, y, clean, sigma, (start, end), following).measured(repeats)))
     return levels
 
 

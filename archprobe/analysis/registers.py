@@ -19,12 +19,13 @@ _REGISTERS = "32-bit registers"
 _GROUPS = "work-groups"
 
 
-def register_count(registers: np.ndarray, time: np.ndarray) -> Answer:
+def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
     """How many registers a work-item may use before its time leaves the straight line of its arithmetic.
 
     `value` is the last count within 10% of the line; `low` is where the time first leaves the line at all (a first register in
-    memory costs little), `high` the last count before the largest jump.
+    memory costs little, and nothing that shows in noise), `high` the last count before the largest jump. Each time is the median of `repeats`.
     """
+    repeats = repeats_of(registers, repeats)
     n, y = log_curve(registers, time)
     n, y = n[n >= _FEWEST], y[n >= _FEWEST]
     if n.size < 12:
@@ -52,12 +53,16 @@ def register_count(registers: np.ndarray, time: np.ndarray) -> Answer:
     middle = np.median([excess[:-2], excess[1:-1], excess[2:]], axis=0)
     calm = 1 + int(np.flatnonzero(middle[: over - 1] < max(0.5 * sigma, 0.005)).max(initial=0))
     value, low, high = int(n[over - 1]), int(n[min(left - 1, calm)]), int(n[cliff])
+    # A point that noise may have lifted over the limit belongs to the line still.
+    high = max(high, int(n[int(np.flatnonzero(excess < max(SPILL, 4 * sigma)).max())]))
+    cost = float(excess[over]) / max(1, n[over] - low)
+    low -= int(sigma / cost)
     if high - low > max(8, 0.15 * value):
         return declined(_REGISTERS, f"the time leaves the line at {low} registers but breaks away only at {high}: too far apart for one number")
     confidence = 0.98 if n.size - over >= 4 else 0.85
     reason = f"time leaves the line of its arithmetic after {low} registers, by {excess[over]:.0%} at {int(n[over])}, and jumps after {high}"
     # The grid may have missed the last good count.
-    return answered(value, _REGISTERS, confidence, reason, low=min(low, value), high=max(high, int(n[over]) - 1))
+    return answered(value, _REGISTERS, confidence, reason, low=min(low, value), high=max(high, int(n[over]) - 1)).measured(repeats)
 
 
 def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:

@@ -20,9 +20,9 @@ def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, no
     if noise > 0.04:
         return declined(unit, f"each rate is known only to {noise:.0%}; the highest seen is {rates[best]:.4g} {unit}")
     # The highest of several noisy rates lies above the truth by about the noise.
-    near = rates[rates > rates[best] * (1 - 3 * noise - 0.005)]
+    near = rates[rates > rates[best] * (1 - 4 * noise - 0.005)]
     value = float(np.median(near))
-    half = max(3 * noise, 0.01)
+    half = max(4 * noise, 0.01)
     reason = f"highest over vector widths {', '.join(f'{w:g}' for w in widths)}, reached at {widths[best]:g}"
     return answered(value, unit, 0.97 - noise, reason, low=value * (1 - half), high=max(value * (1 + half), float(rates[best]))).measured(repeats)
 

@@ -28,7 +28,7 @@ def measure(bench: Bench) -> Findings:
     per_octave = 3 if bench.is_quick else 6
     ranges = np.unique((2 ** np.arange(10, np.log2(most) + 1e-9, 1 / per_octave)).astype(np.int64) // 128 * 128)
     curve = one_by_one(bench, "buffer chase", ranges.tolist(), lambda r: chase.run(r, _STRIDE), x_label="range (bytes)", limit_s=limit_s)
-    levels = cache_levels(curve.xs, curve.ys)
+    levels = cache_levels(curve.xs, curve.ys, repeats=curve.repeats)
     answers = level_answers(levels, "CacheVectorCountLv")
     return Findings(answers=answers, curves=(curve.marked({k: a for k, a in answers.items() if "Count" in k}),))
 

@@ -21,7 +21,7 @@ def measure(bench: Bench) -> Findings:
     texels = np.unique((2 ** np.arange(4, np.log2(most) + 1e-9, 1 / per_octave)).astype(np.int64) // 2 * 2)
     ranges = (texels * TEXEL_BYTES).tolist()
     curve = one_by_one(bench, "image chase", ranges, lambda r: chase.run(r // TEXEL_BYTES), x_label="range (bytes)")
-    answers = level_answers(cache_levels(curve.xs, curve.ys), "CachePixelCountLv")
+    answers = level_answers(cache_levels(curve.xs, curve.ys, repeats=curve.repeats), "CachePixelCountLv")
     return Findings(answers=answers, curves=(curve.marked({k: a for k, a in answers.items() if "Count" in k}),))
 
 

@@ -51,14 +51,14 @@ def measure(bench: Bench) -> Findings:
 
     label = "registers of a work-item"
     coarse = bench.sweep("registers", range(16, 301, 8 if bench.is_quick else 4), make, x_label=label, share=(0.0, 0.4))
-    count = registers.register_count(coarse.xs, coarse.ys)
+    count = registers.register_count(coarse.xs, coarse.ys, repeats=coarse.repeats)
     curve = coarse
     if not count.is_declined:
         low, high = count.interval
         fine = range(int(low) - 8, int(high) + 14)
         more = bench.sweep("registers", [n for n in fine if n not in coarse.x], make, x_label=label, share=(0.4, 0.6))
         curve = _joined(coarse, more)
-        count = registers.register_count(curve.xs, curve.ys)
+        count = registers.register_count(curve.xs, curve.ys, repeats=curve.repeats)
     by_driver = _by_driver(spilled)
     count = _agreed(count, by_driver)
     answers: dict[str, Answer] = {"RegCount": count, "SpilledAt": by_driver}

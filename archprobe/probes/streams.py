@@ -86,7 +86,8 @@ class Streams:
 
 def answers_of(curve: Curve) -> dict[str, Answer]:
     """Best and last level by the original's keys."""
-    return {"MaxBandwidth": bandwidth.peak(curve.xs, curve.ys), "MinBandwidth": bandwidth.floor(curve.xs, curve.ys)}
+    ways = {"MaxBandwidth": bandwidth.peak, "MinBandwidth": bandwidth.floor}
+    return {key: find(curve.xs, curve.ys, repeats=curve.repeats) for key, find in ways.items()}
 
 
 def levels_of(bench: Bench, curve: Curve, prefix: str, aspect: str) -> dict[str, Answer]:
@@ -100,7 +101,7 @@ def levels_of(bench: Bench, curve: Curve, prefix: str, aspect: str) -> dict[str,
         size = bench.number(f"{aspect}.{prefix}{i}")
         if size is None:
             break
-        found[f"BandwidthLv{i}"] = bandwidth.within(curve.xs, curve.ys, 32 * below, 0.8 * size)
+        found[f"BandwidthLv{i}"] = bandwidth.within(curve.xs, curve.ys, 32 * below, 0.8 * size, repeats=curve.repeats)
         below = size
     return found
 

@@ -149,6 +149,7 @@ def test_vector_widths(best: int, gain: float, dirt: Faults) -> None:
     rates = np.minimum(widths / best, 1) ** (gain - 1)
     spoiled = 1 / Faults(dirt.seed, dirt.noise, 0.0, 0.0).spoil(1 / rates)
     kind, components = throughput.architecture(widths, spoiled, noise=max(dirt.noise, 0.002), repeats=5)
+    check(throughput.peak_rate(widths, spoiled, noise=max(dirt.noise, 0.002), repeats=5), 1.0)
     truth = widths[np.flatnonzero(rates >= 1 - throughput.ALIKE)[0]]
     if abs(rates[0] - (1 - throughput.ALIKE)) > 0.03:
         if kind.confidence >= CLAIM:
@@ -191,6 +192,9 @@ def test_a_sweep_made_once_claims_nothing_that_one_point_decides() -> None:
         assert found.confidence < CLAIM
         assert "measured once" in found.notes[-1]
     assert cache.line_size(*ramp(64, 20.0, 100.0, 512)).confidence < CLAIM
+    assert registers.register_count(*spill(64, 124)).confidence < CLAIM
+    assert all(level.size.confidence < CLAIM for level in cache.cache_levels(*hierarchy((16384, 2**21), (30.0, 90.0, 300.0), 2**24)))
+    assert bandwidth.peak(*levels_of_bandwidth((2**14, 2**20), (900.0, 300.0, 50.0), 2**26)).confidence < CLAIM
     for widths in ((1, 2, 4), (1, 2, 4, 8, 16)):
         assert throughput.architecture(np.array(widths), np.ones(len(widths)))[0].confidence < CLAIM
     twice = [registers.concurrent_groups(x, step, repeats=2), cache.concurrent_reads(*repeated(x, step))]
