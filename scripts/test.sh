@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets everything up, Mesa's mobile compilers included, and runs every check: ruff, mypy and pytest. Arguments go to pytest: scripts/test.sh tests/target -k json
-# An active virtual environment is used only if it is complete (Romou in editable form from this checkout, and the test tools).
+# An active virtual environment is used only if it is complete (Romou and ArchProbe in editable form from this checkout,
+# what both need, and the test tools).
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup_env.sh"
 cd "$ROOT"
@@ -8,11 +9,13 @@ cd "$ROOT"
 is_complete() {
   [ -n "${VIRTUAL_ENV:-}" ] && "$VIRTUAL_ENV/bin/python" - "$ROOT" > /dev/null 2>&1 <<'PY'
 import pathlib, sys
-import hypothesis, mypy, pytest, ruff, xdist  # noqa: F401
-import romou
-assert pathlib.Path(romou.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
+import hypothesis, jsonschema, matplotlib, mypy, pyopencl, pytest, ruff, typer, xdist  # noqa: F401
+import archprobe, romou
+for package in (archprobe, romou):
+    assert pathlib.Path(package.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
 import tvm
-assert tvm.get_global_func("romou.opencl.devices", allow_missing=True) is not None
+# The newest function of the OpenCL runtime: one that lacks it was built from older sources.
+assert tvm.get_global_func("romou.opencl.source_kernel", allow_missing=True) is not None
 PY
 }
 

@@ -112,7 +112,7 @@ _ERRORS = {1: 1.0, 2: 2.0, 3: 32.8, 4: 12.6, 5: 24.1, 6: 14.3, 7: 10.5}
 
 def _errors(count: int) -> float:
     """From `_MANY` on, where answers are claims, once in 10000."""
-    return _ERRORS[count] if count < _MANY else 4 + 96 / count
+    return _ERRORS[count] if count < _MANY else 5 + 96 / count
 
 
 def _scatter(logs: np.ndarray) -> float:
