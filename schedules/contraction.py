@@ -126,11 +126,11 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
 
 
 def local_bytes(config: Columns, reduce: Mapping[str, int]) -> Any:
-    """Local memory of a work group in bytes, for one config or columns of many; what is staged and summed there is single precision."""
+    """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
     staged = config["local"] * math.prod(list(reduce.values())[1:]) * (group_w + LANES * group_o)
-    return 4 * (partial + staged)
+    return (4 - 2 * (config["accumulate"] == "float16")) * (partial + staged)
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:

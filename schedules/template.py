@@ -112,6 +112,10 @@ class Template:
         buffers = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}
         return {role: str(buffer.name) for role, buffer in buffers.items()}
 
+    def weight_scope(self, limits: Limits) -> str | None:
+        """The texture scope of the weight where it lies in an image; None where it cannot."""
+        return self._scope("weight", limits)
+
     @property
     def element_bytes(self) -> int:
         """Of a number in memory."""

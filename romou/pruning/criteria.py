@@ -56,21 +56,33 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """keep: whether the kernel stays.   used, limit: in `unit`, the kernel's number and the device's; arrays for many kernels.
+    """used, limit: in `unit`, the kernel's number and the device's; arrays for many kernels.
 
-    source: where the limit comes from.
+    is_upper: whether `limit` is the most, else the least.   source: where the limit comes from.
     """
 
     criterion: str
-    keep: Any
     used: Any
     limit: Any
     unit: str
     source: str
+    is_upper: bool = True
+
+    @property
+    def keep(self) -> Any:
+        """Whether the kernel stays."""
+        return self.keep_within(1)
+
+    def keep_within(self, factor: float) -> Any:
+        """Whether the kernel would stay if the limit were that many times looser; a limit of 0 counts as 1 when it is loosened."""
+        if self.is_upper:
+            return self.used <= (self.limit if factor == 1 else np.maximum(self.limit, 1) * factor)
+        return self.used * factor >= self.limit
 
     def __str__(self) -> str:
         relation = "within" if self.keep else "beyond"
-        return f"{self.criterion}: {self.used:g} {relation} {self.limit:g} {self.unit} ({self.source})"
+        bound = "at most" if self.is_upper else "at least"
+        return f"{self.criterion}: {self.used:g}, {relation} the limit of {bound} {self.limit:g} {self.unit} ({self.source})"
 
 
 Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Verdict | None]
@@ -82,18 +94,16 @@ def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
     of_images = usage.literal_image_bytes if rules.is_literal else usage.image_bytes * np.logical_not(usage.is_staged)
     of_buffers = usage.literal_buffer_bytes if rules.is_literal else usage.buffer_bytes * np.logical_not(usage.is_staged)
     # A cache that is not there cannot overflow.
-    loads = [(used, size, key) for used, size, key in ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes")) if size]
+    both = ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes"))
+    loads: list[tuple[Any, Any, str]] = [load for load in both if load[1]]
     if not loads:
         return None
-    used, limit, key = loads[0]
-    keep = used <= limit
-    for more, size, other in loads[1:]:
-        keep = keep & (more <= size)
-        # The fuller of the two is the one to tell.
+    used, limit, _ = loads[0]
+    for more, size, _ in loads[1:]:
+        # The fuller of the two decides.
         is_tighter = more * limit > used * size
         used, limit = np.where(is_tighter, more, used), np.where(is_tighter, size, limit)
-        key = f"{key}, {other}"
-    return _verdict("l1_cache", keep, used, limit, "bytes", _source(spec, key.split(", ")[0]) if len(loads) == 1 else _source(spec, *key.split(", ")))
+    return _verdict("l1_cache", used, limit, "bytes", _source(spec, *(key for _, _, key in loads)))
 
 
 def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -104,7 +114,7 @@ def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     limit: Any = most
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
         limit = np.minimum(most, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
-    return _verdict("registers", usage.registers <= limit, usage.registers, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
+    return _verdict("registers", usage.registers, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
 
 
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -113,7 +123,7 @@ def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
         return None
     tensors = choices.images if rules.is_literal else choices.images - {"output"}
     used = sum((1 - usage.images[name] * 1 for name in sorted(tensors)), start=np.asarray(0))
-    return _verdict("buffers", used <= 0, used, 0, "tensors in buffers", _source(spec, "l1_buffer_cache_bytes"))
+    return _verdict("buffers", used, 0, "tensors in buffers", _source(spec, "l1_buffer_cache_bytes"))
 
 
 def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -122,7 +132,7 @@ def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
         return None
     limit = rules.local_memory_alpha * spec.alus_per_core
     used = usage.work_group_size * (usage.local_memory_bytes > 0)
-    return _verdict("local_memory", used <= limit, used, limit, "work-items", _source(spec, "alus_per_core"))
+    return _verdict("local_memory", used, limit, "work-items", _source(spec, "alus_per_core"))
 
 
 def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -130,7 +140,7 @@ def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
     if not spec.warp_sizes or _is_cpu(spec):
         return None
     limit = min(spec.warp_sizes)
-    return _verdict("warp", usage.work_group_size >= limit, usage.work_group_size, limit, "work-items", _source(spec, "warp_sizes"))
+    return _verdict("warp", usage.work_group_size, limit, "work-items", _source(spec, "warp_sizes"), is_upper=False)
 
 
 def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -138,7 +148,7 @@ def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
     if not spec.warp_sizes or _is_cpu(spec):
         return None
     limit = min(rules.access_width, choices.access_width)
-    return _verdict("access_width", usage.access_width >= limit, usage.access_width, limit, "lanes", PAPER)
+    return _verdict("access_width", usage.access_width, limit, "lanes", PAPER, is_upper=False)
 
 
 def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -153,7 +163,14 @@ def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
     # The slower one of what the kernel reads: there staging has most to win.
     rate = np.where(usage.buffer_bytes > 0, min(of_buffers, of_images), of_images)
     used = np.where(usage.is_staged, rate, 0.0)
-    return _verdict("staging", used <= local, used, local, "GB/s without local memory", _source(spec, "local_mem_bandwidth_gbps"))
+    return _verdict("staging", used, local, "GB/s without local memory", _source(spec, "local_mem_bandwidth_gbps"))
+
+
+def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: copy a scalar into a vector where the device multiplies scalars with vectors as they are (paper, section 4.1, autobroadcast)."""
+    if not spec.has_scalar_vector_broadcast:
+        return None
+    return _verdict("broadcast", usage.has_copies * 1, 0, "scalars copied into vectors", _source(spec, "has_scalar_vector_broadcast"))
 
 
 def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -163,25 +180,25 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     size = np.maximum(usage.work_group_size, 1)
     in_flight = spec.registers_per_core // np.maximum(usage.registers * size, 1) * size
     # One group that needs the whole file runs all the same; `registers` judges it.
-    return _verdict("occupancy", in_flight >= spec.alus_per_core, in_flight, spec.alus_per_core, "work-items in flight", _source(spec, "alus_per_core"))
+    return _verdict("occupancy", in_flight, spec.alus_per_core, "work-items in flight", _source(spec, "alus_per_core"), is_upper=False)
 
 
 def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: fewer work groups than shader cores, some of which then idle."""
     if spec.shader_cores is None:
         return None
-    return _verdict("cores", usage.work_groups >= spec.shader_cores, usage.work_groups, spec.shader_cores, "work groups", _source(spec, "shader_cores"))
+    return _verdict("cores", usage.work_groups, spec.shader_cores, "work groups", _source(spec, "shader_cores"), is_upper=False)
 
 
 def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: tiles that do not divide the output compute what nobody stores; no fact of the device is needed."""
-    return _verdict("padding", usage.padding <= rules.most_padding, usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
+    return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
 
 
 # Name -> function, in the order in which they give way where too few configs would be left: ours first, then those of the paper, and of
-# those last what a device punishes hardest. `registers` and `l1_cache` go last.
+# those last what a device punishes hardest.
 CRITERIA: Mapping[str, Criterion] = {
-    c.__name__: c for c in (padding, cores, occupancy, staging, local_memory, access_width, buffers, warp, l1_cache, registers)
+    c.__name__: c for c in (padding, cores, broadcast, occupancy, staging, local_memory, access_width, l1_cache, buffers, warp, registers)
 }
 
 
@@ -199,6 +216,6 @@ def _source(spec: HardwareSpec, *keys: str) -> str:
     return "; ".join(f"{key}: {spec.source_of(key)}" for key in keys)
 
 
-def _verdict(criterion: str, keep: Any, used: Any, limit: Any, unit: str, source: str) -> Verdict:
-    plain = [v.item() if np.ndim(v) == 0 and isinstance(v, (np.generic, np.ndarray)) else v for v in (keep, used, limit)]
-    return Verdict(criterion=criterion, keep=plain[0], used=plain[1], limit=plain[2], unit=unit, source=source)
+def _verdict(criterion: str, used: Any, limit: Any, unit: str, source: str, *, is_upper: bool = True) -> Verdict:
+    used, limit = (v.item() if np.ndim(v) == 0 and isinstance(v, (np.generic, np.ndarray)) else v for v in (used, limit))
+    return Verdict(criterion=criterion, used=used, limit=limit, unit=unit, source=source, is_upper=is_upper)

@@ -31,14 +31,15 @@ class KernelUsage:
 
     registers: 32-bit registers of a work-item, estimated (`estimate_registers`).
     buffer_bytes, image_bytes: distinct bytes of the operator's data and weight that a work group addresses in one turn, in buffers and in
-        images. Of the first group in the first turn; what padding skips counts.
+        images. Of the first group in the middle turn; what a condition skips does not count, what an image gives as zero does.
     literal_buffer_bytes, literal_image_bytes: the same of one work-item, times the group's size (Romou paper, section 4.2): what
         work-items share counts for each of them. Where the group stages data in local memory: what one work-item carries there.
     access_width: lanes of the narrowest of these loads; a texel has 4.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
-    padding: work-items' multiply-adds divided by those that the outputs need, less 1: 0.25 is a fifth of the work for nothing.
+    has_copies: whether scalars are copied into vectors before they are multiplied.
+    padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
     registers: Any
@@ -52,10 +53,11 @@ class KernelUsage:
     local_memory_bytes: Any
     is_staged: Any
     images: Mapping[str, Any]
+    has_copies: Any
     padding: Any
 
 
-def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, element_bytes: int, multiply_adds: int) -> KernelUsage:
+def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, element_bytes: int, outputs: int) -> KernelUsage:
     """Read a lowered device function of a template.
 
     Parameters
@@ -66,8 +68,8 @@ def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, elem
         Names of these parameters; what the epilogue reads is no part of the reduction's traffic.
     element_bytes
         Of a number in memory: registers may hold halfs as single precision.
-    multiply_adds
-        What the outputs need, whole texels counted.
+    outputs
+        Numbers that the operator gives, whole texels counted.
 
     Raises
     ------
@@ -90,7 +92,8 @@ def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, elem
         local_memory_bytes=kernel.local_memory_bytes,
         is_staged=kernel.is_staged,
         images={role: name in kernel.images for role, name in (("data", data), ("weight", weight), ("output", output))},
-        padding=groups * size * kernel.multiply_adds / multiply_adds - 1,
+        has_copies=kernel.has_copies,
+        padding=kernel.outputs / outputs - 1,
     )
 
 
@@ -122,8 +125,9 @@ class _Kernel:
         self.images: set[str] = set()
         self.accesses: list[_Access] = []
         self.is_staged = False
+        self.has_copies = False
         self.local_memory_bytes = 0
-        self.multiply_adds = 0
+        self._accumulators: dict[tuple[str, str], int] = {}
         self._env: dict[Any, Any] = {}
         self._depth = 0
         self._trips: list[int] = []
@@ -133,16 +137,24 @@ class _Kernel:
         """Work-items of a group."""
         return math.prod(extent for tag, extent in self.extents.items() if tag.startswith("threadIdx"))
 
+    @property
+    def outputs(self) -> int:
+        """Numbers that the whole launch sums up; the pieces of a split reduction, along z, sum up the same ones."""
+        items = math.prod(extent for tag, extent in self.extents.items() if tag != "threadIdx.z")
+        return items * sum(self._accumulators.values())
+
     def run(self) -> None:
         """Fill in everything."""
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
-        structural_walk(self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._image)])
+        structural_walk(
+            self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._image), (tirx.Broadcast, self._copy)]
+        )
         loops: list[tirx.For] = []
         structural_walk(self.func.body, (tirx.For, loops.append))
+        loops.reverse()  # the walk tells inner ones first
         turns = [loop for loop in loops if self._is_turn(loop) and not any(self._is_turn(inner) for inner in _loops_inside(loop))]
         turn = max(turns, key=_products, default=None)
         around = [loop for loop in loops if turn is not None and (loop.same_as(turn) or any(turn.same_as(inner) for inner in _loops_inside(loop)))]
-        self.multiply_adds = _products(around[0]) if around else _products(self.func.body)
         self._visit(self.func.body, around, in_turn=turn is None, active=np.True_)
 
     def distinct_bytes(self, *, is_image: bool) -> int:
@@ -179,6 +191,12 @@ class _Kernel:
     def _store(self, stmt: tirx.BufferStore) -> None:
         if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
             self.is_staged = True
+        if str(stmt.buffer.scope()) == _PRIVATE and _products(stmt.value):
+            self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = _lanes(stmt.value)
+
+    def _copy(self, expr: tirx.Broadcast) -> None:
+        if "float" in _dtype(expr) and not isinstance(expr.value, tirx.FloatImm):
+            self.has_copies = True
 
     def _image(self, call: tvm.ir.Call) -> None:
         if getattr(call.op, "name", "") in ("tirx.texture2d_load", "tirx.texture2d_store"):
@@ -219,9 +237,9 @@ class _Kernel:
                     self._env[stmt.node.var] = self._id(str(stmt.node.thread_tag))
                 self._visit(stmt.body, around, in_turn=in_turn, active=active)
             case tirx.For() if not in_turn:
-                # Only the way to the turn matters; every loop on it is in its first turn.
+                # Only the way to the turn matters; every loop on it is in its middle: the first one may be all padding.
                 if any(stmt.same_as(loop) for loop in around):
-                    self._env[stmt.loop_var] = int(stmt.min)
+                    self._env[stmt.loop_var] = int(stmt.min) + int(stmt.extent) // 2
                     self._visit(stmt.body, around, in_turn=stmt.same_as(around[-1]), active=active)
             case tirx.For():
                 if self._has_loads(stmt.body):
@@ -252,6 +270,9 @@ class _Kernel:
         return np.arange(self.group_size) // math.prod(before) % self.extents[tag]
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
+        guards: list[tuple[list[Any], Any]] = []
+        if in_turn:
+            structural_walk(node, (tvm.ir.Call, lambda call: guards.append((list(self._loads(call.args[1])), call.args[0])) if _is_condition(call) else None))
         for load in self._loads(node) if in_turn else ():
             if isinstance(load, tvm.ir.TensorLoad):
                 tensor, is_image, lanes = _name(load.source), False, _lanes(load)
@@ -266,10 +287,14 @@ class _Kernel:
                 places = [evaluate(argument, self._env) for argument in load.args[1:4]]
             shape = (*reversed(self._trips), self.group_size)
             is_active = np.broadcast_to(active, shape)
+            for guarded, condition in guards:
+                if any(load.same_as(one) for one in guarded):
+                    is_active = is_active & evaluate(condition, self._env)
             whole = [np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(shape))], *shape)) for p in places]
             everyone = tuple(p[..., is_active].reshape(-1) for p in whole)
-            # Guards let the first work-item through if they let any.
-            first = tuple(p[(..., *[0] * len(shape))].reshape(-1) for p in whole)
+            # What loops repeat counts as it stands in the code: the first time may be all padding.
+            is_read = bool(self._trips) or bool(is_active[0])
+            first = tuple(p.reshape(*p.shape[: p.ndim - len(shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0] for p in whole)
             self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first))
 
     def _elements(self, index: tirx.Expr, unit: int, lanes: int) -> np.ndarray:
@@ -304,6 +329,10 @@ def _products(node: Any) -> int:
 
     structural_walk(node, ((tvm.ir.Call, tirx.Mul), count))
     return total
+
+
+def _is_condition(call: tvm.ir.Call) -> bool:
+    return getattr(call.op, "name", "") == "prim.if_then_else"
 
 
 def _half_lanes(call: tvm.ir.Call) -> int:

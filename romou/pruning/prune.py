@@ -1,0 +1,201 @@
+"""A knob space less what the criteria exclude on a device, and the report of what each of them removed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from romou.errors import SpaceEmptyError, UsageError
+from romou.hardware import HardwareSpec
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.criteria import Rules, Verdict, judge
+from romou.schedules.contraction import Limits
+from romou.schedules.template import Template
+from romou.space import Config, Space
+
+# Below so many configs a search has nothing to choose from, and criteria give way.
+LEAST_KEPT = 64
+_SLACKS = (2.0, 4.0, 8.0, math.inf)
+# A pruned space that is no larger is sampled by listing it.
+_LISTED = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriterionCount:
+    """How a criterion did, in configs of the space before pruning.
+
+    alone: removed by it, whatever the others say.   only: removed by it and by no other.
+    source: of its limit.
+    slack: how many times looser the limit was made, since too few configs would have been left; 1 where it was not, None where the criterion
+        was dropped.
+    """
+
+    criterion: str
+    alone: int
+    only: int
+    source: str
+    slack: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruningReport:
+    """declared: configs by the knobs.   before: those that the template admits.   kept: those that also pass the criteria."""
+
+    declared: int
+    before: int
+    kept: int
+    criteria: tuple[CriterionCount, ...]
+
+    @property
+    def pruned_share(self) -> float:
+        """Removed by criteria, 0 to 1 of `before`."""
+        return 1 - self.kept / self.before if self.before else 0.0
+
+    @property
+    def relaxed(self) -> tuple[str, ...]:
+        """Criteria that gave way, and how far: "l1_cache x2", "padding dropped"."""
+        return tuple(f"{c.criterion} {'dropped' if c.slack is None else f'x{c.slack:g}'}" for c in self.criteria if c.slack != 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        counts = [dataclasses.asdict(c) for c in self.criteria]
+        return {"declared": self.declared, "before": self.before, "kept": self.kept, "pruned_share": self.pruned_share, "criteria": counts}
+
+
+class PrunedSpace(Space):
+    """A space of which only some configs are valid; knobs, size and indices are those of the whole one, so records fit both.
+
+    mask: which ones, over `Space.mesh`.
+    """
+
+    def __init__(self, space: Space, mask: np.ndarray, report: PruningReport) -> None:
+        super().__init__()
+        self.knobs = dict(space.knobs)
+        self.report = report
+        self._mask = mask
+        self._kept = np.flatnonzero(mask)
+        self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
+
+    @property
+    def kept(self) -> int:
+        """Number of valid configs."""
+        return self.count(self._mask)
+
+    def is_valid(self, config: Config) -> bool:
+        """Whether the config is one of those that are left."""
+        digits = (digit[config[name]] for name, digit in zip(self.knobs, self._digits, strict=True))
+        return bool(self._mask[tuple(d if extent > 1 else 0 for d, extent in zip(digits, self._mask.shape, strict=True))])
+
+    def __iter__(self) -> Iterator[Config]:
+        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._mask.shape, strict=True)]
+        return (self._config(int(place), list(rest)) for place in self._kept for rest in np.ndindex(*free))
+
+    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = ()) -> list[Config]:
+        """Up to `count` distinct valid configs whose keys are not in `exclude`, each as likely as the next; fewer when no more are found."""
+        found: dict[str, Config] = {}
+        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._mask.shape, strict=True)]
+        if self.kept <= max(4 * count, _LISTED):
+            every = list(self)
+            candidates: Iterator[Config] = (every[int(i)] for i in rng.permutation(len(every)))
+        else:
+            candidates = (
+                self._config(int(self._kept[rng.integers(len(self._kept))]), [int(rng.integers(extent)) for extent in free]) for _ in range(50 * count + 200)
+            )
+        for config in candidates:
+            if len(found) == count:
+                break
+            if config.key not in exclude:
+                found.setdefault(config.key, config)
+        return list(found.values())
+
+    def _config(self, place: int, free: list[int]) -> Config:
+        digits = np.unravel_index(place, self._mask.shape)
+        return Config({name: choices[int(d) + f] for (name, choices), d, f in zip(self.knobs.items(), digits, free, strict=True)})
+
+
+def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, *, rules: Rules | None = None, least_kept: int = LEAST_KEPT) -> PrunedSpace:
+    """The configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
+
+    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit is loosened 2, 4 and 8
+    times, then the criterion is dropped and the next one loosened; those that turn out to be no hindrance come back. `PrunedSpace.report`
+    tells which gave way.
+
+    Parameters
+    ----------
+    space
+        Of the template on the device, `template.space(limits)`.
+    spec
+        Facts of the device that kernels are made for; what is not known of it excludes nothing.
+
+    Raises
+    ------
+    SpaceEmptyError
+        The template itself admits no config.
+    UsageError
+        `least_kept` is below one.
+    """
+    if least_kept < 1:
+        raise UsageError(f"least_kept must be at least 1, got {least_kept}")
+    form = ClosedForm(template, limits)
+    valid = space.valid_mask()
+    before = space.count(valid)
+    if not before:
+        raise SpaceEmptyError(f"{template.name}: the template admits none of {space.size} configs on this device")
+    verdicts = judge(form.usage(space.mesh()), spec, rules=rules, choices=form.choices(space))
+    # From here on one number for each valid config, and for each combination of the knobs that anything depends on.
+    shape = np.broadcast_shapes(valid.shape, *(np.shape(number) for v in verdicts.values() for number in (v.used, v.limit)))
+    valid = np.broadcast_to(valid, shape)
+    verdicts = {name: _of_valid(verdict, valid) for name, verdict in verdicts.items()}
+    each = before // int(np.count_nonzero(valid))
+    slacks = _slacks(verdicts, -(-min(least_kept, before) // each), int(np.count_nonzero(valid)))
+    mask = valid.copy()
+    mask[valid] = _kept(verdicts, slacks, int(np.count_nonzero(valid)))
+    failed = {name: np.logical_not(verdict.keep) for name, verdict in verdicts.items()}
+    failures = sum((f.astype(np.uint8) for f in failed.values()), start=np.uint8(0))
+    counts = tuple(
+        CriterionCount(
+            criterion=name,
+            alone=each * int(np.count_nonzero(failed[name])),
+            only=each * int(np.count_nonzero(failed[name] & (failures == 1))),
+            source=verdict.source,
+            slack=None if math.isinf(slacks[name]) else slacks[name],
+        )
+        for name, verdict in verdicts.items()
+    )
+    report = PruningReport(declared=space.size, before=before, kept=space.count(mask), criteria=counts)
+    return PrunedSpace(space, mask, report)
+
+
+def _of_valid(verdict: Verdict, valid: np.ndarray) -> Verdict:
+    used, limit = (np.broadcast_to(number, valid.shape)[valid] for number in (verdict.used, verdict.limit))
+    return dataclasses.replace(verdict, used=used, limit=limit)
+
+
+def _kept(verdicts: Mapping[str, Verdict], slacks: Mapping[str, float], count: int) -> np.ndarray:
+    kept = np.ones(count, dtype=bool)
+    for name, verdict in verdicts.items():
+        if not math.isinf(slacks[name]):
+            kept &= verdict.keep_within(slacks[name])
+    return kept
+
+
+def _slacks(verdicts: Mapping[str, Verdict], least: int, count: int) -> dict[str, float]:
+    """How far each criterion has to give way so that `least` of `count` configs are left."""
+    slacks = dict.fromkeys(verdicts, 1.0)
+
+    def is_enough(changed: Mapping[str, float]) -> bool:
+        return np.count_nonzero(_kept(verdicts, {**slacks, **changed}, count)) >= least
+
+    steps = ((name, slack) for name in verdicts for slack in _SLACKS)
+    while not is_enough({}):
+        name, slack = next(steps)
+        slacks[name] = slack
+    # The last one that gave way was needed; those before it perhaps were not.
+    for name in [n for n, slack in slacks.items() if slack > 1]:
+        slacks[name] = next(slack for slack in (1.0, *_SLACKS) if slack == slacks[name] or is_enough({name: slack}))
+    return slacks
