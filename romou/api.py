@@ -24,6 +24,7 @@ from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, schedule_model
+from romou.pruning import PrunedSpace, Rules
 from romou.records import RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
 from romou.space import Config
@@ -66,6 +67,7 @@ def tune(
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     progress: bool = False,
+    prune: bool = True,
 ) -> TunedModel:
     """Tune a model on the attached device.
 
@@ -88,6 +90,8 @@ def tune(
         Of the search and of the inputs that candidates are checked with.
     progress
         Show a progress bar on stderr.
+    prune
+        Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default schedules are tried in any case.
 
     Raises
     ------
@@ -116,7 +120,8 @@ def tune(
             contextlib.closing(LocalRunner(f"{target.kind}:{index}", measuring)) as runner,
             contextlib.closing(LocalBuilder(here, measuring, compile_for=None if runner.fingerprint().is_host_cpu else f"{target.kind}:{index}")) as builder,
         ):
-            session = TuningSession(graph.tasks, here, store=store, builder=builder, runner=runner, options=options)
+            tasks = [task.pruned() for task in graph.tasks] if prune else graph.tasks
+            session = TuningSession(tasks, here, store=store, builder=builder, runner=runner, options=options)
             results = session.run(terminal_progress if progress else no_progress)
     return _assemble(graph, target, here, index, results, started)
 
@@ -191,6 +196,27 @@ def inspect(
     if kernel is not None and not found:
         raise unknown_name("kernel", kernel, known)
     return found
+
+
+def pruned_spaces(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    rules: Rules | None = None,
+) -> list[tuple[Task, PrunedSpace]]:
+    """The knob space of every task of a model, less what the criteria exclude on the target's device; `PrunedSpace.report` counts what went.
+
+    Needs no device for a target that names one. Other arguments and errors are those of `tune`.
+
+    Parameters
+    ----------
+    rules
+        What the criteria leave to choose, e.g. `Rules(is_literal=True)` for the paper's way to count bytes.
+    """
+    check_versions()
+    target = as_target(target)
+    return [(task, task.pruned_space(target, rules)) for task in _lower(_import(model, shapes), target).tasks]
 
 
 def _recorded_configs(work_dir: str | Path | None) -> dict[str, Config | None]:

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
 from romou.primitives import FREE_IMAGES
+from romou.pruning import PrunedSpace, Rules, prune
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
 from romou.space import Config, Space
@@ -53,6 +54,10 @@ class Task:
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
 
+    def pruned(self) -> PrunedTask:
+        """The same task with the pruned space for its space."""
+        return PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops)
+
     @cached_property
     def template(self) -> Template:
         """The schedule template that covers the function."""
@@ -63,6 +68,11 @@ class Task:
     def space(self, target: Target) -> Space:
         """The knob space on `target`."""
         return self.template.space(limits_of(target))
+
+    def pruned_space(self, target: Target, rules: Rules | None = None) -> PrunedSpace:
+        """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured."""
+        limits = limits_of(target)
+        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules)
 
     def default_config(self, target: Target) -> Config:
         """The config that is tried first, and used where nothing was tuned."""
@@ -88,6 +98,21 @@ class Task:
         task = Task.of(tvm.ir.load_json(data["func"]), data["calls"])
         assert task is not None, "the text was written from a task"
         return task
+
+
+@dataclass(frozen=True)
+class PrunedTask(Task):
+    """A task whose space on any target is the pruned one."""
+
+    def space(self, target: Target) -> PrunedSpace:
+        """The pruned knob space on `target`; made once."""
+        if target not in self._spaces:
+            self._spaces[target] = self.pruned_space(target)
+        return self._spaces[target]
+
+    @cached_property
+    def _spaces(self) -> dict[Target, PrunedSpace]:
+        return {}
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,6 +16,7 @@ COMMANDS = {
     "tune": "Tune an ONNX model for a device and save the result.",
     "compile": "Compile an ONNX model with default schedules; no device needed.",
     "inspect": "Show kernels: source, estimates, IR around each pass, what Mesa's mobile compilers say.",
+    "space": "Show how many configs each task has, and what the facts of the device exclude; no device needed.",
     "run": "Run a tuned model.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, and say what to mend.",
     "devices": "List attached devices and those that -device= knows.",

@@ -189,7 +189,7 @@ def _slacks(verdicts: Mapping[str, Verdict], least: int, count: int) -> dict[str
     slacks = dict.fromkeys(verdicts, 1.0)
 
     def is_enough(changed: Mapping[str, float]) -> bool:
-        return np.count_nonzero(_kept(verdicts, {**slacks, **changed}, count)) >= least
+        return bool(np.count_nonzero(_kept(verdicts, {**slacks, **changed}, count)) >= least)
 
     steps = ((name, slack) for name in verdicts for slack in _SLACKS)
     while not is_enough({}):
