@@ -48,7 +48,7 @@ def devices(rpc: RpcServer = "") -> None:
 
 @app.command()
 def run(
-    device: Annotated[str, typer.Option(help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX.")] = "opencl:0",
+    device: Annotated[str, typer.Option(help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX, or vulkan:INDEX.")] = "opencl:0",
     rpc: RpcServer = "",
     output: Annotated[Path, typer.Option("--output", "-o", help="The report; an unfinished one is gone on with.")] = Path("report.json"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and repeats: under a minute.")] = False,

@@ -1,6 +1,6 @@
 """A device that kernels run on: its facts, building kernels, and running them with the time that the device itself took.
 
-One kernel text serves OpenCL and CUDA: OpenCL C, with the few words of a prelude (`opencl.py`, `cuda.py`) where the two differ:
+One kernel text serves OpenCL, CUDA and Vulkan: OpenCL C, with the few words of a prelude (`opencl.py`, `cuda.py`, `glsl.py`) where they differ:
 FLOAT4(a, b, c, d), TOTAL4(v), ONE_WORK_ITEM.
 """
 
@@ -17,7 +17,7 @@ from archprobe.errors import DeviceError, UsageError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the driver says of a device; `api` is "opencl" or "cuda". Sizes in bytes, image sizes in texels, the clock in MHz, the timer's step in ns.
+    """What the driver says of a device; `api` is "opencl", "cuda" or "vulkan". Sizes in bytes, image sizes in texels, the clock in MHz, the timer's step in ns.
 
     `is_remote`: calls go over a network, so only the device's own clock times them.
     """
@@ -46,11 +46,18 @@ class Facts:
     page_bytes: int | None = None
     is_remote: bool = False
 
+    @property
+    def units(self) -> int:
+        """Compute units to fill with work: enough for a large device where the driver does not tell."""
+        return self.compute_units or (4 if self.is_cpu else 64)
+
 
 class Device(abc.ABC):
     """A device and a queue that times what runs on it; buffers and kernels are handles of the API behind it."""
 
     facts: Facts
+    # Components of the widest vector that a kernel can declare.
+    widest = 16
 
     @abc.abstractmethod
     def kernel(self, source: str, name: str, **macros: Any) -> Any:
@@ -98,18 +105,18 @@ class Device(abc.ABC):
 
 
 def open_device(text: str, *, rpc: str = "") -> Device:
-    """The device that `opencl:INDEX` (counted over all platforms) or `cuda:INDEX` names, here or behind the RPC server "host:port/key".
+    """The device that `opencl:INDEX` (counted over all platforms), `cuda:INDEX` or `vulkan:INDEX` names, here or behind the RPC server "host:port/key".
 
     Raises
     ------
     UsageError
-        The text names no device, or CUDA behind RPC.
+        The text names no device, or another API behind RPC.
     DeviceError
         There is no such device, or no such server.
     """
     api, _, index = text.partition(":")
-    if api not in ("opencl", "cuda") or not (index or "0").isdigit():
-        raise UsageError(f"{text!r} names no device; write opencl:0 for the first OpenCL device, opencl:1 for the second, or cuda:0", device=text)
+    if api not in ("opencl", "cuda", "vulkan") or not (index or "0").isdigit():
+        raise UsageError(f"{text!r} names no device; write opencl:0 for the first OpenCL device, opencl:1 for the second, cuda:0 or vulkan:0", device=text)
     number = int(index or 0)
     if rpc and api != "opencl":
         raise UsageError(f"behind RPC only OpenCL is probed, not {api!r}; write --device opencl:0", device=text)
@@ -121,6 +128,10 @@ def open_device(text: str, *, rpc: str = "") -> Device:
         from archprobe.cuda import CudaDevice
 
         return CudaDevice(number)
+    if api == "vulkan":
+        from archprobe.vulkan import VulkanDevice
+
+        return VulkanDevice(number)
     from archprobe.opencl import OpenCLDevice, list_devices
 
     found = list_devices()

@@ -1,5 +1,6 @@
 # Sourced by demo.sh and test.sh: system packages and a Python virtual environment with Romou in it.
-#   setup_system            OpenCL for the CPU (PoCL), an ICD loader, g++ and venv, by apt-get where something is missing
+#   setup_system [vulkan]   OpenCL for the CPU (PoCL), an ICD loader, g++ and venv, by apt-get where something is missing; with "vulkan"
+#                           Vulkan for the CPU (lavapipe), its loader and glslang, too
 #   setup_python EXTRAS     $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "" or "[test]"
 # Needs bash, Debian or Ubuntu for the system part, and python3 3.10 or newer.
 
@@ -11,7 +12,8 @@ export OCL_ICD_VENDORS=${OCL_ICD_VENDORS:-/etc/OpenCL/vendors}
 say() { printf '==> %s\n' "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-has_loader() { ldconfig -p 2>/dev/null | grep -q 'libOpenCL\.so\.1' || /sbin/ldconfig -p 2>/dev/null | grep -q 'libOpenCL\.so\.1'; }
+# Not through a pipe: grep ends at the first hit, and the broken pipe would count as a failure of ldconfig.
+has_library() { grep -q "$1\.so\.1" <<< "$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null)"; }
 has_platform() { [ -f "$OCL_ICD_VENDORS" ] || compgen -G "$OCL_ICD_VENDORS/*.icd" > /dev/null; }
 
 find_python() {
@@ -29,8 +31,13 @@ find_python() {
 setup_system() {
   local wanted=() missing
   has_platform || wanted+=(pocl-opencl-icd)
-  has_loader || wanted+=(ocl-icd-libopencl1)
+  has_library libOpenCL || wanted+=(ocl-icd-libopencl1)
   command -v g++ > /dev/null || wanted+=(g++)
+  if [ "${1:-}" = vulkan ]; then
+    { compgen -G "/usr/share/vulkan/icd.d/*.json" || compgen -G "/etc/vulkan/icd.d/*.json"; } > /dev/null || wanted+=(mesa-vulkan-drivers)
+    has_library libvulkan || wanted+=(libvulkan1)
+    command -v glslangValidator > /dev/null || wanted+=(glslang-tools)
+  fi
   find_python > /dev/null || wanted+=(python3)
   # A Python from elsewhere may bring venv along; Debian's own has it in a package apart.
   "$(find_python || echo python3)" -c 'import venv, ensurepip' 2>/dev/null || wanted+=(python3-venv)

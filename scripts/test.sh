@@ -9,7 +9,7 @@ cd "$ROOT"
 is_complete() {
   [ -n "${VIRTUAL_ENV:-}" ] && "$VIRTUAL_ENV/bin/python" - "$ROOT" > /dev/null 2>&1 <<'PY'
 import pathlib, sys
-import hypothesis, jsonschema, matplotlib, mypy, pyopencl, pytest, ruff, typer, xdist  # noqa: F401
+import hypothesis, jsonschema, matplotlib, mypy, pyopencl, pytest, ruff, typer, vulkan, xdist  # noqa: F401
 import archprobe, romou
 for package in (archprobe, romou):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
@@ -19,7 +19,7 @@ assert tvm.get_global_func("romou.opencl.source_kernel", allow_missing=True) is 
 PY
 }
 
-setup_system
+setup_system vulkan
 if is_complete; then
   VENV=$VIRTUAL_ENV
   say "using the active environment $VENV"

@@ -79,4 +79,4 @@ def full_grid(bench: Bench, group_size: int = 256) -> tuple[int, int]:
     """(groups, group size) that fill every unit several times over."""
     facts = bench.device.facts
     size = min(group_size, facts.max_work_group_size)
-    return (facts.compute_units * 4, min(size, 64)) if facts.is_cpu else (facts.compute_units * 32, size)
+    return (facts.units * 4, min(size, 64)) if facts.is_cpu else (facts.units * 32, size)

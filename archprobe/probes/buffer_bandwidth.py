@@ -36,7 +36,7 @@ def _copies(bench: Bench, size: int) -> dict[str, Answer]:
     kernel = device.kernel(_COPY, "copy")
     to, source = device.buffer(size), device.buffer(size)
     local = min(256, device.facts.max_work_group_size)
-    groups = device.facts.compute_units * (4 if device.facts.is_cpu else 64)
+    groups = device.facts.units * (4 if device.facts.is_cpu else 64)
 
     by_driver = lambda times: sum(device.copy(to, source, size) for _ in range(times))
     by_kernel = lambda n: device.launch(kernel, groups * local, local, np.int32(n), to, source, np.uint32(size // 16))

@@ -81,7 +81,7 @@ def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
 
     return bench.sweep(
         f"{base} multiply-add",
-        _WIDTHS,
+        [width for width in _WIDTHS if width <= bench.device.widest],
         make,
         x_label="vector components",
         y_label="GFLOPS",

@@ -12,7 +12,7 @@ from archprobe.bench import Bench
 from archprobe.curve import Curve, Findings
 from archprobe.probes.probe import Probe
 
-_SOURCE = "__kernel void nothing(__global int *out) { if (out[0]) out[1] = 1; }"
+_SOURCE = "__kernel void nothing(__global int *out) { if (out[0] != 0) out[1] = 1; }"
 _BATCH = 200
 
 

@@ -81,7 +81,7 @@ class Streams:
     def _grid(self) -> tuple[int, int]:
         facts = self.bench.device.facts
         size = min(64 if facts.is_cpu else 256, facts.max_work_group_size)
-        return facts.compute_units * (4 if facts.is_cpu else 32), size
+        return facts.units * (4 if facts.is_cpu else 32), size
 
 
 def answers_of(curve: Curve) -> dict[str, Answer]:

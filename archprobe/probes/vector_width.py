@@ -11,12 +11,12 @@ from archprobe.probes.arithmetic import full_grid
 from archprobe.probes.probe import Probe
 
 _SOURCE = """
-__kernel void load(int n, __global float *out, __global const float *src, uint mask, uint turn) {
+__kernel void load(int n, __global float *out, __global const V *src, uint mask, uint turn) {
   uint at = get_global_id(0);
   V sum = (V)(0.0f);
   for (int k = 0; k < n; ++k) {
     #pragma unroll
-    for (int u = 0; u < 8; ++u) { sum += LOAD; at += turn; }
+    for (int u = 0; u < 8; ++u) { sum += src[at & mask]; at += turn; }
   }
   if (TOTAL == 12345.0f) out[0] = 1;
 }
@@ -32,16 +32,15 @@ def measure(bench: Bench) -> Findings:
 
     def make(width: int):  # type: ignore[no-untyped-def]
         total = " + ".join(f"sum{device.lane(i)}" for i in range(width))
-        vector = {"V": f"float{width}", "LOAD": f"((__global const float{width} *)src)[at & mask]", "TOTAL": total}
-        if width == 1:
-            vector = {"V": "float", "LOAD": "src[at & mask]", "TOTAL": "sum"}
+        vector = {"V": "float", "TOTAL": "sum"} if width == 1 else {"V": f"float{width}", "TOTAL": total}
         text = "".join(f"#define {name} {value}\n" for name, value in vector.items()) + _SOURCE
         kernel = device.kernel(text, "load")
         mask = np.uint32(_RANGE_BYTES // 4 // width - 1)
         return lambda n: device.launch(kernel, groups * size, size, np.int32(n), out, source, mask, np.uint32(size))
 
     label = "time of 8 loads by all work-items (ns)"
-    curve = bench.sweep("vector loads", (1, 2, 4, 8, 16), make, x_label="32-bit words of a load", y_label=label, is_log_x=True)
+    widths = [width for width in (1, 2, 4, 8, 16) if width <= device.widest]
+    curve = bench.sweep("vector loads", widths, make, x_label="32-bit words of a load", y_label=label, is_log_x=True)
     answers = {"BufferVecSize": vector_width(curve.xs, curve.ys, noise=max(curve.spread, 0.002), repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
 

@@ -22,7 +22,7 @@ __kernel void divide(int n, __global float *out, float c) {
 def measure(bench: Bench) -> Findings:
     facts = bench.device.facts
     kernel, out = bench.device.kernel(_SOURCE, "divide"), bench.device.buffer(64)
-    groups = facts.compute_units * 256
+    groups = facts.units * 256
     make = lambda size: lambda n: bench.device.launch(kernel, groups * size, size, np.int32(n), out, np.float32(3.0))
     most = min(160 if bench.is_quick else 272, facts.max_work_group_size)
     curve = bench.sweep("warp by time", range(1, most + 1), make, x_label="work-items in a group")
