@@ -2,6 +2,6 @@
 
 from romou.records.record import SCHEMA, Record
 from romou.records.recorded_space import RecordedConfig, RecordedSpace
-from romou.records.store import FILE_NAME, RecordStore
+from romou.records.store import FILE_NAME, MemoryRecords, Records, RecordStore
 
-__all__ = ["FILE_NAME", "SCHEMA", "Record", "RecordStore", "RecordedConfig", "RecordedSpace"]
+__all__ = ["FILE_NAME", "SCHEMA", "MemoryRecords", "Record", "RecordStore", "RecordedConfig", "RecordedSpace", "Records"]

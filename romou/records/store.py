@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from romou.errors import RecordError
 from romou.records.record import Record
@@ -17,6 +17,31 @@ logger = logging.getLogger("romou")
 
 FILE_NAME = "records.jsonl"
 _LOCK_NAME = "records.lock"
+
+
+class Records(Protocol):
+    """What a search needs of its records; `RecordStore` keeps them on disk, `MemoryRecords` nowhere."""
+
+    def append(self, record: Record) -> None:
+        """Keep a record."""
+
+    def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
+        """Records of a task on exactly this device and driver, oldest first."""
+
+
+class MemoryRecords:
+    """Records that end with the process."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+
+    def append(self, record: Record) -> None:
+        """Keep a record."""
+        self._records.append(record)
+
+    def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
+        """Records of a task on exactly this device and driver, oldest first."""
+        return [r for r in self._records if r.task_key == task_key and r.device == device]
 
 
 class RecordStore:

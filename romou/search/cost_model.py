@@ -37,9 +37,10 @@ class CostModel:
             return
         import xgboost  # imported here: it takes a second
 
+        # One thread throughout: the matrices are so small that waking threads up takes longer than the work.
         best = min(good)
         ratios = [min(t / best, self.FAILED_RATIO) if t is not None else self.FAILED_RATIO for t in times_s]
-        data = xgboost.DMatrix(self._space.features(configs), label=-np.log(ratios))
+        data = xgboost.DMatrix(self._space.features(configs), label=-np.log(ratios), nthread=1)
         parameters = {
             "objective": "reg:squarederror",
             "max_depth": 6,
@@ -57,4 +58,4 @@ class CostModel:
         import xgboost
 
         assert self._booster is not None, "fit has not learnt anything yet"
-        return np.asarray(self._booster.predict(xgboost.DMatrix(self._space.features(configs))))  # type: ignore[attr-defined]
+        return np.asarray(self._booster.predict(xgboost.DMatrix(self._space.features(configs), nthread=1)))  # type: ignore[attr-defined]

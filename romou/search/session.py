@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import numpy as np
 
 import romou
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
-from romou.records import Record, RecordStore
+from romou.records import Record, Records
 from romou.search.explorer import Explorer
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, Status, no_progress
@@ -89,9 +89,22 @@ class TuningSession:
     ----------
     builder, runner
         See `romou.measure`. Both are closed by the caller.
+    clock
+        Seconds by which the budget of seconds is kept; that of builder and runner.
     """
 
-    def __init__(self, tasks: Sequence[Task], target: Target, *, store: RecordStore, builder: Builder, runner: Runner, options: TuningOptions) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Target,
+        *,
+        store: Records,
+        builder: Builder,
+        runner: Runner,
+        options: TuningOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._target = target
         self._store = store
         self._builder = builder
@@ -124,7 +137,7 @@ class TuningSession:
 
         Ctrl-C ends the search early; what was measured stays and is returned.
         """
-        self._stop_at = None if self._options.seconds is None else time.monotonic() + self._options.seconds
+        self._stop_at = None if self._options.seconds is None else self._clock() + self._options.seconds
         progress = make_progress()
         progress.start(self.done, self._options.trials)
         try:
@@ -159,7 +172,7 @@ class TuningSession:
                     return
 
     def _is_over(self) -> bool:
-        return self._stop_at is not None and time.monotonic() >= self._stop_at
+        return self._stop_at is not None and self._clock() >= self._stop_at
 
     def _propose(self) -> list[Candidate]:
         """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
@@ -240,5 +253,5 @@ class TuningSession:
             model_ms=None if total_s is None else total_s * 1e3,
             done=self.done,
             total=self._options.trials,
-            seconds_left=None if self._stop_at is None else max(0.0, self._stop_at - time.monotonic()),
+            seconds_left=None if self._stop_at is None else max(0.0, self._stop_at - self._clock()),
         )

@@ -1,0 +1,121 @@
+"""A recorded space in place of a device: the same seed is the same run, nothing but what was recorded is tried, and the clock adds up."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from romou.errors import RecordError
+from romou.operators import conv, task_of, workload_to_dict
+from romou.records import MemoryRecords, RecordedConfig, RecordedSpace
+from romou.search import TuningOptions, TuningSession
+from romou.search.replay import ReplayDevice, ReplaySpace, ReplayTask
+from romou.target import Target
+
+TARGET = Target("opencl -device=host")
+DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
+
+
+def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) -> RecordedSpace:
+    """A recording that is made up, of random configs of a real operator; every seventh config fails."""
+    work = conv(16, (7, 7), 16, (1, 1))
+    task = task_of(work).with_free_images()
+    space, default = task.space(TARGET), task.default_config(TARGET)
+    numbers = random.Random(3)
+    indices = list(dict.fromkeys([space.index_of(default), *(space.index_of(c) for c in space.sample(np.random.default_rng(5), count))]))[:count]
+    made = RecordedSpace(
+        name="conv",
+        task={"key": task.key, "workload": workload_to_dict(work)},
+        knobs=space.knobs,
+        device={"kind": "opencl", "name": name, "driver": "1", "platform": "p", "is_host_cpu": is_host_cpu},
+        context={"default": indices[0]},
+    )
+    for place, index in enumerate(indices):
+        times = (1e-6 * numbers.uniform(1, 9),) * 3
+        outcome = "build_error" if place % 7 == 3 else "run_error" if place % 7 == 5 else "ok"
+        made.configs[index] = RecordedConfig(index=index, outcome=outcome, times_s=times if outcome == "ok" else (), build_s=0.5, run_s=0.25)
+    return made
+
+
+def run(task: ReplayTask, **options: object) -> tuple[list[tuple[str, str]], float]:
+    """(what was tried in order, with its outcome; seconds on the clock)."""
+    device, store = ReplayDevice([task]), MemoryRecords()
+    made = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(**options), clock=device.clock)  # type: ignore[arg-type]
+    made.run()
+    return [(str(r.config), r.outcome) for r in store.of(task.key, task.recorded.device)], device.clock()
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    task = ReplayTask.of_recording(recorded())
+    first, second, other = (run(task, trials=40, seed=seed) for seed in (1, 1, 2))
+    assert first == second
+    assert len(first[0]) == 40
+    assert first[0] != other[0]
+    assert first[0][0] == other[0][0]  # the default config
+
+
+def test_all_that_is_recorded_is_tried_once() -> None:
+    task = ReplayTask.of_recording(recorded())
+    tried, _ = run(task, trials=1000, patience=1000)
+    assert len(tried) == len(set(tried)) == 60
+
+
+def test_only_what_is_allowed_is_tried() -> None:
+    made = recorded()
+    allowed = set(list(made.configs)[10:30])
+    task = ReplayTask.of_recording(made, allowed)
+    tried, _ = run(task, trials=1000, patience=1000)
+    assert {text for text, _ in tried} == {str(dict(made.space().at(i))) for i in allowed | {made.context["default"]}}
+
+
+def test_neighbours_are_near() -> None:
+    made = recorded()
+    space, rng = ReplaySpace(made), np.random.default_rng(0)
+    configs = list(space)
+    assert len(configs) == len(space) == 60
+
+    def distance(a: object, b: object) -> int:
+        return sum(x != y for x, y in zip(a.values(), b.values(), strict=True))  # type: ignore[attr-defined]
+
+    near = np.mean([distance(c, space.mutate(c, rng)) for c in configs])
+    far = np.mean([distance(a, b) for a in configs for b in configs if a != b])
+    assert near < far
+    assert all(space.mutate(c, rng) != c and space.is_valid(space.mutate(c, rng)) for c in configs)
+
+
+@pytest.mark.parametrize(("is_host_cpu", "seconds"), [(False, 3.0), (True, 3.25)])
+def test_the_clock_overlaps_builds_with_the_device(is_host_cpu: bool, seconds: float) -> None:
+    made = recorded(9, is_host_cpu=is_host_cpu)
+    for index in made.configs:
+        made.configs[index] = dataclasses.replace(made.configs[index], outcome="ok", times_s=(1e-6,))
+    # The default config alone, then eight at a time: 0.5 s, 0.25 s of the device; meanwhile the others are built, unless builds need the same cores.
+    tried, end = run(ReplayTask.of_recording(made), trials=9, batch_size=8)
+    assert len(tried) == 9
+    assert end == pytest.approx(seconds)
+
+
+def test_a_budget_of_seconds_is_kept_by_the_clock() -> None:
+    tried, end = run(ReplayTask.of_recording(recorded()), trials=1000, seconds=5.0)
+    assert end <= 5.0
+    assert 3 < len(tried) < 30
+
+
+def test_what_does_not_belong_is_refused() -> None:
+    made = recorded()
+    other = dataclasses.replace(made, task={**made.task, "key": "0" * 16})
+    with pytest.raises(RecordError, match="recorded for kernel 0000"):
+        ReplayTask.of_recording(other)
+    tasks = [ReplayTask.of_recording(r) for r in (made, recorded(name="another"))]
+    object.__setattr__(tasks[1], "key", "1" * 16)
+    with pytest.raises(RecordError, match="several devices"):
+        ReplayDevice(tasks)
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.json.gz")), ids=lambda path: path.name.partition(".")[0])
+def test_committed_recordings_replay(path: Path) -> None:
+    task = ReplayTask.of_recording(RecordedSpace.load(path))
+    assert len(run(task, trials=10)[0]) == 10
