@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from archprobe.analysis.answer import Answer
+from archprobe.analysis.steps import undisturbed
 from archprobe.curve import Curve
 from archprobe.device import Device
 from archprobe.errors import KernelError
@@ -89,13 +90,14 @@ class Bench:
         y_label: str = "time of an iteration (ns)",
         convert: Callable[[int, float], float] = lambda x, seconds: seconds * 1e9,
         is_log_x: bool = False,
+        is_absolute: bool = False,
         least_s: float | None = None,
         share: tuple[float, float] = (0.0, 1.0),
     ) -> Curve:
         """Time `make(x)` at every position, pass after pass, so that a drift of the clock spreads over all of them.
 
-        The curve holds medians over the passes of ``convert(x, seconds of an iteration)``. Every point has as many iterations as
-        its least time needs.
+        The curve holds ``convert(x, seconds of an iteration)``: of the passes the lower quartile, since disturbances only add time, or, with
+        `is_absolute` (rates, which count as they are), the median. Every point has as many iterations as its least time needs.
         """
         runs = [make(x) for x in positions]
         iterations: list[int] = []
@@ -109,13 +111,15 @@ class Bench:
                 samples[i].append(run(iterations[i]) / iterations[i])
                 if turn == 0:
                     self.on_progress(share[0] + (share[1] - share[0]) * 0.9 * (i + 1) / len(runs))
-            # Two passes at least, lest one spike pass for a level; a third where time allows. Of two the lower one counts: spikes go up.
+            # Two passes at least, lest one spike pass for a level; a third where time allows.
             if turn + 1 >= self.min_repeats and np.median([half_width(s) for s in samples]) < self.tolerance:
                 break
             if turn >= 1 and time.monotonic() > end:
                 break
         self.on_progress(share[1])
-        values = tuple(convert(x, float(np.median(s) if len(s) > 2 else np.min(s))) for x, s in zip(positions, samples, strict=True))
+        # Of two passes, the lower one even so: one spike must not move it.
+        value_of = np.median if is_absolute and len(samples[0]) > 2 else undisturbed
+        values = tuple(convert(x, float(value_of(np.array(s)))) for x, s in zip(positions, samples, strict=True))
         spread = float(np.median([np.std(s) / np.median(s) for s in samples]))
         return Curve(name=name, x_label=x_label, y_label=y_label, x=tuple(positions), y=values, spread=spread, repeats=len(samples[0]), is_log_x=is_log_x)
 

@@ -17,7 +17,7 @@ _ALIKE = 0.05
 
 def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, float, Answer]]:
     """(first range, last range, bandwidth) of every level stretch of a curve, at least two points each."""
-    x, y = log_curve(range_bytes, gbps)
+    x, y = log_curve(range_bytes, gbps, is_rate=True)
     if x.size < 4:
         return []
     # Bandwidth curves hold many true steps; what lies on one level says more about noise than all neighbours do.
@@ -43,7 +43,7 @@ def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answ
     if not found:
         return declined(_GBPS, "no two neighbouring ranges give alike bandwidths, or noise hides them")
     first, last, best = max(found, key=lambda p: p[2].number())
-    _, y = log_curve(range_bytes, gbps)
+    _, y = log_curve(range_bytes, gbps, is_rate=True)
     above = int((np.exp(y) > 1.05 * (best.high or 0)).sum())
     if above > 1:
         return declined(_GBPS, f"{above} ranges are faster than the best level that is known well, {best.number():.4g} GB/s, and differ too much")
@@ -54,7 +54,7 @@ def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answ
 
 def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
     """The bandwidth of the last level reached: the stretch at the largest ranges, each the median of `repeats`."""
-    x, y = log_curve(range_bytes, gbps)
+    x, y = log_curve(range_bytes, gbps, is_rate=True)
     found = plateaus(range_bytes, gbps)
     if not found or found[-1][1] < x[-1]:
         return declined(_GBPS, "the bandwidth is not level at the end of the sweep: the last level was not reached")

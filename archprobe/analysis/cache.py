@@ -31,7 +31,7 @@ def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: in
     """Plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12 points.
 
     A level's size is where the latency has climbed 10% of the way to the next level; `low` is the last range that is still flat,
-    `high` where half the climb is done. Each latency is the median of `repeats`.
+    `high` where half the climb is done. Each latency comes of `repeats`.
     """
     repeats = repeats_of(range_bytes, repeats)
     x, y = log_curve(range_bytes, latency_ns)
@@ -119,7 +119,7 @@ def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int 
     """Line size from a chase in order of address over a range that the cache does not hold, for growing strides.
 
     While strides are shorter than a line, only the first element of each line misses:
-    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat. Each latency is the median of `repeats`.
+    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat. Each latency comes of `repeats`.
     """
     x, y = log_curve(stride_bytes, latency_ns)
     powers = [int(p) for p in 2 ** np.arange(int(np.log2(max(x[0], 1))), int(np.log2(x[-1])) + 1)]
@@ -150,7 +150,7 @@ def _ramp_residual(x: np.ndarray, time: np.ndarray, line: int) -> tuple[float, f
 
 def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
     """How many work-items can each re-read a texel of their own before their texels no longer fit the cache: the last count before
-    time, the median of `repeats`, jumps by 20% or more."""
+    time, of `repeats` each, jumps by 20% or more."""
     x, raw = log_curve(work_items, time)
     sigma = noise(raw)
     y = despike(raw, sigma)

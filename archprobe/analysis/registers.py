@@ -23,7 +23,7 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
     """How many registers a work-item may use before its time leaves the straight line of its arithmetic.
 
     `value` is the last count within 10% of the line; `low` is where the time first leaves the line at all (a first register in
-    memory costs little, and nothing that shows in noise), `high` the last count before the largest jump. Each time is the median of `repeats`.
+    memory costs little, and nothing that shows in noise), `high` the last count before the largest jump. Each time comes of `repeats`.
     """
     repeats = repeats_of(registers, repeats)
     n, y = log_curve(registers, time)
@@ -66,7 +66,7 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
 
 
 def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
-    """How many work-groups run at once: the last count before the first jump of at least 30% in time, each the median of `repeats`."""
+    """How many work-groups run at once: the last count before the first jump of at least 30% in time, each time of `repeats`."""
     x, y = log_curve(groups, time)
     if x.size < 6:
         return declined(_GROUPS, f"{x.size} points are too few to see a jump; at least 6 are needed")

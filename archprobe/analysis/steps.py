@@ -17,16 +17,25 @@ import numpy as np
 NOISE_FLOOR = 5e-4
 
 
-def log_curve(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted by x, several measurements of one x replaced by their median, log y; ValueError for anything but positive numbers."""
+def undisturbed(times: np.ndarray) -> float:
+    """What several times of one thing come to where they are compared: the lower quartile, since disturbances only add time."""
+    return float(np.quantile(times, 0.25, method="lower"))
+
+
+def log_curve(x: np.ndarray, y: np.ndarray, *, is_rate: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted by x, log y; ValueError for anything but positive numbers.
+
+    Of several times of one x stays the lower quartile, of rates, which count as they are, the median.
+    """
     x, y = np.asarray(x, float), np.asarray(y, float)
     if x.ndim != 1 or x.shape != y.shape or x.size == 0:
         raise ValueError(f"a curve needs as many times as positions, in one dimension: got {x.shape} and {y.shape}")
     if not (np.isfinite(x).all() and np.isfinite(y).all() and (y > 0).all()):
         raise ValueError("a curve holds finite positions and times above zero")
     unique = np.unique(x)
-    medians = np.array([np.median(y[x == u]) for u in unique]) if unique.size < x.size else y[np.argsort(x)]
-    return unique, np.log(medians)
+    value_of = np.median if is_rate else undisturbed
+    values = np.array([value_of(y[x == u]) for u in unique]) if unique.size < x.size else y[np.argsort(x)]
+    return unique, np.log(values)
 
 
 def repeats_of(x: np.ndarray, repeats: int) -> int:

@@ -63,8 +63,8 @@ def warp_by_first_break(work_items: np.ndarray, ascending: np.ndarray) -> Answer
 
 
 def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Neighbouring blocks of `block` work-items take different branches: from the warp size on, no warp has to run both. Each time is the
-    median of `repeats`."""
+    """Neighbouring blocks of `block` work-items take different branches: from the warp size on, no warp has to run both. Each time comes
+    of `repeats`."""
     x, y = log_curve(block, time)
     if x.size < 4:
         return declined(_UNIT, f"{x.size} block sizes are too few; at least 4 are needed")

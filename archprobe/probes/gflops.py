@@ -87,6 +87,7 @@ def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
         y_label="GFLOPS",
         convert=lambda width, seconds: operations[width] / seconds * 1e-9,
         is_log_x=True,
+        is_absolute=True,
         least_s=2e-3,
         share=share,
     )

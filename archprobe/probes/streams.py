@@ -75,7 +75,14 @@ class Streams:
 
         convert = lambda _, seconds: bytes_each / seconds * 1e-9
         return bench.sweep(
-            f"{self.memory} bandwidth", powers(low, self.max_bytes), make, x_label="range (bytes)", y_label="bandwidth (GB/s)", convert=convert, is_log_x=True
+            f"{self.memory} bandwidth",
+            powers(low, self.max_bytes),
+            make,
+            x_label="range (bytes)",
+            y_label="bandwidth (GB/s)",
+            convert=convert,
+            is_log_x=True,
+            is_absolute=True,
         )
 
     def _grid(self) -> tuple[int, int]:
