@@ -98,7 +98,9 @@ def _size(x: np.ndarray, y: np.ndarray, clean: np.ndarray, sigma: float, plateau
     knee = _first_over(clean, base + tolerance, start, stop)
     half = _first_over(clean, base + 0.5 * height, start, stop)
     calm = _first_over(clean, base + max(0.02 * height, 1.5 * sigma), start, stop)
-    low, value, high = x[max(start, min(calm, knee) - 1)], x[max(start, knee - 1)], x[min(max(half, knee), x.size - 1)]
+    # In noise, the first point of the climb may lie on the plateau, or look like a spike on it.
+    unsure = int(2.5 * sigma > _KNEE * height)
+    low, value, high = x[max(start, min(calm, knee) - 1 - unsure)], x[max(start, knee - 1)], x[min(max(half, knee), x.size - 1)]
     if high > 2.2 * low:
         return declined(_BYTES, f"the latency starts to climb at {low:g} bytes but is half way to the next level only at {high:g}: too far apart for one size")
     reason = f"latency climbs from {np.exp(base):.4g} to {np.exp(top):.4g} ns: first rise after {low:g} bytes, half way at {high:g}"
