@@ -181,6 +181,126 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
     return max(live, default=0)
 
 
+# Loops that a compiler unrolls: so many turns at most, and so many instructions when done. Mesa's limits, in operations of the TIR.
+_MOST_TURNS = 32
+_MOST_OPERATIONS = 700
+# Registers that a load issued ahead of its use takes: for each register of its value, and for its address. Fitted on random kernels against
+# Mesa's Adreno compiler (scripts/bench_registers.py). Loads from local memory are hardly moved; under a condition only the address is.
+_AHEAD = {"image": (1.0, 0.5), "buffer": (0.65, 1.0), "local": (0.1, 0.25), "guarded": (0.1, 0.25)}
+# Allocation is coarser than use: by vectors of four, and then by what the next number of waves leaves.
+_ROUNDING = 1.2
+
+
+def estimate_allocation(func: tirx.PrimFunc) -> int:
+    """32-bit registers that a compiler gives a work-item: what is live at once, and loads that it issues ahead of their use to hide latency.
+
+    Compilers unroll short loops and move loads up as far as straight code goes: to the loop, barrier or condition before. A kernel with more
+    registers than there are need not spill; the compiler then moves less, and fewer work-items run at once.
+    """
+    _, ahead, guarded = _flow(func.body)
+    return round(_ROUNDING * (estimate_registers(func) + ahead.peak + guarded.peak))
+
+
+def allocated(live: Any, loads: Any, registers_each: Any, *, is_image: Any = False) -> Any:
+    """What `estimate_allocation` gives for registers that are live and loads in one stretch of straight code; for arrays too."""
+    (buffer_value, buffer_address), (image_value, image_address) = _AHEAD["buffer"], _AHEAD["image"]
+    value = buffer_value + is_image * (image_value - buffer_value)
+    address = buffer_address + is_image * (image_address - buffer_address)
+    return _ROUNDING * (live + loads * (value * registers_each + address))
+
+
+@dataclass(frozen=True)
+class _Straight:
+    """Registers for loads along a piece of code: in its first and in its last stretch of straight code, and in the fullest one.
+
+    is_cut: whether it has more than one stretch; if not, all three are the same.
+    """
+
+    first: float = 0.0
+    last: float = 0.0
+    peak: float = 0.0
+    is_cut: bool = False
+
+    def __add__(self, other: _Straight) -> _Straight:
+        middle = self.last + other.first
+        first = self.first if self.is_cut else middle
+        last = other.last if other.is_cut else middle
+        return _Straight(first, last, max(self.peak, other.peak, middle), self.is_cut or other.is_cut)
+
+    def cut_off(self) -> _Straight:
+        """The same code with an end before and behind it."""
+        return _Straight(peak=self.peak, is_cut=True)
+
+
+def _flow(stmt: tirx.Stmt) -> tuple[int, _Straight, _Straight]:
+    """(operations, loads, guarded loads) of a statement, short loops unrolled."""
+    match stmt:
+        case tirx.SeqStmt():
+            operations, loads, guarded = 0, _Straight(), _Straight()
+            for child in stmt.seq:
+                more = _flow(child)
+                operations, loads, guarded = operations + more[0], loads + more[1], guarded + more[2]
+            return operations, loads, guarded
+        case tirx.AttrStmt():
+            return _flow(stmt.body)
+        case tirx.For():
+            operations, loads, guarded = _flow(stmt.body)
+            turns = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else _MOST_TURNS + 1
+            if turns > _MOST_TURNS or turns * operations > _MOST_OPERATIONS:
+                return operations + 2, loads.cut_off(), guarded.cut_off()
+            return turns * operations, sum([loads] * turns, start=_Straight()), sum([guarded] * turns, start=_Straight())
+        case tirx.IfThenElse():
+            operations, loads, guarded = _flow(stmt.then_case)
+            return operations + 1, loads.cut_off(), guarded
+        case tirx.AllocBuffer() | tirx.DeclBuffer():
+            return 0, _Straight(), _Straight()
+        case tirx.Evaluate() if getattr(getattr(stmt.value, "op", None), "name", "") == "tirx.tvm_storage_sync":
+            return 1, _Straight().cut_off(), _Straight().cut_off()
+    return _leaf_flow(stmt)
+
+
+def _leaf_flow(stmt: tirx.Stmt) -> tuple[int, _Straight, _Straight]:
+    operations = int(isinstance(stmt, tirx.BufferStore) and str(stmt.buffer.scope()) != _PRIVATE)
+    counts = dict.fromkeys(_AHEAD, 0.0)
+    guarded: list[Any] = []
+
+    def expression(expr: Any) -> None:
+        nonlocal operations
+        kind = _load_kind(expr)
+        if kind is not None:
+            kind = "guarded" if any(expr.same_as(g) for g in guarded) else kind
+            of_value, of_address = _AHEAD[kind]
+            counts[kind] += of_value * _registers(expr) + of_address
+            operations += 1
+        elif isinstance(expr, _ARITHMETIC) or (isinstance(expr, tvm.ir.Call) and multiply_adds_of(expr)):
+            operations += _lanes(expr)
+
+    def condition(call: tvm.ir.Call) -> None:
+        if getattr(call.op, "name", "") == "prim.if_then_else":
+            structural_walk(call.args[1], (tvm.ir.Expr, lambda e: guarded.append(e) if _load_kind(e) is not None else None))
+
+    structural_walk(stmt, (tvm.ir.Call, condition))
+    structural_walk(stmt, (tvm.ir.Expr, expression))
+    straight = counts["image"] + counts["buffer"] + counts["local"]
+    loads = _Straight(straight, straight, straight)
+    under_condition = counts["guarded"]
+    return operations, loads + _Straight().cut_off() if guarded else loads, _Straight(under_condition, under_condition, under_condition)
+
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
+
+
+def _load_kind(expr: Any) -> str | None:
+    """Where an expression loads from: image, buffer, local memory; None for what is no load, or one of a private array."""
+    if isinstance(expr, tvm.ir.TensorLoad):
+        scope = str(expr.source.scope())
+        return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
+    name = getattr(getattr(expr, "op", None), "name", "")
+    if name == "tirx.call_pure_extern":
+        return "buffer" if str(getattr(expr.args[0], "value", "")).startswith("vload_half") else None
+    return "image" if name == "tirx.texture2d_load" else None
+
+
 def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
     """Multiply-adds that this expression alone stands for, by lanes: of a product of floats, or of a call of mad or fma."""
     if isinstance(node, tirx.Mul):

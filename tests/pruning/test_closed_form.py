@@ -1,0 +1,110 @@
+"""What the closed forms say of a config is what its lowered TIR says, for every family."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operators import conv, task_of
+from romou.schedules.workload import Conv2d, Dense
+
+from romou.hardware import load_device
+from romou.inspection.kernels import inspect_function
+from romou.pruning import KernelUsage, Rules, judge, read_usage
+from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.space import Config
+from romou.target import Target
+from romou.task import Task, limits_of
+
+TARGET = Target("opencl -device=adreno640")
+DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")
+# Registers of the formula are a lower bound: the criteria that look at them may keep what the exact pass rejects, never the other way.
+BY_REGISTERS = {"registers", "occupancy"}
+
+
+@st.composite
+def operators(draw: st.DrawFn) -> Conv2d | Dense:
+    dtype = draw(st.sampled_from(["float32", "float16"]))
+    size = (draw(st.integers(3, 20)), draw(st.integers(3, 20)))
+    kernel = draw(st.sampled_from([(1, 1), (3, 3), (5, 5), (7, 1), (1, 7), (2, 3)]))
+    pad = draw(st.sampled_from([0, 1, 2]))
+    padding = (kernel[0] // 2, kernel[1] // 2, kernel[0] // 2, kernel[1] // 2) if pad else (0, 0, 0, 0)
+    size = tuple(max(s, k) for s, k in zip(size, kernel, strict=True))  # type: ignore[assignment]
+    stride = draw(st.sampled_from([(1, 1), (2, 2)]))
+    batch = draw(st.sampled_from([1, 1, 2]))
+    match draw(st.sampled_from(["conv2d", "whole texels", "depthwise", "group_conv2d", "dense"])):
+        case "conv2d":
+            channels, outputs, groups = draw(st.integers(1, 40)), draw(st.integers(1, 40)), 1
+        case "whole texels":
+            channels = outputs = 8 * (groups := draw(st.sampled_from([2, 3])))
+        case "depthwise":
+            channels = outputs = groups = draw(st.integers(2, 40))
+        case "group_conv2d":
+            groups = draw(st.integers(2, 6))
+            channels, outputs = 3 * groups, 2 * groups
+        case _:
+            return Dense(m=draw(st.integers(1, 20)), k=draw(st.integers(1, 96)), n=draw(st.integers(1, 60)), dtype=dtype)
+    return conv(channels, size, outputs, kernel, dtype, padding=padding, stride=stride, groups=groups, batch=batch)
+
+
+def usage_of(task: Task, config: Config) -> KernelUsage:
+    template = task.template
+    (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET)
+    outputs = math.prod(template.contraction(flat=True).extents) * 4
+    return read_usage(kernel.lowered, **template.names, element_bytes=template.element_bytes, outputs=outputs)
+
+
+def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
+    """One config's numbers out of columns."""
+
+    def pick(value: object) -> object:
+        return np.broadcast_to(np.asarray(value), count)[index].item()
+
+    fields = {f.name: getattr(usage, f.name) for f in dataclasses.fields(usage)}
+    images = {name: pick(value) for name, value in fields.pop("images").items()}
+    return KernelUsage(images=images, **{name: pick(value) for name, value in fields.items()})
+
+
+@given(operators(), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_closed_form_and_tir_agree(work: Conv2d | Dense, seed: int) -> None:
+    task = task_of(work).with_free_images()
+    space = task.space(TARGET)
+    configs = space.sample(np.random.default_rng(seed), 2)
+    form = ClosedForm(task.template, limits_of(TARGET))
+    columns, choices = form.usage(columns_of(configs)), form.choices(space)
+    for index, config in enumerate(configs):
+        exact, formula = usage_of(task, config), row(columns, index, len(configs))
+        # Half a register: the exact number is rounded.
+        assert formula.registers <= exact.registers + 0.5, config
+        assert formula.padding == pytest.approx(exact.padding), config
+        same = dataclasses.replace(formula, registers=exact.registers, padding=exact.padding)
+        assert same == exact, config
+        for device in DEVICES:
+            spec = load_device(device)
+            for rules in (Rules(), Rules(is_literal=True)):
+                by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices) for usage in (exact, formula))
+                assert by_tir.keys() == by_form.keys()
+                for name, verdict in by_tir.items():
+                    assert by_form[name].keep == verdict.keep or (name in BY_REGISTERS and not verdict.keep), (device, config, str(verdict))
+
+
+def test_the_mesh_says_what_single_configs_say() -> None:
+    """Columns that broadcast give the numbers of columns that list configs."""
+    task = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))).with_free_images()
+    space = task.space(TARGET)
+    form = ClosedForm(task.template, limits_of(TARGET))
+    whole = form.usage(space.mesh())
+    configs = space.sample(np.random.default_rng(0), 200)
+    listed = form.usage(columns_of(configs))
+    shape = tuple(len(choices) for choices in space.knobs.values())
+    for index, config in enumerate(configs):
+        place = np.unravel_index(space.index_of(config), shape)
+        for field in dataclasses.fields(whole):
+            if field.name != "images":
+                in_mesh = np.broadcast_to(getattr(whole, field.name), shape)[place]
+                assert in_mesh == np.broadcast_to(getattr(listed, field.name), len(configs))[index], (field.name, config)

@@ -1,0 +1,126 @@
+"""Each criterion keeps what is within its limit and removes what is beyond, and says nothing where the device's number is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from romou.errors import UsageError
+from romou.hardware import HardwareSpec, load_device
+from romou.pruning import CRITERIA, Choices, KernelUsage, Rules, judge
+
+FINE = KernelUsage(
+    registers=40,
+    buffer_bytes=0,
+    image_bytes=1024,
+    literal_buffer_bytes=0,
+    literal_image_bytes=1024,
+    access_width=4,
+    work_group_size=64,
+    work_groups=100,
+    local_memory_bytes=0,
+    is_staged=False,
+    images={"data": True, "weight": True, "output": True},
+    has_copies=False,
+    padding=0.0,
+)
+ADRENO, MALI = load_device("adreno640"), load_device("mali_g76")
+CHOICES = Choices(images=frozenset({"data", "weight", "output"}))
+
+
+def failed(spec: HardwareSpec, rules: Rules | None = None, choices: Choices = CHOICES, **changes: Any) -> set[str]:
+    usage = dataclasses.replace(FINE, **changes)
+    return {name for name, verdict in judge(usage, spec, rules=rules, choices=choices).items() if not verdict.keep}
+
+
+def test_a_fine_kernel_passes_everything() -> None:
+    assert failed(ADRENO) == set()
+    assert failed(MALI) == set()
+
+
+@pytest.mark.parametrize(
+    ("spec", "criterion", "within", "beyond"),
+    [
+        (ADRENO, "l1_cache", {"image_bytes": 1024}, {"image_bytes": 1025}),
+        (MALI, "l1_cache", {"buffer_bytes": 16384, "image_bytes": 8192}, {"buffer_bytes": 16385}),
+        (ADRENO, "registers", {"registers": 181}, {"registers": 182}),
+        # 384 x 181 registers are shared by 1024 work-items.
+        (ADRENO, "registers", {"registers": 67, "work_group_size": 1024}, {"registers": 68, "work_group_size": 1024}),
+        (MALI, "registers", {"registers": 64, "work_group_size": 384}, {"registers": 65, "work_group_size": 8}),
+        (ADRENO, "buffers", {"images": {"data": True, "weight": True, "output": False}}, {"images": {"data": False, "weight": True, "output": True}}),
+        (MALI, "local_memory", {"local_memory_bytes": 64, "work_group_size": 72}, {"local_memory_bytes": 64, "work_group_size": 73}),
+        (ADRENO, "warp", {"work_group_size": 64}, {"work_group_size": 63}),
+        (MALI, "warp", {"work_group_size": 8}, {"work_group_size": 7}),
+        (MALI, "access_width", {"access_width": 4}, {"access_width": 2}),
+        # 190 GB/s from images, 96 from buffers, 146 from local memory.
+        (ADRENO, "staging", {"is_staged": True, "buffer_bytes": 64}, {"is_staged": True, "buffer_bytes": 0}),
+        (ADRENO, "occupancy", {"registers": 90, "work_group_size": 256}, {"registers": 150, "work_group_size": 256}),
+        (MALI, "cores", {"work_groups": 5}, {"work_groups": 4}),
+        (MALI, "padding", {"padding": 0.5}, {"padding": 0.51}),
+        (MALI, "broadcast", {"has_copies": False}, {"has_copies": True}),
+    ],
+)
+def test_limits(spec: HardwareSpec, criterion: str, within: dict[str, Any], beyond: dict[str, Any]) -> None:
+    assert criterion not in failed(spec, **within)
+    assert criterion in failed(spec, **beyond)
+
+
+def test_the_literal_rule_counts_shared_bytes_for_each_work_item() -> None:
+    assert "l1_cache" not in failed(ADRENO, literal_image_bytes=8192)
+    assert "l1_cache" in failed(ADRENO, Rules(is_literal=True), literal_image_bytes=8192)
+
+
+def test_what_is_staged_need_not_fit_into_the_cache_but_by_the_literal_rule() -> None:
+    staged = {"is_staged": True, "image_bytes": 9999, "literal_image_bytes": 9999, "buffer_bytes": 16}
+    assert "l1_cache" not in failed(ADRENO, **staged)
+    assert "l1_cache" in failed(ADRENO, Rules(is_literal=True), **staged)
+
+
+def test_a_kernel_is_not_blamed_for_what_its_operator_cannot_do() -> None:
+    narrow = Choices(images=frozenset(), access_width=1)
+    in_buffers = {"images": dict.fromkeys(("data", "weight", "output"), False), "access_width": 1}
+    assert failed(ADRENO, choices=narrow, **in_buffers) == set()
+    assert failed(ADRENO, **in_buffers) >= {"buffers", "access_width"}
+
+
+def test_what_is_not_known_of_a_device_excludes_nothing() -> None:
+    nothing = HardwareSpec(name="new", title="nothing known")
+    assert set(judge(FINE, nothing)) == {"padding"}
+
+
+def test_a_cpu_excludes_nothing_that_only_a_gpu_means() -> None:
+    everything = {f.name: getattr(ADRENO, f.name) for f in dataclasses.fields(ADRENO)} | {"warp_sizes": (1,), "has_scalar_vector_broadcast": None}
+    cpu = HardwareSpec(**everything)
+    assert not set(judge(FINE, cpu)) & {"warp", "access_width", "local_memory", "staging", "occupancy"}
+    assert set(judge(FINE, load_device("host"))) == {"padding"}
+
+
+def test_a_verdict_tells_its_numbers_and_where_they_come_from() -> None:
+    verdict = judge(dataclasses.replace(FINE, image_bytes=2048), ADRENO)["l1_cache"]
+    assert (verdict.criterion, verdict.keep, verdict.used, verdict.limit, verdict.unit) == ("l1_cache", False, 2048, 1024, "bytes")
+    text = str(verdict)
+    assert text.startswith("l1_cache: 2048, beyond the limit of at most 1024 bytes (l1_texture_cache_bytes: Romou paper")
+
+
+def test_every_criterion_judges_arrays_as_it_judges_numbers() -> None:
+    sizes = np.asarray([1, 7, 8, 63, 64, 72, 73, 512, 1024])
+    many = dataclasses.replace(FINE, work_group_size=sizes, registers=np.full(9, 100), local_memory_bytes=np.full(9, 64), is_staged=np.full(9, True))
+    for spec in (ADRENO, MALI):
+        together = judge(many, spec, choices=CHOICES)
+        for index, size in enumerate(sizes):
+            one = judge(
+                dataclasses.replace(FINE, work_group_size=int(size), registers=100, local_memory_bytes=64, is_staged=True), spec, choices=CHOICES
+            )
+            assert {n: bool(v.keep) for n, v in one.items()} == {n: bool(np.broadcast_to(v.keep, 9)[index]) for n, v in together.items()}
+
+
+def test_rules_are_checked() -> None:
+    with pytest.raises(UsageError, match="local_memory_alpha must be above zero, got 0"):
+        Rules(local_memory_alpha=0)
+
+
+def test_names() -> None:
+    assert all(name == function.__name__ for name, function in CRITERIA.items())

@@ -1,0 +1,120 @@
+"""A pruned space is the configs that pass, no more and no less; it says what went, gives way visibly, and is quick."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from operators import conv, task_of
+from romou.schedules.workload import Dense
+
+from romou.errors import UsageError
+from romou.pruning import PrunedSpace, Rules, judge, prune
+from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.target import Target
+from romou.task import PrunedTask, Task, limits_of
+
+TARGET = Target("opencl -device=mali_g76")
+ADRENO = Target("opencl -device=adreno640")
+
+
+def small() -> Task:
+    return task_of(conv(4, (6, 6), 8, (3, 3), padding=(1, 1, 1, 1)))
+
+
+@pytest.fixture(scope="module")
+def pruned() -> PrunedSpace:
+    return small().pruned_space(TARGET)
+
+
+def test_valid_mask_is_is_valid() -> None:
+    for work in (conv(8, (7, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(6, (5, 5), 6, (3, 3), groups=6), Dense(m=3, k=20, n=17, dtype="float32")):
+        space = task_of(work).with_free_images().space(ADRENO)
+        mask = space.valid_mask()
+        whole = np.broadcast_to(mask, [len(c) for c in space.knobs.values()]).reshape(-1)
+        assert space.count(mask) == np.count_nonzero(whole)
+        for index in np.random.default_rng(0).integers(space.size, size=500):
+            assert space.is_valid(space.at(int(index))) == whole[index]
+
+
+def test_what_is_left_is_what_passes(pruned: PrunedSpace) -> None:
+    task = small()
+    space = task.space(TARGET)
+    configs = list(space)
+    form = ClosedForm(task.template, limits_of(TARGET))
+    verdicts = judge(form.usage(columns_of(configs)), TARGET.spec, choices=form.choices(space))
+    keep = np.ones(len(configs), dtype=bool)
+    for verdict in verdicts.values():
+        keep &= np.broadcast_to(verdict.keep, len(configs))
+    left = {config.key for config, is_kept in zip(configs, keep, strict=True) if is_kept}
+    assert pruned.report.relaxed == ()
+    assert {config.key for config in pruned} == left
+    assert pruned.kept == pruned.report.kept == len(left)
+    assert pruned.report.before == len(configs)
+    assert all(pruned.is_valid(config) == (config.key in left) for config in configs)
+    for count in pruned.report.criteria:
+        alone = np.broadcast_to(verdicts[count.criterion].keep, len(configs))
+        assert count.alone == np.count_nonzero(~alone)
+
+
+def test_it_searches_like_a_space(pruned: PrunedSpace) -> None:
+    rng = np.random.default_rng(0)
+    sample = pruned.sample(rng, 20)
+    assert len({c.key for c in sample}) == 20
+    assert all(map(pruned.is_valid, sample))
+    rest = pruned.sample(rng, pruned.kept, exclude={c.key for c in sample})
+    assert len(rest) == pruned.kept - 20
+    assert not {c.key for c in rest} & {c.key for c in sample}
+    assert all(pruned.is_valid(pruned.mutate(config, rng)) for config in sample)
+    assert all(pruned.at(pruned.index_of(config)) == config for config in sample)
+
+
+def test_a_large_space_is_sampled_too() -> None:
+    space = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1))).pruned_space(TARGET)
+    assert space.kept > 4096
+    sample = space.sample(np.random.default_rng(0), 50)
+    assert len(sample) == 50
+    assert all(map(space.is_valid, sample))
+
+
+def test_criteria_give_way_one_by_one_and_say_so() -> None:
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1), groups=64)).with_free_images()
+    space, limits = task.space(ADRENO), limits_of(ADRENO)
+    tight = prune(task.template, space, ADRENO.spec, limits, least_kept=1)
+    loose = prune(task.template, space, ADRENO.spec, limits, least_kept=200)
+    assert loose.kept >= 200 > tight.kept >= 1
+    assert loose.report.relaxed
+    assert any(c.slack != 1 for c in loose.report.criteria)
+    everything = prune(task.template, space, ADRENO.spec, limits, least_kept=10**9)
+    assert everything.kept == everything.report.before
+    with pytest.raises(UsageError, match="least_kept must be at least 1, got 0"):
+        prune(task.template, space, ADRENO.spec, limits, least_kept=0)
+
+
+def test_the_literal_rule_never_empties_a_space() -> None:
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1))).with_free_images()
+    literal = task.pruned_space(ADRENO, Rules(is_literal=True))
+    assert literal.kept
+    assert any(c.criterion == "l1_cache" and c.slack != 1 for c in literal.report.criteria)
+
+
+def test_a_million_configs_take_less_than_two_seconds() -> None:
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
+    size = task.space(TARGET).size
+    assert size > 1e6
+    # Of the process: the machine may be busy with something else.
+    started = time.process_time()
+    task.pruned_space(TARGET)
+    assert (time.process_time() - started) * 1e6 / size < 2
+
+
+def test_a_pruned_task_is_the_same_task_with_the_pruned_space() -> None:
+    task = small()
+    cut = task.pruned()
+    assert isinstance(cut, PrunedTask)
+    assert (cut.key, cut.name, cut.calls) == (task.key, task.name, task.calls)
+    assert cut.space(TARGET) is cut.space(TARGET)
+    assert Task.from_json(cut.to_json()).key == task.key
+    config = cut.space(TARGET).sample(np.random.default_rng(0), 1)[0]
+    assert cut.schedule(config, TARGET) is not None

@@ -1,0 +1,44 @@
+"""romou space: a table for a person, the same numbers as JSON, without a device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner
+from small_networks import residual_net
+
+from romou.cli import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("space") / "net.onnx"
+    onnx.save(residual_net(), path)
+    return path
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["space", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_json_counts_what_each_criterion_removes(model: Path) -> None:
+    data = json.loads(run(str(model), "--target", "opencl -device=mali_g76", "--json"))
+    assert data["tasks"]
+    for task in data["tasks"]:
+        assert 0 < task["kept"] <= task["before"] <= task["declared"]
+        assert task["pruned_share"] == pytest.approx(1 - task["kept"] / task["before"])
+        assert {c["criterion"] for c in task["criteria"]} >= {"l1_cache", "registers", "warp", "padding"}
+        assert all(0 <= c["only"] <= c["alone"] <= task["before"] for c in task["criteria"])
+
+
+def test_tables_name_tasks_and_criteria(model: Path) -> None:
+    text = run(str(model), "--target", "opencl -device=adreno640", "--literal")
+    assert "conv2d_" in text
+    assert "l1_cache" in text
+    assert "all together" in text
+    assert "dropped" in text or " x2" in text or " x4" in text or " x8" in text
