@@ -1,0 +1,386 @@
+#!/usr/bin/env python3
+"""How many trials and seconds searches need on recorded spaces until they are within 2% of the best known config. Needs no device.
+
+    python scripts/bench_search.py                                       all operators of scripts/data/spaces_h200, 50 seeds, every method
+    python scripts/bench_search.py --operators dense --seeds 5 --methods random,xgboost --out FOLDER
+
+The methods:
+
+    random, xgboost     Romou's session on the recorded configs, without and with its cost model
+    pruned              xgboost, on those of them that the criteria leave on the device
+    kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
+
+Seconds are those of the recording: builds and the device's work, by eight build processes that go ahead of the device for Romou, one after another
+for Kernel Tuner, which builds and runs in turns. What the search itself takes is told apart as overhead. Every run ends when it is within 2% of the best
+or has tried everything; Kernel Tuner's ends when as many configs as were recorded have been tried, repeated ones included where its strategy
+counts so. --out keeps the numbers as search.json and draws search.png.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from romou.schedules.contraction import Limits
+
+from romou.errors import UsageError
+from romou.hardware import load_device
+from romou.pruning import judge, prune
+from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.records import MemoryRecords, RecordedSpace
+from romou.search import TuningOptions, TuningSession
+from romou.search.progress import NoProgress, Status
+from romou.search.replay import ReplayDevice, ReplayTask
+from romou.target import Target
+
+SPACES = Path(__file__).parent / "data/spaces_h200"
+DEVICE = "nvidia_h200"
+WITHIN = 1.02
+ROMOU = ("random", "xgboost", "pruned")
+KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm", "kt_pso")
+# Its strategies stop after so many generations; large enough that the budget of trials ends them.
+STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}, "pso": {"maxiter": 1000}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One search.
+
+    trials, seconds   until it was within 2% of the best; None where it never was
+    curve             best known time / best time so far, after each trial
+    overhead          the search's own seconds, in relation to the recorded ones
+    """
+
+    operator: str
+    method: str
+    seed: int
+    trials: int | None
+    seconds: float | None
+    curve: tuple[float, ...]
+    overhead: float
+
+
+class Reached(Exception):  # noqa: N818  no error
+    """The goal of a run."""
+
+
+class Watch(NoProgress):
+    """Ends a session within 2% of the best."""
+
+    def __init__(self, best_s: float) -> None:
+        self.best_s = best_s
+        self.curve: list[float] = []
+
+    def update(self, status: Status) -> None:
+        share = 0.0 if status.best_ms is None else self.best_s * 1e3 / status.best_ms
+        self.curve.append(share)
+        if share * WITHIN >= 1:
+            raise Reached
+
+
+@functools.cache
+def recording(path: Path) -> RecordedSpace:
+    return RecordedSpace.load(path)
+
+
+def best_of(recorded: RecordedSpace) -> float:
+    """The best known time in seconds."""
+    return min(c.time_s for c in recorded.configs.values() if c.time_s is not None)
+
+
+@functools.cache
+def task_of(path: Path, is_pruned: bool) -> ReplayTask:
+    task = ReplayTask.of_recording(recording(path))
+    return ReplayTask.of_recording(recording(path), survivors(task)) if is_pruned else task
+
+
+def limits_of(recorded: RecordedSpace) -> Limits:
+    """Those that the space was made within."""
+    limits = recorded.context["limits"]
+    return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
+
+
+def survivors(task: ReplayTask) -> set[int]:
+    """The recorded configs that the criteria leave on the device."""
+    limits, recorded = limits_of(task.recorded), task.recorded
+    space = task.template.space(limits)
+    if list(space.knobs.items()) != list(recorded.knobs.items()):
+        raise UsageError(f"{recorded.name}: the template has other knobs now than when the space was recorded")
+    kept = prune(task.template, space, load_device(DEVICE), limits)
+    return {index for index in recorded.configs if kept.is_valid(space.at(index))}
+
+
+def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Run:
+    """A session on the recording."""
+    task = task_of(path, method == "pruned")
+    device, watch = ReplayDevice([task]), Watch(best_of(task.recorded))
+    given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, **options, "seed": seed}
+    if method == "random":
+        given["random_trials"] = 10**6
+    target = Target("opencl")
+    started = time.perf_counter()
+    session = TuningSession([task], target, store=MemoryRecords(), builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock)
+    has_reached = False
+    try:
+        session.run(lambda: watch)
+    except Reached:
+        has_reached = True
+    overhead = (time.perf_counter() - started) / device.clock()
+    trials, seconds = (len(watch.curve), device.clock()) if has_reached else (None, None)
+    return Run(operator=task.recorded.name, method=method, seed=seed, trials=trials, seconds=seconds, curve=tuple(watch.curve), overhead=overhead)
+
+
+def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
+    """A strategy of Kernel Tuner on the same configs. Failed ones are what it calls runtime failures."""
+    import kernel_tuner
+    from kernel_tuner import interface
+    from kernel_tuner.searchspace import Searchspace
+
+    recorded = recording(path)
+    space = recorded.space()
+    knobs = {name: list(choices) for name, choices in recorded.knobs.items()}
+    cache, seconds_of = {}, {}
+    for index, found in recorded.configs.items():
+        config = dict(space.at(index))
+        time_ms: Any = "RuntimeFailedConfig" if found.time_s is None else found.time_s * 1e3
+        failed = {} if found.time_s is not None else {"__error__": "RuntimeFailedConfig"}
+        times = {"compile_time": found.build_s * 1e3, "benchmark_time": found.run_s * 1e3, "verification_time": 0, "strategy_time": 0, "framework_time": 0}
+        key = ",".join(map(str, config.values()))
+        cache[key] = {**config, "time": time_ms, "times": [] if failed else [time_ms], **times, **failed, "timestamp": "2026-01-01"}
+        seconds_of[key] = found.build_s + found.run_s
+
+    class Recorded(Searchspace):
+        """The space out of a cache: its way to restrict a space tries the whole product of knobs, some ten million configs."""
+
+        def __init__(self, tune_params: Any, restrictions: Any, max_threads: Any, **options: Any) -> None:
+            super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
+
+    interface.Searchspace = Recorded
+    strategy = method.removeprefix("kt_")
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        file = Path(folder, "cache.json")
+        head = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
+        head.update(tune_params_keys=list(knobs), tune_params=knobs)
+        file.write_text(json.dumps({**head, "cache": cache}))
+        started = time.perf_counter()
+        results, _ = kernel_tuner.tune_kernel(
+            "k",
+            "__kernel void k() {}",
+            [1],
+            [],
+            knobs,
+            lang="OpenCL",
+            strategy=strategy,
+            strategy_options={"max_fevals": len(cache), **STRATEGY_OPTIONS.get(strategy, {})},
+            cache=str(file),
+            simulation_mode=True,
+            objective="time",
+            iterations=1,
+            seed=seed,
+            quiet=True,
+        )
+        own_s = time.perf_counter() - started
+    best_s, best_ms, seconds = best_of(recorded), math.inf, 0.0
+    curve: list[float] = []
+    seen: set[str] = set()
+    for result in results:
+        key = ",".join(str(result[name]) for name in knobs)
+        if key in seen or key not in seconds_of:
+            continue
+        seen.add(key)
+        seconds += seconds_of[key]
+        if isinstance(result["time"], float):
+            best_ms = min(best_ms, result["time"])
+        curve.append(best_s * 1e3 / best_ms)
+        if curve[-1] * WITHIN >= 1:
+            break
+    is_near = bool(curve) and curve[-1] * WITHIN >= 1
+    return Run(
+        operator=recorded.name,
+        method=method,
+        seed=seed,
+        trials=len(curve) if is_near else None,
+        seconds=seconds if is_near else None,
+        curve=tuple(curve),
+        overhead=own_s / max(sum(seconds_of[key] for key in seen), 1e-9),
+    )
+
+
+def some_runs(path: Path, method: str, seeds: Sequence[int], options: dict[str, Any]) -> list[Run]:
+    """The runs of some seeds, in a process of the pool."""
+    return [kernel_tuner_run(path, method, seed) if method.startswith("kt_") else romou_run(path, method, seed, options) for seed in seeds]
+
+
+def quantile(values: Sequence[float | None], share: float) -> float:
+    """The value that this share of the runs does not exceed; infinite where fewer came so far."""
+    ranked = sorted(math.inf if v is None else v for v in values)
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+def _number(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:.0f}"
+
+
+def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
+    """Median and 90th percentile of trials and seconds."""
+    table = Table(title=f"Until within {(WITHIN - 1) * 100:.0f}% of the best: trials (seconds), median / 90th percentile; 'never' where fewer runs came so far")
+    table.add_column("operator", no_wrap=True)
+    for method in methods:
+        table.add_column(method, justify="right")
+    for operator in [*dict.fromkeys(r.operator for r in runs), "all"]:
+        cells = []
+        for method in methods:
+            mine = [r for r in runs if r.method == method and operator in (r.operator, "all")]
+            trials, seconds = [r.trials for r in mine], [r.seconds for r in mine]
+            pair = [f"{_number(quantile(trials, q))} ({_number(quantile(seconds, q))} s)" for q in (0.5, 0.9)]
+            cells.append(" / ".join(pair) if mine else "-")
+        table.add_row(operator, *cells, end_section=operator == "all")
+    reached = [[r.trials is not None for r in runs if r.method == method] for method in methods]
+    table.add_row("runs that came so far", *(f"{sum(r)} of {len(r)}" for r in reached))
+    overhead = [[r.overhead for r in runs if r.method == method] for method in methods]
+    table.add_row("overhead, median", *(f"{np.median(o) * 100:.1f}%" if o else "-" for o in overhead))
+    return table
+
+
+def survival_table(paths: Sequence[Path]) -> Table:
+    """What pruning leaves of each recording, and of its best."""
+    table = Table(title=f"Recorded configs that survive pruning by the facts of {DEVICE}")
+    for column in ("operator", "recorded", "kept", "best, us", "best kept", "best / best kept", "the best is excluded by"):
+        table.add_column(column, justify="left" if column == "operator" else "right", no_wrap=column == "operator")
+    for path in paths:
+        recorded, task = recording(path), task_of(path, True)
+        allowed = task.allowed or frozenset()
+        best_s = best_of(recorded)
+        first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
+        left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
+        kept_s = min((t for t in left if t is not None), default=math.inf)
+        form = ClosedForm(task.template, limits_of(recorded))
+        space = task.template.space(limits_of(recorded))
+        verdicts = judge(form.usage(columns_of([space.at(first)])), load_device(DEVICE), choices=form.choices(space))
+        excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))
+        verdict = "yes" if first in allowed else "within 2%" if kept_s <= best_s * WITHIN else "LOST"
+        table.add_row(recorded.name, str(len(recorded.configs)), str(len(allowed)), f"{best_s * 1e6:.2f}", verdict, f"{best_s / kept_s:.3f}", excluded)
+    return table
+
+
+def summary(runs: Sequence[Run], methods: Sequence[str]) -> str:
+    """How many times fewer trials a method needs than the one before it, over the operators."""
+    operators = list(dict.fromkeys(r.operator for r in runs))
+    lines = []
+    for slow, fast in itertools.combinations([m for m in methods if m in ROMOU], 2):
+        ratios = []
+        for operator in operators:
+            medians = [quantile([r.trials for r in runs if (r.operator, r.method) == (operator, m)], 0.5) for m in (slow, fast)]
+            if all(map(math.isfinite, medians)):
+                ratios.append(medians[0] / medians[1])
+        if ratios:
+            mean = math.exp(float(np.mean(np.log(ratios))))
+            text = f"{slow} / {fast}: {mean:.1f} times the trials, geometric mean over {len(ratios)} of {len(operators)} operators"
+            lines.append(f"{text}; {min(ratios):.1f} to {max(ratios):.1f}")
+    return "\n".join(lines)
+
+
+def draw(runs: Sequence[Run], methods: Sequence[str], path: Path) -> None:
+    """Convergence over trials: the share of the best speed, and of the runs that are within 2%."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
+    longest = max(len(r.curve) for r in runs)
+    steps = np.arange(1, longest + 1)
+    for method in methods:
+        mine = [r for r in runs if r.method == method]
+        if not mine:
+            continue
+        # A run that has ended keeps its best.
+        curves = np.array([r.curve + (r.curve[-1],) * (longest - len(r.curve)) for r in mine])
+        style: dict[str, Any] = {"linewidth": 2, "linestyle": "-"} if method in ROMOU else {"linewidth": 1, "linestyle": "--"}
+        left.plot(steps, curves.mean(axis=0), label=method, **style)
+        ends = np.sort([math.inf if r.trials is None else r.trials for r in mine])
+        right.plot(steps, np.searchsorted(ends, steps, side="right") / len(mine), **style)
+    for axes, label in ((left, "best known time / best time so far, mean"), (right, "runs within 2% of the best known")):
+        axes.set(xscale="log", xlabel="trials", ylabel=label, ylim=(0, 1.02))
+        axes.grid(alpha=0.3)
+    left.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def methods_of(text: str, out: Console) -> list[str]:
+    """The methods that can run here; says which cannot."""
+    known = (*ROMOU, *KERNEL_TUNER)
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known and not name.startswith("kt_"):
+            raise click.UsageError(f"unknown method {name!r}; known: {', '.join(known)}")
+    if any(m.startswith("kt_") for m in wanted) and importlib.util.find_spec("kernel_tuner") is None:
+        out.print("Kernel Tuner is not installed, its columns are left out: pip install kernel-tuner")
+        wanted = [m for m in wanted if not m.startswith("kt_")]
+    return wanted
+
+
+@click.command()
+@click.option("--spaces", type=click.Path(exists=True, file_okay=False, path_type=Path), default=SPACES, help="Folder of recordings.")
+@click.option("--operators", default="", help="Which ones, with commas; default: all in the folder.")
+@click.option("--methods", default=",".join((*ROMOU, *KERNEL_TUNER)), show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
+@click.option("--options", default="{}", help='Of the search, as JSON: {"batch_size": 4}.')
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=None, help="Where search.json and search.png go.")
+def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, options: str, folder: Path | None) -> None:
+    """See the file's docstring."""
+    out = Console(width=240)
+    chosen = methods_of(methods, out)
+    wanted = [name.strip() for name in operators.split(",") if name.strip()]
+    paths = sorted(path for path in spaces.glob("*.json.gz") if not wanted or path.name.partition(".")[0] in wanted)
+    if not paths:
+        raise click.UsageError(f"no recording of {operators or 'anything'} in {spaces}")
+    if "pruned" in chosen:
+        out.print(survival_table(paths))
+    given = json.loads(options)
+    TuningOptions.from_dict(given)
+    runs: list[Run] = []
+    # Not forked: TVM has started threads.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        chunks = [range(start, min(start + 10, seeds)) for start in range(0, seeds, 10)]
+        jobs_of = {(p, m, c): pool.submit(some_runs, p, m, c, given) for p, m, c in itertools.product(paths, chosen, chunks)}
+        for (path, method, _), future in jobs_of.items():
+            try:
+                runs += future.result()
+            except Exception as error:
+                if not method.startswith("kt_"):
+                    raise
+                # A strategy that gives up on a space is a result, not the end of the comparison.
+                out.print(f"{method} on {path.name.partition('.')[0]}: {type(error).__name__}: {error}", markup=False)
+    out.print(result_table(runs, chosen))
+    out.print(summary(runs, chosen), markup=False)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "search.json").write_text(json.dumps([dataclasses.asdict(r) for r in runs]), encoding="utf-8")
+        draw(runs, chosen, folder / "search.png")
+
+
+if __name__ == "__main__":
+    main()
