@@ -56,9 +56,9 @@ SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"
 WITHIN = 1.02
 ROMOU = ("random", "xgboost", "pruned")
-KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm", "kt_pso")
+KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
 # Its strategies stop after so many generations; large enough that the budget of trials ends them.
-STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}, "pso": {"maxiter": 1000}}
+STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
 
 
 @dataclass(frozen=True, kw_only=True)

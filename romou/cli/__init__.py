@@ -17,6 +17,7 @@ COMMANDS = {
     "compile": "Compile an ONNX model with default schedules; no device needed.",
     "inspect": "Show kernels: source, estimates, IR around each pass, what Mesa's mobile compilers say.",
     "space": "Show how many configs each task has, and what the facts of the device exclude; no device needed.",
+    "records": "Export and import measured configs in Kernel Tuner's T4 format.",
     "run": "Run a tuned model.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, and say what to mend.",
     "devices": "List attached devices and those that -device= knows.",

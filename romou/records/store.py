@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
+import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from romou.errors import RecordError
+from romou.records.origin import Origin
 from romou.records.record import Record
 
 logger = logging.getLogger("romou")
@@ -25,8 +28,8 @@ class Records(Protocol):
     def append(self, record: Record) -> None:
         """Keep a record."""
 
-    def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
-        """Records of a task on exactly this device and driver, oldest first."""
+    def __iter__(self) -> Iterator[Record]:
+        """All of them, oldest first."""
 
 
 class MemoryRecords:
@@ -39,9 +42,9 @@ class MemoryRecords:
         """Keep a record."""
         self._records.append(record)
 
-    def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
-        """Records of a task on exactly this device and driver, oldest first."""
-        return [r for r in self._records if r.task_key == task_key and r.device == device]
+    def __iter__(self) -> Iterator[Record]:
+        """All of them, oldest first."""
+        return iter(list(self._records))
 
 
 class RecordStore:
@@ -143,6 +146,20 @@ class RecordStore:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def add_missing(self, records: Iterable[Record]) -> int:
+        """Append those whose task and config have no record of the same origin yet; how many there were. Raises RecordError as `append` does."""
+
+        def identity(record: Record) -> str:
+            return json.dumps([record.task_key, record.config, dataclasses.asdict(Origin.of(record))], sort_keys=True)
+
+        known = {identity(record) for record in self._records}
+        before = len(self)
+        for record in records:
+            if identity(record) not in known:
+                known.add(identity(record))
+                self.append(record)
+        return len(self) - before
 
     def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
         """Records of a task on exactly this device and driver, oldest first. Timings of other devices say nothing here."""

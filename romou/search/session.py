@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import numpy as np
 
 import romou
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
-from romou.records import Record, Records
+from romou.records import Origin, Record, Records
 from romou.search.explorer import Explorer
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, Status, no_progress
@@ -82,8 +83,9 @@ class _State:
 class TuningSession:
     """Tunes tasks on one device.
 
-    Records of the same tasks on the same device count as done: they are never measured again, teach the cost model, and use up the
-    budget of trials. Every finished trial is recorded before the next one starts, so a session that is killed resumes where it was.
+    Records of the same tasks on the same device, with the same versions of driver, Romou and TVM, count as done: they are never measured
+    again, teach the cost model, and use up the budget of trials; why others do not count is logged. Every finished trial is recorded before
+    the next one starts, so a session that is killed resumes where it was.
 
     Parameters
     ----------
@@ -119,12 +121,23 @@ class TuningSession:
         self._resume()
 
     def _resume(self) -> None:
-        for state in self._states:
-            for record in self._store.of(state.task.key, self._device):
-                config = Config(record.config)
-                # A space that has changed since may no longer know the config.
-                if set(config) == set(state.space.knobs) and config.key not in state.measured:
-                    state.add(config, record.outcome, record.time_s)
+        refusals: Counter[str] = Counter()
+        origin = Origin.here(self._device)
+        for record in self._store:
+            state = self._by_key.get(record.task_key)
+            if state is None:
+                continue
+            reason = origin.refusal(Origin.of(record))
+            config = Config(record.config)
+            # A space that has changed since may no longer know the config.
+            if reason is None and set(config) != set(state.space.knobs):
+                reason = "made for other knobs than this version's"
+            if reason is not None:
+                refusals[reason] += 1
+            elif config.key not in state.measured:
+                state.add(config, record.outcome, record.time_s)
+        for reason, count in refusals.items():
+            logger.warning("%d records of these kernels do not count: %s", count, reason)
         self._proposed = self.done
 
     @property

@@ -46,7 +46,7 @@ def run(task: ReplayTask, **options: object) -> tuple[list[tuple[str, str]], flo
     device, store = ReplayDevice([task]), MemoryRecords()
     made = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(**options), clock=device.clock)  # type: ignore[arg-type]
     made.run()
-    return [(str(r.config), r.outcome) for r in store.of(task.key, task.recorded.device)], device.clock()
+    return [(str(r.config), r.outcome) for r in store], device.clock()
 
 
 def test_the_same_seed_is_the_same_run() -> None:
