@@ -1,0 +1,169 @@
+"""What can go wrong while a session runs: hanging candidates, killed workers, a full disk, a second tuner. What was measured stays, the rest is added."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import faulty_kernels
+import numpy as np
+import pytest
+import tvm
+
+from romou.errors import RecordError
+from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
+from romou.operators import conv, task_of, workload_to_dict
+from romou.records import FILE_NAME, RecordedConfig, RecordedSpace, RecordStore
+from romou.search import TaskResult, TuningOptions, TuningSession
+from romou.search.replay import ReplayDevice, ReplayTask
+from romou.space import Config, Space
+from romou.target import Target
+from romou.task import Task
+
+TARGET = Target("opencl")
+TOOLCHAIN = Toolchain(build="faulty_kernels:build")
+# Seconds that a candidate may hang; of a hang that is to be killed before, plenty.
+SHORT, LONG = 2.0, 60.0
+
+
+@dataclass(frozen=True)
+class FaultyTask(Task):
+    """The operator of `faulty_kernels` with the fault for its only knob."""
+
+    faults: tuple[str, ...] = ()
+
+    def space(self, target: Target) -> Space:
+        space = Space()
+        for name, value in super().default_config(target).items():
+            space.define_knob(name, [value])
+        space.define_knob("fault", self.faults)
+        return space
+
+    def default_config(self, target: Target) -> Config:
+        return super().default_config(target).replace(fault="none")
+
+
+def faulty_task(*faults: str) -> FaultyTask:
+    made = faulty_kernels.task()
+    return FaultyTask(made.key, made.name, made.family, made.func, made.calls, made.flops, faults=("none", *faults))
+
+
+@contextlib.contextmanager
+def real_session(folder: Path, task: Task, timeout_s: float) -> Iterator[tuple[TuningSession, LocalRunner]]:
+    options = MeasureOptions(build_workers=1, build_timeout_s=60, run_timeout_s=timeout_s, min_repeat_ms=1)
+    with (
+        RecordStore(folder) as store,
+        contextlib.closing(LocalRunner("opencl:0", options, toolchain=TOOLCHAIN)) as runner,
+        contextlib.closing(LocalBuilder(TARGET, options, toolchain=TOOLCHAIN)) as builder,
+    ):
+        yield TuningSession([task], TARGET, store=store, builder=builder, runner=runner, options=TuningOptions(trials=10)), runner
+
+
+def errors_of(folder: Path) -> dict[str, str]:
+    return {r["config"]["fault"]: r["error"] or "" for r in map(json.loads, (folder / FILE_NAME).read_text().splitlines())}
+
+
+def test_a_candidate_that_hangs(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    with real_session(tmp_path, faulty_task("hang"), SHORT) as (session, _):
+        (result,) = session.run().values()
+    assert result.outcomes == {"ok": 1, "timeout": 1}
+    assert "run_timeout_s = 2 s" in errors_of(tmp_path)["hang"]
+
+
+def test_a_worker_that_is_killed(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    with real_session(tmp_path, faulty_task("hang", "wrong"), LONG) as (session, runner):
+
+        def kill() -> None:
+            # The hanging candidate has no record while it hangs; by then the one before it has one.
+            while not (tmp_path / FILE_NAME).read_text():
+                time.sleep(0.05)
+            stop = time.monotonic() + LONG
+            while time.monotonic() < stop and "hang" not in errors_of(tmp_path):
+                time.sleep(1.0)
+                process = runner._children[0]._process
+                if process is not None:
+                    os.kill(process.pid, signal.SIGKILL)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        (result,) = session.run().values()
+        thread.join()
+    assert result.trials == 3
+    assert "killed by SIGKILL" in errors_of(tmp_path)["hang"]
+    assert result.config == faulty_task().default_config(TARGET)
+
+
+def recorded_task() -> ReplayTask:
+    work = conv(16, (7, 7), 16, (1, 1))
+    task = task_of(work).with_free_images()
+    space, default = task.space(TARGET), task.default_config(TARGET)
+    indices = dict.fromkeys([space.index_of(default), *(space.index_of(c) for c in space.sample(np.random.default_rng(5), 40))])
+    return ReplayTask.of_recording(
+        RecordedSpace(
+            name="conv",
+            task={"key": task.key, "workload": workload_to_dict(work)},
+            knobs=space.knobs,
+            device={"kind": "opencl", "name": "made up", "driver": "1", "platform": "p", "is_host_cpu": False},
+            context={"default": next(iter(indices))},
+            configs={index: RecordedConfig(index=index, outcome="ok", times_s=(1e-6 * (place + 1),)) for place, index in enumerate(indices)},
+        )
+    )
+
+
+def replay(folder: Path, trials: int) -> dict[str, TaskResult]:
+    task = recorded_task()
+    device = ReplayDevice([task])
+    with RecordStore(folder) as store:
+        session = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(trials=trials), clock=device.clock)
+        return session.run()
+
+
+def test_a_full_disk_ends_the_session_and_the_next_one_adds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = os.write, [12]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if os.path.samestat(os.fstat(descriptor), (tmp_path / FILE_NAME).stat()):
+            left[0] -= 1
+            if left[0] < 0:
+                real(descriptor, data[:20])
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(RecordError, match="No space left on device; the 12 records before are kept"):
+        replay(tmp_path, 30)
+    monkeypatch.undo()
+    before = (tmp_path / FILE_NAME).read_text()
+    assert len(before.splitlines()) == 12
+    (result,) = replay(tmp_path, 30).values()
+    after = (tmp_path / FILE_NAME).read_text()
+    assert after.startswith(before)
+    assert result.trials == len(after.splitlines()) == len({line.partition('"outcome"')[0] for line in after.splitlines()}) == 30
+
+
+def test_two_tuners_on_one_folder(tmp_path: Path) -> None:
+    replay(tmp_path, 10)
+    before = (tmp_path / FILE_NAME).read_bytes()
+    with RecordStore(tmp_path), pytest.raises(RecordError, match=f"process {os.getpid()} is tuning with this work_dir; wait for it or give another one"):
+        replay(tmp_path, 20)
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+    (result,) = replay(tmp_path, 20).values()
+    assert result.trials == 20
+
+
+def test_records_of_another_version_do_not_count_and_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    replay(tmp_path, 10)
+    path = tmp_path / FILE_NAME
+    path.write_text(path.read_text().replace('"romou":"', '"romou":"old-'))
+    (result,) = replay(tmp_path, 10).values()
+    assert result.trials == 10
+    assert "10 records of these kernels do not count: measured with Romou old-" in caplog.text
+    assert len(path.read_text().splitlines()) == 20
