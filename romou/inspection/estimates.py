@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
@@ -191,22 +192,42 @@ _AHEAD = {"image": (1.0, 0.5), "buffer": (0.65, 1.0), "local": (0.1, 0.25), "gua
 _ROUNDING = 1.2
 
 
-def estimate_allocation(func: tirx.PrimFunc) -> int:
-    """32-bit registers that a compiler gives a work-item: what is live at once, and loads that it issues ahead of their use to hide latency.
+@dataclass(frozen=True)
+class RegisterUse:
+    """32-bit registers of a work-item; arrays for many kernels.
 
-    Compilers unroll short loops and move loads up as far as straight code goes: to the loop, barrier or condition before. A kernel with more
-    registers than there are need not spill; the compiler then moves less, and fewer work-items run at once.
+    live: at once, by `estimate_registers`.   ahead: for loads that a compiler can issue ahead of their use to hide latency.
+    """
+
+    live: Any
+    ahead: Any
+
+    @property
+    def allocated(self) -> Any:
+        """What a compiler with registers enough gives a work-item."""
+        return _ROUNDING * (self.live + self.ahead)
+
+    @property
+    def needed(self) -> Any:
+        """What it should have: a compiler that is short of registers issues fewer loads ahead, half as many as are live suffice."""
+        return _ROUNDING * (self.live + np.minimum(self.ahead, self.live / 2))
+
+
+def register_use(func: tirx.PrimFunc) -> RegisterUse:
+    """Registers that are live, and those for loads ahead of their use, of a lowered device function.
+
+    Compilers unroll short loops and move loads up as far as straight code goes: to the loop, barrier or condition before.
     """
     _, ahead, guarded = _flow(func.body)
-    return round(_ROUNDING * (estimate_registers(func) + ahead.peak + guarded.peak))
+    return RegisterUse(estimate_registers(func), ahead.peak + guarded.peak)
 
 
-def allocated(live: Any, loads: Any, registers_each: Any, *, is_image: Any = False) -> Any:
-    """What `estimate_allocation` gives for registers that are live and loads in one stretch of straight code; for arrays too."""
+def registers_ahead(loads: Any, registers_each: Any, *, is_image: Any) -> Any:
+    """Registers for so many loads in one stretch of straight code, from images or else from buffers; for arrays too."""
     (buffer_value, buffer_address), (image_value, image_address) = _AHEAD["buffer"], _AHEAD["image"]
     value = buffer_value + is_image * (image_value - buffer_value)
     address = buffer_address + is_image * (image_address - buffer_address)
-    return _ROUNDING * (live + loads * (value * registers_each + address))
+    return loads * (value * registers_each + address)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 from romou.errors import BuildError
-from romou.inspection.estimates import allocated
+from romou.inspection.estimates import RegisterUse, registers_ahead
 from romou.pruning.criteria import Choices
 from romou.pruning.evaluate import evaluate
 from romou.pruning.usage import KernelUsage
@@ -85,9 +85,11 @@ class ClosedForm:
 
         buffer_bytes, image_bytes = by_place(data, weights)
         literal_buffer_bytes, literal_image_bytes = by_place(data_of_one * size, weights_of_one * size)
+        registers = self._registers(columns, taps, is_staged)
         tiles = [-(-extent // tile) for extent, tile in zip((o, h, w), (group_o, tile_h, group_w), strict=True)]
         return KernelUsage(
-            registers=self._registers(columns, taps, is_staged),
+            registers=registers.allocated,
+            needed_registers=registers.needed,
             buffer_bytes=buffer_bytes,
             image_bytes=image_bytes,
             literal_buffer_bytes=literal_buffer_bytes,
@@ -125,19 +127,19 @@ class ClosedForm:
         in_image = group_o * taps - (np.maximum(group_o - o, 0) * (taps - 1) if self._has_taps_in_columns else 0)
         return np.where(is_image, in_image, in_buffer) * LANES * steps
 
-    def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> Any:
+    def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
         """At least these: the sums, the tile of data, and the weights of one turn that a compiler loads ahead."""
         pixels = columns["tile_h"] * columns["tile_w"]
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
         sums = vector * columns["tile_o"] * pixels
         if self._varies == "by lane":
-            return allocated(sums, 0, vector)
+            return RegisterUse(sums, 0)
         data = vector * self._last // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, self._last, taps))
-        return allocated(sums + data, loads, vector, is_image=columns["weight"] == "image")
+        return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 

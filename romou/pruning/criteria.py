@@ -34,7 +34,7 @@ class Rules:
     is_literal: bool = False
     local_memory_alpha: float = 3.0
     access_width: int = 4
-    most_padding: float = 0.5
+    most_padding: float = 0.75
 
     def __post_init__(self) -> None:
         for name in ("local_memory_alpha", "access_width", "most_padding"):
@@ -114,7 +114,7 @@ def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     limit: Any = most
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
         limit = np.minimum(most, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
-    return _verdict("registers", usage.registers, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
+    return _verdict("registers", usage.needed_registers, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
 
 
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
@@ -136,10 +136,14 @@ def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
 
 
 def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: work group size < warp size; of several sizes, the smallest."""
+    """Table 1: work group size < warp size; of several sizes, the smallest.
+
+    Where the launch has less than a warp for each core, small groups that use all cores are better than full ones on a few.
+    """
     if not spec.warp_sizes or _is_cpu(spec):
         return None
-    limit = min(spec.warp_sizes)
+    size = min(spec.warp_sizes)
+    limit = np.where(usage.work_groups * usage.work_group_size <= size * (spec.shader_cores or 0), 1, size)
     return _verdict("warp", usage.work_group_size, limit, "work-items", _source(spec, "warp_sizes"), is_upper=False)
 
 
@@ -178,16 +182,16 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
         return None
     size = np.maximum(usage.work_group_size, 1)
-    in_flight = spec.registers_per_core // np.maximum(usage.registers * size, 1) * size
+    in_flight = spec.registers_per_core // np.maximum(usage.needed_registers * size, 1) * size
     # One group that needs the whole file runs all the same; `registers` judges it.
     return _verdict("occupancy", in_flight, spec.alus_per_core, "work-items in flight", _source(spec, "alus_per_core"), is_upper=False)
 
 
 def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: fewer work groups than shader cores, some of which then idle."""
+    """Ours: so few work groups that more than half of the shader cores idle; fewer idle ones may be outweighed by larger groups."""
     if spec.shader_cores is None:
         return None
-    return _verdict("cores", usage.work_groups, spec.shader_cores, "work groups", _source(spec, "shader_cores"), is_upper=False)
+    return _verdict("cores", usage.work_groups, spec.shader_cores / 2, "work groups", _source(spec, "shader_cores"), is_upper=False)
 
 
 def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:

@@ -16,7 +16,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.inspection.estimates import estimate_allocation, multiply_adds_of
+from romou.inspection.estimates import multiply_adds_of, register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 
@@ -29,7 +29,8 @@ class KernelUsage:
 
     A turn is one pass through the innermost loop that both reads memory and multiplies; the kernel where no loop is left.
 
-    registers: 32-bit registers of a work-item, estimated (`estimate_allocation`).
+    registers: 32-bit registers that a compiler gives a work-item, estimated; needed_registers: those without which it would spill or stall
+        (`RegisterUse`).
     buffer_bytes, image_bytes: distinct bytes of the operator's data and weight that a work group addresses in one turn, in buffers and in
         images. Of the first group in the middle turn; what a condition skips does not count, what an image gives as zero does.
     literal_buffer_bytes, literal_image_bytes: the same of one work-item, times the group's size (Romou paper, section 4.2): what
@@ -43,6 +44,7 @@ class KernelUsage:
     """
 
     registers: Any
+    needed_registers: Any
     buffer_bytes: Any
     image_bytes: Any
     literal_buffer_bytes: Any
@@ -80,8 +82,10 @@ def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, elem
     kernel.run()
     groups = math.prod(extent for tag, extent in kernel.extents.items() if tag.startswith("blockIdx"))
     size = kernel.group_size
+    registers = register_use(func)
     return KernelUsage(
-        registers=estimate_allocation(func),
+        registers=registers.allocated,
+        needed_registers=registers.needed,
         buffer_bytes=kernel.distinct_bytes(is_image=False),
         image_bytes=kernel.distinct_bytes(is_image=True),
         literal_buffer_bytes=size * kernel.bytes_of_one(is_image=False),

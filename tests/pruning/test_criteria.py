@@ -14,6 +14,7 @@ from romou.pruning import CRITERIA, Choices, KernelUsage, Rules, judge
 
 FINE = KernelUsage(
     registers=40,
+    needed_registers=40,
     buffer_bytes=0,
     image_bytes=1024,
     literal_buffer_bytes=0,
@@ -46,10 +47,10 @@ def test_a_fine_kernel_passes_everything() -> None:
     [
         (ADRENO, "l1_cache", {"image_bytes": 1024}, {"image_bytes": 1025}),
         (MALI, "l1_cache", {"buffer_bytes": 16384, "image_bytes": 8192}, {"buffer_bytes": 16385}),
-        (ADRENO, "registers", {"registers": 181}, {"registers": 182}),
+        (ADRENO, "registers", {"needed_registers": 181}, {"needed_registers": 182}),
         # 384 x 181 registers are shared by 1024 work-items.
-        (ADRENO, "registers", {"registers": 67, "work_group_size": 1024}, {"registers": 68, "work_group_size": 1024}),
-        (MALI, "registers", {"registers": 64, "work_group_size": 384}, {"registers": 65, "work_group_size": 8}),
+        (ADRENO, "registers", {"needed_registers": 67, "work_group_size": 1024}, {"needed_registers": 68, "work_group_size": 1024}),
+        (MALI, "registers", {"needed_registers": 64, "work_group_size": 384}, {"needed_registers": 65, "work_group_size": 8}),
         (ADRENO, "buffers", {"images": {"data": True, "weight": True, "output": False}}, {"images": {"data": False, "weight": True, "output": True}}),
         (MALI, "local_memory", {"local_memory_bytes": 64, "work_group_size": 72}, {"local_memory_bytes": 64, "work_group_size": 73}),
         (ADRENO, "warp", {"work_group_size": 64}, {"work_group_size": 63}),
@@ -57,9 +58,9 @@ def test_a_fine_kernel_passes_everything() -> None:
         (MALI, "access_width", {"access_width": 4}, {"access_width": 2}),
         # 190 GB/s from images, 96 from buffers, 146 from local memory.
         (ADRENO, "staging", {"is_staged": True, "buffer_bytes": 64}, {"is_staged": True, "buffer_bytes": 0}),
-        (ADRENO, "occupancy", {"registers": 90, "work_group_size": 256}, {"registers": 150, "work_group_size": 256}),
-        (MALI, "cores", {"work_groups": 5}, {"work_groups": 4}),
-        (MALI, "padding", {"padding": 0.5}, {"padding": 0.51}),
+        (ADRENO, "occupancy", {"needed_registers": 90, "work_group_size": 256}, {"needed_registers": 150, "work_group_size": 256}),
+        (MALI, "cores", {"work_groups": 3}, {"work_groups": 2}),
+        (MALI, "padding", {"padding": 0.75}, {"padding": 0.76}),
         (MALI, "broadcast", {"has_copies": False}, {"has_copies": True}),
     ],
 )
@@ -86,6 +87,11 @@ def test_a_kernel_is_not_blamed_for_what_its_operator_cannot_do() -> None:
     assert failed(ADRENO, **in_buffers) >= {"buffers", "access_width"}
 
 
+def test_a_launch_too_small_for_a_warp_on_each_core_may_have_small_groups() -> None:
+    assert "warp" not in failed(MALI, work_group_size=4, work_groups=10)
+    assert "warp" in failed(MALI, work_group_size=4, work_groups=11)
+
+
 def test_what_is_not_known_of_a_device_excludes_nothing() -> None:
     nothing = HardwareSpec(name="new", title="nothing known")
     assert set(judge(FINE, nothing)) == {"padding"}
@@ -107,12 +113,12 @@ def test_a_verdict_tells_its_numbers_and_where_they_come_from() -> None:
 
 def test_every_criterion_judges_arrays_as_it_judges_numbers() -> None:
     sizes = np.asarray([1, 7, 8, 63, 64, 72, 73, 512, 1024])
-    many = dataclasses.replace(FINE, work_group_size=sizes, registers=np.full(9, 100), local_memory_bytes=np.full(9, 64), is_staged=np.full(9, True))
+    many = dataclasses.replace(FINE, work_group_size=sizes, needed_registers=np.full(9, 100), local_memory_bytes=np.full(9, 64), is_staged=np.full(9, True))
     for spec in (ADRENO, MALI):
         together = judge(many, spec, choices=CHOICES)
         for index, size in enumerate(sizes):
             one = judge(
-                dataclasses.replace(FINE, work_group_size=int(size), registers=100, local_memory_bytes=64, is_staged=True), spec, choices=CHOICES
+                dataclasses.replace(FINE, work_group_size=int(size), needed_registers=100, local_memory_bytes=64, is_staged=True), spec, choices=CHOICES
             )
             assert {n: bool(v.keep) for n, v in one.items()} == {n: bool(np.broadcast_to(v.keep, 9)[index]) for n, v in together.items()}
 
