@@ -65,9 +65,13 @@ class Task:
         assert template is not None, "a Task is made by Task.of or from_json, from a function that has a template"
         return template
 
+    def limits(self, target: Target) -> Limits:
+        """What kernels of the task have to keep to on `target`."""
+        return limits_of(target)
+
     def space(self, target: Target) -> Space:
         """The knob space on `target`."""
-        return self.template.space(limits_of(target))
+        return self.template.space(self.limits(target))
 
     def pruned_space(self, target: Target, rules: Rules | None = None) -> PrunedSpace:
         """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured."""

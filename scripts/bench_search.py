@@ -7,7 +7,9 @@
 The methods:
 
     random, xgboost     Romou's session on the recorded configs, without and with its cost model
+    warm                xgboost that has seen 100 random configs of each other operator
     pruned              xgboost, on those of them that the criteria leave on the device
+    pruned_warm         both
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
 Seconds are those of the recording: builds and the device's work, by eight build processes that go ahead of the device for Romou, one after another
@@ -40,13 +42,12 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from romou.schedules.contraction import Limits
 
 from romou.errors import UsageError
 from romou.hardware import load_device
 from romou.pruning import judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
-from romou.records import MemoryRecords, RecordedSpace
+from romou.records import MemoryRecords, Origin, Record, RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.progress import NoProgress, Status
 from romou.search.replay import ReplayDevice, ReplayTask
@@ -54,8 +55,11 @@ from romou.target import Target
 
 SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"
+TARGET = Target("opencl")
 WITHIN = 1.02
-ROMOU = ("random", "xgboost", "pruned")
+ROMOU = ("random", "xgboost", "warm", "pruned", "pruned_warm")
+# Configs of each other operator that a warm search has seen.
+SEEN_BEFORE = 100
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
 # Its strategies stop after so many generations; large enough that the budget of trials ends them.
 STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
@@ -113,15 +117,9 @@ def task_of(path: Path, is_pruned: bool) -> ReplayTask:
     return ReplayTask.of_recording(recording(path), survivors(task)) if is_pruned else task
 
 
-def limits_of(recorded: RecordedSpace) -> Limits:
-    """Those that the space was made within."""
-    limits = recorded.context["limits"]
-    return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
-
-
 def survivors(task: ReplayTask) -> set[int]:
     """The recorded configs that the criteria leave on the device."""
-    limits, recorded = limits_of(task.recorded), task.recorded
+    limits, recorded = task.limits(TARGET), task.recorded
     space = task.template.space(limits)
     if list(space.knobs.items()) != list(recorded.knobs.items()):
         raise UsageError(f"{recorded.name}: the template has other knobs now than when the space was recorded")
@@ -129,16 +127,41 @@ def survivors(task: ReplayTask) -> set[int]:
     return {index for index in recorded.configs if kept.is_valid(space.at(index))}
 
 
+def remember(store: MemoryRecords, recorded: RecordedSpace, seed: int) -> None:
+    """Random configs of a recording as records."""
+    origin, space = Origin.here(recorded.device), recorded.space()
+    for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:SEEN_BEFORE]:
+        found = recorded.configs[int(index)]
+        times = (found.again_s or found.times_s) if found.outcome == "ok" else ()
+        store.append(
+            Record(
+                task_key=recorded.task["key"],
+                task_name=recorded.task["name"],
+                config=dict(space.at(int(index))),
+                outcome=found.outcome,
+                times_s=times,
+                **dataclasses.asdict(origin),
+            )
+        )
+
+
 def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Run:
     """A session on the recording."""
-    task = task_of(path, method == "pruned")
+    task = task_of(path, method.startswith("pruned"))
     device, watch = ReplayDevice([task]), Watch(best_of(task.recorded))
     given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, **options, "seed": seed}
     if method == "random":
         given["random_trials"] = 10**6
-    target = Target("opencl")
     started = time.perf_counter()
-    session = TuningSession([task], target, store=MemoryRecords(), builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock)
+    store, others = MemoryRecords(), []
+    if method.endswith("warm"):
+        for other in sorted(path.parent.glob("*.json.gz")):
+            if other != path:
+                others.append(task_of(other, False))
+                remember(store, recording(other), seed)
+    session = TuningSession(
+        [task], TARGET, store=store, builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock, learn_from=others
+    )
     has_reached = False
     try:
         session.run(lambda: watch)
@@ -274,8 +297,8 @@ def survival_table(paths: Sequence[Path]) -> Table:
         first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
         left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
         kept_s = min((t for t in left if t is not None), default=math.inf)
-        form = ClosedForm(task.template, limits_of(recorded))
-        space = task.template.space(limits_of(recorded))
+        form = ClosedForm(task.template, task.limits(TARGET))
+        space = task.template.space(task.limits(TARGET))
         verdicts = judge(form.usage(columns_of([space.at(first)])), load_device(DEVICE), choices=form.choices(space))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))
         verdict = "yes" if first in allowed else "within 2%" if kept_s <= best_s * WITHIN else "LOST"
@@ -357,7 +380,7 @@ def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, opti
     paths = sorted(path for path in spaces.glob("*.json.gz") if not wanted or path.name.partition(".")[0] in wanted)
     if not paths:
         raise click.UsageError(f"no recording of {operators or 'anything'} in {spaces}")
-    if "pruned" in chosen:
+    if any(m.startswith("pruned") for m in chosen):
         out.print(survival_table(paths))
     given = json.loads(options)
     TuningOptions.from_dict(given)

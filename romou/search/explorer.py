@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from romou.search.cost_model import CostModel
+from romou.search.cost_model import CostModel, Features, Lessons
 from romou.search.options import TuningOptions
 from romou.space import Config, Space
 
@@ -21,15 +21,32 @@ class Explorer:
 
     Evolution: the best measured configs and some random ones are mutated for a few generations, the model keeps the most promising,
     and the best of those that were not tried yet are proposed, mixed with a share of random ones. A space without untried configs
-    proposes nothing.
+    proposes nothing. Where other tasks teach, the model has a say from the second config on.
+
+    Parameters
+    ----------
+    features
+        What the model sees of a config; those of the space where None.
+    lessons
+        What other tasks have taught so far.
     """
 
-    def __init__(self, space: Space, default: Config, options: TuningOptions, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        space: Space,
+        default: Config,
+        options: TuningOptions,
+        rng: np.random.Generator,
+        *,
+        features: Features | None = None,
+        lessons: Callable[[], Lessons] = Lessons,
+    ) -> None:
         self._space = space
         self._default = default
         self._options = options
         self._rng = rng
-        self._model = CostModel(space, options.seed)
+        self._model = CostModel(features or space.features, options.seed)
+        self._lessons = lessons
         self._trained_on = 0
         self._proposed: set[str] = set()
 
@@ -54,10 +71,13 @@ class Explorer:
         return list(chosen.values())
 
     def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
-        if count <= 0 or len(measured) < self._options.random_trials:
+        if count <= 0 or not measured:
+            return []
+        lessons = self._lessons()
+        if lessons.joined() is None and len(measured) < self._options.random_trials:
             return []
         if len(measured) != self._trained_on:
-            self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()])
+            self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], lessons)
             self._trained_on = len(measured)
         if not self._model.is_trained:
             return []

@@ -21,8 +21,8 @@ class TuningOptions(CheckedOptions):
 
     trials: int = whole(64, lowest=0)
     seconds: float | None = number(None)
-    batch_size: int = whole(8)
+    batch_size: int = whole(4)
     random_trials: int = whole(8)
-    random_share: float = number(0.15, lowest=0)
+    random_share: float = number(0.1, lowest=0)
     patience: int = whole(48)
     seed: int = whole(0, lowest=0)

@@ -18,6 +18,7 @@ from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.types import BuildResult, Candidate, MeasureResult
 from romou.operators import task_of, workload_from_dict
 from romou.records import RecordedConfig, RecordedSpace
+from romou.schedules.contraction import Limits
 from romou.space import Config, Space
 from romou.target import Target
 from romou.task import Task
@@ -119,6 +120,11 @@ class ReplayTask(Task):
     def space(self, target: Target) -> ReplaySpace:
         """The recorded configs, whatever the target; made once."""
         return self._space
+
+    def limits(self, target: Target) -> Limits:
+        """Those of the recording, whatever the target."""
+        limits = self.recorded.context["limits"]
+        return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
 
     def default_config(self, target: Target) -> Config:
         """The config that was the default when the space was recorded."""

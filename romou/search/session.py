@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +18,9 @@ import numpy as np
 import romou
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 from romou.records import Origin, Record, Records
+from romou.search.cost_model import Lessons
 from romou.search.explorer import Explorer
+from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, Status, no_progress
 from romou.search.scheduler import Progression, next_task
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
     from romou.task import Task
 
 logger = logging.getLogger("romou")
+
+# Of one task on one device, at most so many measurements teach other tasks: evenly out of all, so training stays quick with many tasks.
+_LESSONS_EACH = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,15 +56,36 @@ class TaskResult:
 class _State:
     """One task during the search."""
 
-    def __init__(self, task: Task, target: Target, options: TuningOptions, index: int) -> None:
+    def __init__(self, task: Task, target: Target, options: TuningOptions, index: int, lessons: Callable[[_State], Lessons]) -> None:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
-        self.explorer = Explorer(self.space, self.default, options, np.random.default_rng([options.seed, index]))
+        self._limits = task.limits(target)
+        self.explorer = Explorer(
+            self.space, self.default, options, np.random.default_rng([options.seed, index]), features=self.features, lessons=lambda: lessons(self)
+        )
+        # Measured elsewhere: origin -> configs and seconds.
+        self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
         self.measured: dict[str, tuple[Config, float | None]] = {}
         self.progression = Progression(calls=task.calls)
         self.outcomes: dict[str, int] = {}
         self.waiting = 0
+
+    def features(self, configs: Sequence[Config]) -> np.ndarray:
+        """What the cost model sees."""
+        return self._task_features(configs)
+
+    @functools.cached_property
+    def _task_features(self) -> TaskFeatures:
+        return TaskFeatures(self.task.template, self._limits)
+
+    def teach(self, lessons: Lessons, *, is_own: bool) -> None:
+        """Add what was measured of this task: elsewhere, and, where another task learns, also here."""
+        groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
+        for group in groups:
+            chosen = group[:: math.ceil(len(group) / _LESSONS_EACH)] if group else []
+            if len(chosen) > 1:
+                lessons.add(self.features([c for c, _ in chosen]), [t for _, t in chosen])
 
     def add(self, config: Config, outcome: str, time_s: float | None) -> None:
         self.measured[config.key] = (config, time_s)
@@ -93,6 +121,8 @@ class TuningSession:
         See `romou.measure`. Both are closed by the caller.
     clock
         Seconds by which the budget of seconds is kept; that of builder and runner.
+    learn_from
+        Tasks that are not tuned; their records teach the cost model, as do those of the tuned tasks of each other, and of other devices.
     """
 
     def __init__(
@@ -105,6 +135,7 @@ class TuningSession:
         runner: Runner,
         options: TuningOptions,
         clock: Callable[[], float] = time.monotonic,
+        learn_from: Sequence[Task] = (),
     ) -> None:
         self._clock = clock
         self._target = target
@@ -112,8 +143,10 @@ class TuningSession:
         self._builder = builder
         self._runner = runner
         self._options = options
-        self._states = [_State(task, target, options, index) for index, task in enumerate(tasks)]
+        self._states = [_State(task, target, options, index, self._lessons) for index, task in enumerate([*tasks, *learn_from])]
         self._by_key = {state.task.key: state for state in self._states}
+        self._teachers = self._states[len(tasks) :]
+        self._states = self._states[: len(tasks)]
         self._fingerprint = runner.fingerprint()
         self._device = self._fingerprint.to_dict()
         self._proposed = 0
@@ -134,11 +167,20 @@ class TuningSession:
                 reason = "made for other knobs than this version's"
             if reason is not None:
                 refusals[reason] += 1
+                if set(config) == set(state.space.knobs):
+                    elsewhere = state.elsewhere.setdefault(f"{record.device} {record.romou} {record.tvm}", [])
+                    elsewhere.append((config, record.time_s))
             elif config.key not in state.measured:
                 state.add(config, record.outcome, record.time_s)
         for reason, count in refusals.items():
             logger.warning("%d records of these kernels do not count: %s", count, reason)
         self._proposed = self.done
+
+    def _lessons(self, learner: _State) -> Lessons:
+        lessons = Lessons()
+        for state in (*self._states, *self._teachers):
+            state.teach(lessons, is_own=state is learner)
+        return lessons
 
     @property
     def done(self) -> int:

@@ -95,7 +95,7 @@ def test_the_model_ranks_what_it_has_not_seen() -> None:
     space, rng = large_space(), np.random.default_rng(0)
     configs = space.sample(rng, 260)
     seen, unseen = configs[:60], configs[60:]
-    model = CostModel(space)
+    model = CostModel(space.features)
     model.fit(seen, [cost(c) if c["a"] < 64 else None for c in seen])
     predicted, actual = model.predict(unseen), np.array([cost(c) if c["a"] < 64 else 1.0 for c in unseen])
     ranks = [np.argsort(np.argsort(x)) for x in (-predicted, actual)]
@@ -107,6 +107,6 @@ def test_the_model_ranks_what_it_has_not_seen() -> None:
 
 def test_too_few_points_teach_nothing() -> None:
     space = large_space()
-    model = CostModel(space)
+    model = CostModel(space.features)
     model.fit([space.at(0)], [1.0])
     assert not model.is_trained

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -26,7 +27,7 @@ from romou.search import TaskResult, TuningOptions, TuningSession
 from romou.search.replay import ReplayDevice, ReplayTask
 from romou.space import Config, Space
 from romou.target import Target
-from romou.task import Task
+from romou.task import Task, limits_of
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
@@ -112,7 +113,7 @@ def recorded_task() -> ReplayTask:
             task={"key": task.key, "workload": workload_to_dict(work)},
             knobs=space.knobs,
             device={"kind": "opencl", "name": "made up", "driver": "1", "platform": "p", "is_host_cpu": False},
-            context={"default": next(iter(indices))},
+            context={"default": next(iter(indices)), "limits": dataclasses.asdict(limits_of(TARGET))},
             configs={index: RecordedConfig(index=index, outcome="ok", times_s=(1e-6 * (place + 1),)) for place, index in enumerate(indices)},
         )
     )

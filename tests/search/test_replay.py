@@ -15,6 +15,7 @@ from romou.records import MemoryRecords, RecordedConfig, RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.replay import ReplayDevice, ReplaySpace, ReplayTask
 from romou.target import Target
+from romou.task import limits_of
 
 TARGET = Target("opencl -device=host")
 DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
@@ -32,7 +33,7 @@ def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) 
         task={"key": task.key, "workload": workload_to_dict(work)},
         knobs=space.knobs,
         device={"kind": "opencl", "name": name, "driver": "1", "platform": "p", "is_host_cpu": is_host_cpu},
-        context={"default": indices[0]},
+        context={"default": indices[0], "limits": dataclasses.asdict(limits_of(TARGET))},
     )
     for place, index in enumerate(indices):
         times = (1e-6 * numbers.uniform(1, 9),) * 3

@@ -1,0 +1,81 @@
+"""What the cost model sees of a config: its knobs, and what the kernel will use of the device. The same for every task, so tasks teach each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.schedules.contraction import Limits
+from romou.schedules.template import Template
+from romou.space import Config
+
+# Knobs of the templates; one that a task lacks counts as 0. Words are numbered as they are listed here.
+_KNOBS = (
+    "data",
+    "weight",
+    "output",
+    "pixels",
+    "accumulate",
+    "tile_o",
+    "tile_h",
+    "tile_w",
+    "wg_o",
+    "wg_w",
+    "split_k",
+    "local",
+    "unroll",
+    "vector_width",
+    "autobroadcast",
+    "multiply_add",
+)
+_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2}
+_USAGE = (
+    "registers",
+    "buffer_bytes",
+    "image_bytes",
+    "literal_buffer_bytes",
+    "literal_image_bytes",
+    "access_width",
+    "work_group_size",
+    "work_groups",
+    "local_memory_bytes",
+    "padding",
+)
+
+
+class TaskFeatures:
+    """Features of one task's configs on a device: knobs, usage (`KernelUsage`) and two ratios, all as log2(1 + value).
+
+    The ratios are those of a roofline: outputs of a work group for each byte that it loads, and work-items in all. Computed once for each config.
+    """
+
+    def __init__(self, template: Template, limits: Limits) -> None:
+        self._form = ClosedForm(template, limits)
+        self._rows: dict[str, np.ndarray] = {}
+
+    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
+        """One row a config; the columns are the same for every task."""
+        fresh = list({c.key: c for c in configs if c.key not in self._rows}.values())
+        if fresh:
+            self._rows.update(zip((c.key for c in fresh), self._compute(fresh), strict=True))
+        return np.array([self._rows[c.key] for c in configs], dtype=np.float32)
+
+    def _compute(self, configs: Sequence[Config]) -> np.ndarray:
+        columns = columns_of(configs)
+        usage = self._form.usage(columns)
+        count = len(configs)
+        numbers = [np.broadcast_to(np.asarray(getattr(usage, name), dtype=float), count) for name in _USAGE]
+        outputs = math.prod((columns[name].astype(float) for name in ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w")), start=np.ones(count))
+        loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
+        items = np.broadcast_to(np.asarray(usage.work_groups * usage.work_group_size, dtype=float), count)
+        logs = [np.log2(1 + number) for number in (*numbers, items)] + [np.log2(outputs / (1 + loaded))]
+        return np.column_stack([np.array([_knobs(config) for config in configs]), *logs])
+
+
+def _knobs(config: Mapping[str, Any]) -> list[float]:
+    values = (config.get(name, 0) for name in _KNOBS)
+    return [float(_WORDS[value]) if isinstance(value, str) else math.log2(1 + value) for value in values]
