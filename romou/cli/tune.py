@@ -44,11 +44,21 @@ def default_output(model: str) -> Path:
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for records; a later run resumes from it.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
+@click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search; the same seed tries the same candidates first.")
 @json_option
 @debug_option
 def command(
-    model: str, target: str, trials: int, seconds: float | None, work_dir: Path | None, shapes: tuple[str, ...], output: Path | None, seed: int, is_json: bool
+    model: str,
+    target: str,
+    trials: int,
+    seconds: float | None,
+    work_dir: Path | None,
+    shapes: tuple[str, ...],
+    output: Path | None,
+    prune: bool,
+    seed: int,
+    is_json: bool,
 ) -> None:
     """Tune MODEL and save it.
 
@@ -61,7 +71,7 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    tuned = romou.tune(source, target=parsed, trials=trials, seconds=seconds, work_dir=work_dir, shapes=fixed or None, seed=seed, progress=True)
+    tuned = romou.tune(source, target=parsed, trials=trials, seconds=seconds, work_dir=work_dir, shapes=fixed or None, seed=seed, prune=prune, progress=True)
     path = output or default_output(model)
     tuned.save(path)
     summary = tuned.summary()

@@ -44,7 +44,6 @@ _CALLS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-
 def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
     """The value of an integer or boolean expression; variables are looked up in `values`, whose arrays broadcast.
 
