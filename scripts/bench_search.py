@@ -32,7 +32,7 @@ import multiprocessing
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,16 +88,17 @@ class Reached(Exception):  # noqa: N818  no error
 
 
 class Watch(NoProgress):
-    """Ends a session within 2% of the best."""
+    """Ends a session within 2% of the best, or at the best of those that it may try."""
 
-    def __init__(self, best_s: float) -> None:
+    def __init__(self, best_s: float, reachable_s: float) -> None:
         self.best_s = best_s
+        self.last = min(1 / WITHIN, best_s / reachable_s)
         self.curve: list[float] = []
 
     def update(self, status: Status) -> None:
         share = 0.0 if status.best_ms is None else self.best_s * 1e3 / status.best_ms
         self.curve.append(share)
-        if share * WITHIN >= 1:
+        if share >= self.last * (1 - 1e-9):
             raise Reached
 
 
@@ -106,9 +107,10 @@ def recording(path: Path) -> RecordedSpace:
     return RecordedSpace.load(path)
 
 
-def best_of(recorded: RecordedSpace) -> float:
-    """The best known time in seconds."""
-    return min(c.time_s for c in recorded.configs.values() if c.time_s is not None)
+def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> float:
+    """The best known time in seconds, of the allowed configs and the default; None: of all."""
+    inside = recorded.configs if allowed is None else {*allowed, recorded.context["default"]}
+    return min(t for i in inside if (t := recorded.configs[i].time_s) is not None)
 
 
 @functools.cache
@@ -148,7 +150,7 @@ def remember(store: MemoryRecords, recorded: RecordedSpace, seed: int) -> None:
 def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Run:
     """A session on the recording."""
     task = task_of(path, method.startswith("pruned"))
-    device, watch = ReplayDevice([task]), Watch(best_of(task.recorded))
+    device, watch = ReplayDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
     given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, **options, "seed": seed}
     if method == "random":
         given["random_trials"] = 10**6
@@ -162,11 +164,9 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
     session = TuningSession(
         [task], TARGET, store=store, builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock, learn_from=others
     )
-    has_reached = False
-    try:
+    with contextlib.suppress(Reached):
         session.run(lambda: watch)
-    except Reached:
-        has_reached = True
+    has_reached = bool(watch.curve) and watch.curve[-1] * WITHIN >= 1
     overhead = (time.perf_counter() - started) / device.clock()
     trials, seconds = (len(watch.curve), device.clock()) if has_reached else (None, None)
     return Run(operator=task.recorded.name, method=method, seed=seed, trials=trials, seconds=seconds, curve=tuple(watch.curve), overhead=overhead)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
@@ -15,19 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import faulty_kernels
-import numpy as np
 import pytest
 import tvm
+from recordings import recorded
 
 from romou.errors import RecordError
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
-from romou.operators import conv, task_of, workload_to_dict
-from romou.records import FILE_NAME, RecordedConfig, RecordedSpace, RecordStore
+from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession
 from romou.search.replay import ReplayDevice, ReplayTask
 from romou.space import Config, Space
 from romou.target import Target
-from romou.task import Task, limits_of
+from romou.task import Task
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
@@ -102,25 +100,8 @@ def test_a_worker_that_is_killed(tmp_path: Path, opencl_device: tvm.runtime.Devi
     assert result.config == faulty_task().default_config(TARGET)
 
 
-def recorded_task() -> ReplayTask:
-    work = conv(16, (7, 7), 16, (1, 1))
-    task = task_of(work).with_free_images()
-    space, default = task.space(TARGET), task.default_config(TARGET)
-    indices = dict.fromkeys([space.index_of(default), *(space.index_of(c) for c in space.sample(np.random.default_rng(5), 40))])
-    return ReplayTask.of_recording(
-        RecordedSpace(
-            name="conv",
-            task={"key": task.key, "workload": workload_to_dict(work)},
-            knobs=space.knobs,
-            device={"kind": "opencl", "name": "made up", "driver": "1", "platform": "p", "is_host_cpu": False},
-            context={"default": next(iter(indices)), "limits": dataclasses.asdict(limits_of(TARGET))},
-            configs={index: RecordedConfig(index=index, outcome="ok", times_s=(1e-6 * (place + 1),)) for place, index in enumerate(indices)},
-        )
-    )
-
-
 def replay(folder: Path, trials: int) -> dict[str, TaskResult]:
-    task = recorded_task()
+    task = ReplayTask.of_recording(recorded())
     device = ReplayDevice([task])
     with RecordStore(folder) as store:
         session = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(trials=trials), clock=device.clock)

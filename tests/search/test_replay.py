@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
+from recordings import TARGET, recorded
 
 from romou.errors import RecordError
-from romou.operators import conv, task_of, workload_to_dict
-from romou.records import MemoryRecords, RecordedConfig, RecordedSpace
+from romou.records import MemoryRecords, RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.replay import ReplayDevice, ReplaySpace, ReplayTask
-from romou.target import Target
-from romou.task import limits_of
 
-TARGET = Target("opencl -device=host")
 DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
-
-
-def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) -> RecordedSpace:
-    """A recording that is made up, of random configs of a real operator; every seventh config fails."""
-    work = conv(16, (7, 7), 16, (1, 1))
-    task = task_of(work).with_free_images()
-    space, default = task.space(TARGET), task.default_config(TARGET)
-    numbers = random.Random(3)
-    indices = list(dict.fromkeys([space.index_of(default), *(space.index_of(c) for c in space.sample(np.random.default_rng(5), count))]))[:count]
-    made = RecordedSpace(
-        name="conv",
-        task={"key": task.key, "workload": workload_to_dict(work)},
-        knobs=space.knobs,
-        device={"kind": "opencl", "name": name, "driver": "1", "platform": "p", "is_host_cpu": is_host_cpu},
-        context={"default": indices[0], "limits": dataclasses.asdict(limits_of(TARGET))},
-    )
-    for place, index in enumerate(indices):
-        times = (1e-6 * numbers.uniform(1, 9),) * 3
-        outcome = "build_error" if place % 7 == 3 else "run_error" if place % 7 == 5 else "ok"
-        made.configs[index] = RecordedConfig(index=index, outcome=outcome, times_s=times if outcome == "ok" else (), build_s=0.5, run_s=0.25)
-    return made
 
 
 def run(task: ReplayTask, **options: object) -> tuple[list[tuple[str, str]], float]:
