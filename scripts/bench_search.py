@@ -260,8 +260,8 @@ def quantile(values: Sequence[float | None], share: float) -> float:
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
-def _number(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:.0f}"
+def _cell(trials: float, seconds: float) -> str:
+    return "never" if math.isinf(trials) else f"{trials:.0f} ({seconds:.0f} s)"
 
 
 def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
@@ -275,7 +275,7 @@ def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
         for method in methods:
             mine = [r for r in runs if r.method == method and operator in (r.operator, "all")]
             trials, seconds = [r.trials for r in mine], [r.seconds for r in mine]
-            pair = [f"{_number(quantile(trials, q))} ({_number(quantile(seconds, q))} s)" for q in (0.5, 0.9)]
+            pair = [_cell(quantile(trials, q), quantile(seconds, q)) for q in (0.5, 0.9)]
             cells.append(" / ".join(pair) if mine else "-")
         table.add_row(operator, *cells, end_section=operator == "all")
     reached = [[r.trials is not None for r in runs if r.method == method] for method in methods]
