@@ -11,7 +11,7 @@ from romou.cli.common import console, debug_option, json_option, print_json
 
 @click.group("records")
 def command() -> None:
-    """Export and import records in T4, the format of Kernel Tuner."""
+    """Export and import records in T4, the format of Kernel Tuner. Both take --json and --debug."""
 
 
 @command.command("export")
