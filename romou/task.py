@@ -148,6 +148,7 @@ def limits_of(target: Target) -> Limits:
         max_work_group_size=group,
         local_memory_bytes=int(attrs["max_shared_memory_per_block"]),
         busy_work_items=busy,
+        warp_size=min(spec.warp_sizes or (1,)),
         max_image=(side, side, int(attrs["texture_depth_limit"])) if has_images else None,
         has_half_arithmetic=target.has_half_arithmetic,
         prefers_images=bool(has_images and spec.l1_texture_cache_bytes and spec.l1_buffer_cache_bytes == 0),

@@ -15,6 +15,7 @@ file turns that into stages over a padded domain, declares the knobs, and schedu
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Limits:
 
     max_work_group_size, local_memory_bytes: of a work group.
     busy_work_items: how many keep all cores busy.
+    warp_size: work-items that a core runs in step; 1 where it is not known.
     max_image: width, height and layers in texels; None where kernels are to keep to buffers.
     has_half_arithmetic: whether it computes with halfs (cl_khr_fp16); storing them needs no support.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
@@ -72,6 +74,7 @@ class Limits:
     max_work_group_size: int
     local_memory_bytes: int
     busy_work_items: int = 1
+    warp_size: int = 1
     max_image: tuple[int, int, int] | None = None
     prefers_images: bool = False
     has_half_arithmetic: bool = False
@@ -164,7 +167,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         if not smaller:
             break
         config = config.replace(**{name: max(smaller)})
-    config = _fit_group(space, contraction, config)
+    config = _fit_group(space, contraction, config, limits.warp_size)
     share = next(iter(contraction.reduce.values()))
     # A split below four steps costs more in the final sum than it brings.
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
@@ -179,17 +182,19 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     return config
 
 
-def _fit_group(space: Space, contraction: Contraction, config: Config) -> Config:
-    """The largest group, and of those the widest, that computes little beyond the ends of the rows and of the channels."""
+def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:
+    """The largest group, and of those the widest, that leaves little undone beyond the ends of rows and channels and in a warp that it
+    does not fill."""
+    o, _, w = contraction.extents
     size = config["wg_o"] * config["wg_w"]
     computed = {}
-    for wide in space.knobs["wg_w"]:
-        for high in space.knobs["wg_o"]:
-            shape = config.replace(wg_w=wide, wg_o=high)
-            if shape["wg_w"] <= config["wg_w"] and shape["wg_o"] * shape["wg_w"] <= size and space.is_valid(shape):
-                o, _, w = contraction.extents
-                computed[shape] = _padded(o, shape["wg_o"] * shape["tile_o"]) * _padded(w, shape["wg_w"] * shape["tile_w"])
-    enough = [shape for shape, padded in computed.items() if padded <= 1.25 * min(computed.values())]
+    for wide, high in itertools.product(space.knobs["wg_w"], space.knobs["wg_o"]):
+        shape = config.replace(wg_w=wide, wg_o=high)
+        group = shape["wg_o"] * shape["wg_w"]
+        if shape["wg_w"] <= config["wg_w"] and group <= size and space.is_valid(shape):
+            padded = _padded(o, shape["wg_o"] * shape["tile_o"]) * _padded(w, shape["wg_w"] * shape["tile_w"])
+            computed[shape] = padded * _padded(group, warp_size) / group
+    enough = [shape for shape, cost in computed.items() if cost <= 1.1 * min(computed.values())]
     return max(enough, key=lambda c: (c["wg_o"] * c["wg_w"], c["wg_w"]), default=config)
 
 
