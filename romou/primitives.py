@@ -26,6 +26,11 @@ def is_image(buffer: tirx.Buffer) -> bool:
     return str(buffer.scope()) in SEPARATORS
 
 
+def is_texel(index: tirx.Expr) -> bool:
+    """Whether an index takes the lanes of a whole texel, neighbours in order."""
+    return isinstance(index, tirx.Ramp) and int(index.lanes) == LANES and isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1
+
+
 def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
     """(width, height, layers) in texels of a tensor under a texture scope."""
     rows = SEPARATORS[scope] % len(shape)

@@ -40,6 +40,7 @@ from romou.frontend import import_onnx
 from romou.frontend.tasks import extract_tasks
 from romou.inspection.kernels import inspect_function
 from romou.layout import fuse_operators, pack_channels
+from romou.measure.run_job import device_tensor
 from romou.space import Config
 from romou.target import Target
 from romou.task import Task
@@ -96,9 +97,7 @@ def measure(task: Task, target: Target, device: tvm.runtime.Device, rounds: int)
         with tvm.transform.PassContext(disabled_pass=left_out(variant)):
             module = build_task(task, config, target)
         arrays[-1][:] = np.nan
-        tensors = [
-            tvm.runtime.empty(a.shape, str(a.dtype), device, mem_scope=scopes.get(n, "global")).copyfrom(a) for n, a in zip(names, arrays, strict=True)
-        ]
+        tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, arrays, strict=True)]
         module["main"](*tensors)
         error = np.linalg.norm(tensors[-1].numpy() - expected) / np.linalg.norm(expected)
         ready[variant] = (module, tensors) if error < TOLERANCE else None

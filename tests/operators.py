@@ -9,6 +9,7 @@ import tvm
 from romou.schedules.workload import Dense
 
 from romou.build import build_reference, build_task
+from romou.measure.run_job import device_tensor
 from romou.operators import conv, task_of
 from romou.space import Config
 from romou.target import Target
@@ -35,7 +36,7 @@ def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, de
     """The output of a config on the device, in double precision; `without`: names of passes to leave out."""
     scopes = task.image_scopes(config, target)
     names = [str(p.name) for p in task.func.params]
-    tensors = [tvm.runtime.empty(a.shape, str(a.dtype), device, mem_scope=scopes.get(n, "global")).copyfrom(a) for n, a in zip(names, arrays, strict=True)]
+    tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, arrays, strict=True)]
     with tvm.transform.PassContext(disabled_pass=list(without)):
         module = build_task(task, config, target)
     module["main"](*tensors)

@@ -26,6 +26,7 @@ from archprobe.analysis.answer import Answer
 from archprobe.curve import Findings
 from archprobe.device import Facts
 from archprobe.errors import ReportError
+from archprobe.report.original import read_json
 
 FORMAT = 1
 HEADER = "ArchProbe"
@@ -89,13 +90,7 @@ def new_report(facts: Facts, *, is_quick: bool) -> Report:
 
 def load_report(path: Path) -> Report:
     """Read and check a report of this package; ReportError names the file and the first thing wrong with it."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ReportError(f"report {path} does not exist", path=str(path)) from error
-    except ValueError as error:
-        raise ReportError(f"report {path} is not JSON: {error}", path=str(path)) from error
-    return report_from_dict(data, origin=str(path))
+    return report_from_dict(read_json(path, "report"), origin=str(path))
 
 
 def report_from_dict(data: Any, *, origin: str = "report") -> Report:

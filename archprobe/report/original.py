@@ -52,17 +52,23 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
+def read_json(path: Path, what: str = "") -> Any:
+    """What a JSON file holds; ReportError where it is missing or no JSON. `what`: a word before its path in the message."""
+    name = f"{what} {path}".strip()
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ReportError(f"{name} does not exist", path=str(path)) from error
+    except ValueError as error:
+        raise ReportError(f"{name} is not JSON: {error}", path=str(path)) from error
+
+
 def read_report(path: Path) -> dict[str, dict[str, Any]]:
     """The report as it stands, {aspect: {key: value}}; ReportError where it is not JSON of that form.
 
     Aspects that are not `Done` are kept: their keys are what the tool knew when it was stopped.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ReportError(f"{path} does not exist", path=str(path)) from error
-    except ValueError as error:
-        raise ReportError(f"{path} is not JSON: {error}", path=str(path)) from error
+    data = read_json(path)
     if not isinstance(data, dict) or not set(data) & set(KEYS) or not all(isinstance(v, dict) for v in data.values()):
         raise ReportError(f"{path} is no ArchProbe report: it must map aspects such as {', '.join(list(KEYS)[:3])} to their conclusions", path=str(path))
     return data

@@ -10,6 +10,8 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
+from romou.calls import extern_name, is_conditional, is_half_load, is_texel_load
+
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
 # Buffer scope -> where it lies.
@@ -62,7 +64,7 @@ def _traffic(body: tirx.Stmt, func: tirx.PrimFunc) -> Traffic:
             bytes_of["local" if scope in _LOCAL else "buffer"] += _bytes(access)
 
     def call(node: tvm.ir.Call) -> None:
-        if getattr(node.op, "name", "") == "tirx.texture2d_load":
+        if is_texel_load(node):
             bytes_of["image"] += _bytes(node)
 
     def product(node: tirx.Mul | tvm.ir.Call) -> None:
@@ -151,12 +153,12 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
             loaded[position] = loaded.get(position, 0) + _registers(node)
 
     def call(node: tvm.ir.Call, visitor: Any) -> None:
-        if getattr(node.op, "name", "") == "tirx.texture2d_load":
+        if is_texel_load(node):
             loaded[position] = loaded.get(position, 0) + _registers(node)
         visitor.default_visit(node)
 
     def variable(node: tirx.Var, visitor: Any) -> None:
-        if _dtype(node).startswith(("int", "uint", "float", "bool")):
+        if dtype_of(node).startswith(("int", "uint", "float", "bool")):
             use(node, _registers(node))
 
     def skip(_node: Any, _visitor: Any) -> None:
@@ -298,7 +300,7 @@ def _leaf_flow(stmt: tirx.Stmt) -> tuple[int, _Straight, _Straight]:
             operations += 1
 
     def condition(call: tvm.ir.Call) -> None:
-        if getattr(call.op, "name", "") == "prim.if_then_else":
+        if is_conditional(call):
             structural_walk(call.args[1], (tvm.ir.Expr, lambda e: guarded.append(e) if _load_kind(e) is not None else None))
 
     structural_walk(stmt, (tvm.ir.Call, condition))
@@ -317,30 +319,28 @@ def _load_kind(expr: Any) -> str | None:
     if isinstance(expr, tvm.ir.TensorLoad):
         scope = str(expr.source.scope())
         return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
-    name = getattr(getattr(expr, "op", None), "name", "")
-    if name == "tirx.call_pure_extern":
-        return "buffer" if str(getattr(expr.args[0], "value", "")).startswith("vload_half") else None
-    return "image" if name == "tirx.texture2d_load" else None
+    return "buffer" if is_half_load(expr) else "image" if is_texel_load(expr) else None
 
 
 def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
     """Multiply-adds that this expression alone stands for, by lanes: of a product of floats, or of a call of mad or fma."""
     if isinstance(node, tirx.Mul):
-        return _lanes(node) if "float" in _dtype(node) else 0
-    is_call = getattr(node.op, "name", "") == "tirx.call_pure_extern" and str(getattr(node.args[0], "value", "")) in _MULTIPLY_ADDS
-    return _lanes(node) if is_call else 0
+        return lanes_of(node) if "float" in dtype_of(node) else 0
+    return lanes_of(node) if extern_name(node) in _MULTIPLY_ADDS else 0
 
 
-def _dtype(expr: Any) -> str:
+def dtype_of(expr: Any) -> str:
+    """Type of an expression's value, lanes included: "float32x4"."""
     return str(getattr(expr.ty, "dtype", ""))
 
 
-def _lanes(expr: Any) -> int:
-    return int(tvm.DataType(_dtype(expr)).lanes)
+def lanes_of(expr: Any) -> int:
+    """How many values an expression has."""
+    return int(tvm.DataType(dtype_of(expr)).lanes)
 
 
 def _bytes(expr: Any) -> int:
-    kind = tvm.DataType(_dtype(expr))
+    kind = tvm.DataType(dtype_of(expr))
     return int(kind.bits) * int(kind.lanes) // 8
 
 

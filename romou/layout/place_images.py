@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax
 
+from romou.calls import op_name
 from romou.primitives import image_extents, set_image
 from romou.task import Task, limits_of
 
@@ -49,8 +50,7 @@ def _texel_parameters(mod: tvm.IRModule) -> dict[str, set[int]]:
 
 
 def _callee(value: relax.Expr) -> str | None:
-    is_call = isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir"
-    return str(value.args[0].name_hint) if is_call else None
+    return str(value.args[0].name_hint) if op_name(value) == "relax.call_tir" else None
 
 
 def _choose(bindings: list[relax.Binding], result: relax.Expr, accepting: Mapping[str, set[int]], most: tuple[int, int, int]) -> list[relax.Var]:

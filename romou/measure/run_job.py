@@ -134,7 +134,7 @@ def _run(spec: RunSpec, device: Any, inputs: list[np.ndarray], reference: np.nda
     with _kernel_call("copying the inputs"):
         # New tensors for every candidate: one that writes past its output must not spoil the inputs of the next.
         arrays = (*inputs, verify.poison(reference.shape, str(reference.dtype)))
-        tensors = [_tensor(array, device, scope) for array, scope in zip(arrays, spec.scopes, strict=True)]
+        tensors = [device_tensor(array, device, scope) for array, scope in zip(arrays, spec.scopes, strict=True)]
     with _kernel_call("running the kernel"):
         function(*tensors)
         device.sync()
@@ -165,7 +165,8 @@ def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[
     return tuple(float(seconds) for seconds in found.results)
 
 
-def _tensor(array: np.ndarray, device: Any, scope: str) -> Any:
+def device_tensor(array: np.ndarray, device: Any, scope: str) -> Any:
+    """`array` on a device, in a memory scope: "global" for a buffer, a texture scope for an image."""
     import tvm
 
     if scope == "global":

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm_ffi.structural import structural_map
 
+from romou.calls import op_name
 from romou.errors import BuildError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
         devices.setdefault(scope, relax.VDevice(target.tvm_target, 0, scope))
 
     def place(call: relax.Call) -> relax.Call:
-        if getattr(call.op, "name", "") != "relax.call_tir" or call.args[0].name_hint not in scopes:
+        if op_name(call) != "relax.call_tir" or call.args[0].name_hint not in scopes:
             return call
         arguments = list(call.args[1].fields)
         for position, scope in scopes[call.args[0].name_hint].items():

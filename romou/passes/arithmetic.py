@@ -15,6 +15,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
+from romou.calls import extern_name
 from romou.primitives import AUTOBROADCAST, MULTIPLY_ADD
 
 
@@ -57,8 +58,7 @@ def _multiply_add(name: str, add: tirx.Expr) -> tirx.Expr:
 
 def _as_vector(factor: tirx.Expr) -> tirx.Expr:
     """A scalar among the operands of a multiply-add, which must all have one type: OpenCL's broadcast of it."""
-    is_scalar = isinstance(factor, tvm.ir.Call) and getattr(factor.op, "name", "") == "tirx.call_pure_extern" and not factor.args[0].value
-    return tirx.call_pure_extern(factor.ty, f"({_opencl_name(str(factor.ty))})", factor.args[1]) if is_scalar else factor
+    return tirx.call_pure_extern(factor.ty, f"({_opencl_name(str(factor.ty))})", factor.args[1]) if extern_name(factor) == "" else factor
 
 
 def _opencl_name(dtype: str) -> str:

@@ -20,16 +20,17 @@ def statements_of(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
 
 def inline_single_uses(body: tirx.Stmt, declared: Sequence[tirx.Var]) -> tirx.Stmt:
     """Put a variable that is used once, in the loop that declares it, back where it is used; drop what is not used."""
-    loops = [0]
+    loops, count = [0], 0  # the loops around, by number, and the last number given
     uses: dict[tirx.Var, list[int]] = {variable: [] for variable in declared}
     home: dict[tirx.Var, int] = {}
     inlined: dict[tirx.Var, tirx.Expr] = {}
 
     def enter(loop: tirx.For, visitor: Any) -> None:
+        nonlocal count
         for part in (loop.min, loop.extent):
             visitor.visit(part)
-        loops.append(loops[0] + 1)
-        loops[0] += 1
+        count += 1
+        loops.append(count)
         visitor.visit(loop.body)
         loops.pop()
 

@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
+from romou.calls import op_name
 from romou.primitives import HALF_ARITHMETIC, LANES
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
@@ -29,6 +30,13 @@ def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
     inner = cast.value
     is_round_trip = isinstance(inner, tirx.Cast) and str(inner.value.ty) == str(cast.ty) and str(inner.ty) == _widened(str(cast.ty))
     return inner.value if is_round_trip else cast
+
+
+def _mentions_halfs(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel whose parameters are none keeps or computes halfs: most do not, and need no rewriting."""
+    found: list[str] = []
+    structural_walk(func.body, [(tirx.AllocBuffer, lambda s: found.append(str(s.buffer.dtype))), (tirx.Cast, lambda c: found.append(str(c.ty)))])
+    return any("float16" in dtype for dtype in found)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -93,7 +101,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         return tirx.Evaluate(tirx.call_extern("int32", f"vstore_half{suffix}", access.value, *arguments))
 
     def call(old: Call) -> tirx.Expr:
-        name = getattr(old.op, "name", "")
+        name = op_name(old)
         arguments = list(old.args)
         if name == "tirx.buffer_data":
             return buffers[old.args[0]].data if old.args[0] in buffers else old
@@ -111,6 +119,8 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         dtype = _widened(str(old.ty))
         return old.value if str(old.value.ty) == dtype else tirx.Cast(dtype, old.value)
 
+    if not pointers and not _mentions_halfs(func):
+        return func
     found: list[Any] = []
     structural_walk(func.body, [(tirx.AttrStmt, lambda s: found.append(s) if s.attr_key == HALF_ARITHMETIC else None)])
     if found:

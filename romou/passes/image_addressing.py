@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_walk
 
+from romou.calls import is_texel_load, op_name
 from romou.errors import BuildError
-from romou.primitives import LANES, SEPARATORS, is_image
+from romou.primitives import LANES, SEPARATORS, is_image, is_texel
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
 tvm_ffi.register_error("BuildError", BuildError)
@@ -57,8 +58,7 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 
     def whole_texel(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Ramp:
         lanes = indices[-1]
-        is_whole = isinstance(lanes, tirx.Ramp) and int(lanes.lanes) == LANES and isinstance(lanes.stride, tirx.IntImm) and int(lanes.stride) == 1
-        if not is_whole:
+        if not is_texel(lanes):
             raise BuildError(
                 f"image {buffer.name}: lane {lanes} of a texel is accessed by itself; an image is read and written in texels of {LANES} lanes",
                 hint="Vectorize the lane axis by 4, or keep the tensor in a buffer.",
@@ -106,7 +106,7 @@ def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
 
     def store(stmt: tirx.Evaluate) -> tirx.Stmt:
         call = stmt.value
-        if not isinstance(call, tvm.ir.Call) or getattr(call.op, "name", "") != "tirx.texture2d_store":
+        if op_name(call) != "tirx.texture2d_store":
             return stmt
         *place, value = call.args
         texel = tirx.Var("texel", value.ty)
@@ -121,7 +121,7 @@ def image_loads(func: tirx.PrimFunc) -> int:
 
     def visit(call: tvm.ir.Call) -> None:
         nonlocal count
-        count += getattr(call.op, "name", "") == "tirx.texture2d_load"
+        count += is_texel_load(call)
 
     structural_walk(func.body, (tvm.ir.Call, visit))
     return count

@@ -17,10 +17,9 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_hash, structural_mutate, structural_walk
 
+from romou.calls import is_conditional, is_half_load, is_texel_load, op_name
 from romou.passes.bindings import inline_single_uses, statements_of
 
-# Their arguments are evaluated only under a condition: a load among them must stay there.
-_CONDITIONAL = ("prim.if_then_else",)
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 
 
@@ -84,14 +83,15 @@ class _Sharer:
         unknown: list[Call] = []
 
         def call(expr: Call) -> None:
-            if getattr(expr.op, "name", "") in _SIDE_EFFECTS:
+            if op_name(expr) in _SIDE_EFFECTS:
                 unknown.append(expr)
 
         structural_walk(stmt, [(tirx.BufferStore, lambda s: written.add(s.buffer)), (Call, call)])
         self._known = {h: v for h, v in self._known.items() if not (unknown and v.reads) and not v.reads & written}
 
     def _expression(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
-        if isinstance(expr, tirx.Select) or (isinstance(expr, Call) and getattr(expr.op, "name", "") in _CONDITIONAL):
+        # Evaluated only under a condition: a load in it must stay there.
+        if isinstance(expr, tirx.Select) or is_conditional(expr):
             return expr
         new = mutator.default_mutate(expr)
         if not self._is_worth_a_name(new):
@@ -100,7 +100,7 @@ class _Sharer:
         found = self._known.get(number)
         if found is None or not structural_equal(found.expr, new):
             reads: set[tirx.Var] = set()
-            structural_walk(new, [(TensorLoad, lambda a: reads.add(a.source)), (Call, lambda c: reads.update(c.args[1:]) if _is_half_load(c) else None)])
+            structural_walk(new, [(TensorLoad, lambda a: reads.add(a.source)), (Call, lambda c: reads.update(c.args[1:]) if is_half_load(c) else None)])
             found = self._known[number] = _Value(new, tirx.Var("value", new.ty), frozenset(reads))
             self.declared.append(found.name)
             self._pending.append(tirx.Bind(found.name, new))
@@ -112,8 +112,4 @@ class _Sharer:
             return expr.source not in self._registers or str(expr.source.scope()) != "local"
         if isinstance(expr, tirx.Broadcast):
             return not isinstance(expr.value, (tirx.IntImm, tirx.FloatImm))
-        return isinstance(expr, Call) and (getattr(expr.op, "name", "") == "tirx.texture2d_load" or _is_half_load(expr))
-
-
-def _is_half_load(call: Call) -> bool:
-    return getattr(call.op, "name", "") == "tirx.call_pure_extern" and str(call.args[0].value).startswith("vload_half")
+        return is_texel_load(expr) or is_half_load(expr)

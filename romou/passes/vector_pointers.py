@@ -16,7 +16,8 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.primitives import LANES
+from romou.calls import op_name
+from romou.primitives import LANES, is_texel
 
 Indices: TypeAlias = Sequence[tirx.Expr]
 
@@ -38,19 +39,16 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
             (TensorLoad, lambda a: loads.setdefault(a.source, []).append(a.indices)),
             (tirx.BufferStore, lambda a: stores.setdefault(a.buffer, []).append(a.indices)),
             # A pointer that is handed on by itself may be used in any way.
-            (tvm.ir.Call, lambda c: handed_on.add(c.args[0]) if getattr(c.op, "name", "") == "tirx.buffer_data" else None),
+            (tvm.ir.Call, lambda c: handed_on.add(c.args[0]) if op_name(c) == "tirx.buffer_data" else None),
         ],
     )
     pointers = {p: p for p in func.params}
     buffers: dict[tirx.Var, tirx.Var] = {}
 
     def is_whole(indices: Indices) -> bool:
-        if len(indices) != 1 or not isinstance(indices[0], tirx.Ramp):
+        if len(indices) != 1 or not is_texel(indices[0]):
             return False
-        ramp = indices[0]
-        if int(ramp.lanes) != LANES or not isinstance(ramp.stride, tirx.IntImm) or int(ramp.stride) != 1:
-            return False
-        step = analyzer.modular_set(ramp.base)
+        step = analyzer.modular_set(indices[0].base)
         return int(step.coeff) % LANES == 0 and int(step.base) % LANES == 0
 
     def is_lane(indices: Indices) -> bool:

@@ -21,6 +21,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
+from romou.calls import op_name
 from romou.errors import BuildError
 from romou.inspection.estimates import RegisterUse, registers_ahead
 from romou.pruning.criteria import Choices
@@ -222,7 +223,7 @@ class _Read:
 def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     """Indices of the one read of a tensor in an expression of TVM's te."""
     found: list[tvm.ir.Call] = []
-    structural_walk(expr, (tvm.ir.Call, lambda call: found.append(call) if getattr(call.op, "name", "") == "te.tensor_load" else None))
+    structural_walk(expr, (tvm.ir.Call, lambda call: found.append(call) if op_name(call) == "te.tensor_load" else None))
     if len(found) != 1:
         raise BuildError(f"expected one read of the data, found {len(found)}")
     return list(found[0].args[1:])

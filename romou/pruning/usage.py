@@ -16,7 +16,8 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.inspection.estimates import multiply_adds_of, register_use
+from romou.calls import is_conditional, is_half_load, is_texel_load, op_name
+from romou.inspection.estimates import dtype_of, lanes_of, multiply_adds_of, register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 
@@ -196,14 +197,14 @@ class _Kernel:
         if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
             self.is_staged = True
         if str(stmt.buffer.scope()) == _PRIVATE and _products(stmt.value):
-            self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = _lanes(stmt.value)
+            self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
-        if "float" in _dtype(expr) and not isinstance(expr.value, tirx.FloatImm):
+        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm):
             self.has_copies = True
 
     def _image(self, call: tvm.ir.Call) -> None:
-        if getattr(call.op, "name", "") in ("tirx.texture2d_load", "tirx.texture2d_store"):
+        if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store"):
             self.images.add(_name(call.args[0]))
 
     def _has_loads(self, node: Any) -> bool:
@@ -217,14 +218,14 @@ class _Kernel:
         found: list[Any] = []
         structural_walk(node, ((tvm.ir.TensorLoad, tvm.ir.Call), found.append))
         # address_of takes a load and loads nothing.
-        pointed = [e.args[0] for e in found if isinstance(e, tvm.ir.Call) and getattr(e.op, "name", "") == "tirx.address_of"]
+        pointed = [e.args[0] for e in found if op_name(e) == "tirx.address_of"]
         for load in found:
             if any(load.same_as(p) for p in pointed):
                 continue
             if isinstance(load, tvm.ir.TensorLoad):
                 if str(load.source.scope()) != _PRIVATE and str(load.source.scope()) not in _LOCAL and _name(load.source) in self.operands:
                     yield load
-            elif (getattr(load.op, "name", "") == "tirx.texture2d_load" and _name(load.args[0]) in self.operands) or (
+            elif (is_texel_load(load) and _name(load.args[0]) in self.operands) or (
                 _half_lanes(load) and _name(load.args[2]) in self.operands
             ):
                 yield load
@@ -262,7 +263,7 @@ class _Kernel:
                     self._visit(stmt.else_case, around, in_turn=in_turn, active=active & ~condition)
             case tirx.Bind():
                 self._load_all(stmt.value, in_turn, active)
-                if _dtype(stmt.value).startswith(("int", "uint", "bool")):
+                if dtype_of(stmt.value).startswith(("int", "uint", "bool")):
                     self._env[stmt.var] = evaluate(stmt.value, self._env)
             case _:
                 self._load_all(stmt, in_turn, active)
@@ -276,10 +277,10 @@ class _Kernel:
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
         if in_turn:
-            structural_walk(node, (tvm.ir.Call, lambda call: guards.append((list(self._loads(call.args[1])), call.args[0])) if _is_condition(call) else None))
+            structural_walk(node, (tvm.ir.Call, lambda call: guards.append((list(self._loads(call.args[1])), call.args[0])) if is_conditional(call) else None))
         for load in self._loads(node) if in_turn else ():
             if isinstance(load, tvm.ir.TensorLoad):
-                tensor, is_image, lanes = _name(load.source), False, _lanes(load)
+                tensor, is_image, lanes = _name(load.source), False, lanes_of(load)
                 unit = int(tvm.DataType(str(load.source.dtype)).lanes)
                 places = [self._elements(load.indices[0], unit, lanes)]
             elif _half_lanes(load):
@@ -287,7 +288,7 @@ class _Kernel:
                 start = _start(load.args[2])
                 places = [self._elements(load.args[1], lanes, lanes) + (0 if start is None else evaluate(start, self._env))]
             else:
-                tensor, is_image, lanes = _name(load.args[0]), True, _lanes(load)
+                tensor, is_image, lanes = _name(load.args[0]), True, lanes_of(load)
                 places = [evaluate(argument, self._env) for argument in load.args[1:4]]
             shape = (*reversed(self._trips), self.group_size)
             is_active = np.broadcast_to(active, shape)
@@ -335,14 +336,9 @@ def _products(node: Any) -> int:
     return total
 
 
-def _is_condition(call: tvm.ir.Call) -> bool:
-    return getattr(call.op, "name", "") == "prim.if_then_else"
-
-
 def _half_lanes(call: tvm.ir.Call) -> int:
     """Lanes of a vload_half call, 0 for any other."""
-    is_extern = getattr(call.op, "name", "") == "tirx.call_pure_extern"
-    return _lanes(call) if is_extern and str(getattr(call.args[0], "value", "")).startswith("vload_half") else 0
+    return lanes_of(call) if is_half_load(call) else 0
 
 
 def _name(var: Any) -> str:
@@ -357,11 +353,3 @@ def _start(pointer: Any) -> Any:
     if isinstance(pointer, tvm.ir.TensorLoad):
         return pointer.indices[0]
     return _start(pointer.args[-1]) if isinstance(pointer, tvm.ir.Call) and pointer.args else None
-
-
-def _dtype(expr: Any) -> str:
-    return str(getattr(expr.ty, "dtype", ""))
-
-
-def _lanes(expr: Any) -> int:
-    return int(tvm.DataType(_dtype(expr)).lanes)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from operators import conv, task_of
+from operators import conv, error_of, random_arrays, reference, run, task_of
 from romou.schedules.workload import Conv2d, Dense
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.build import build_reference, build_task
+from romou.build import build_task
 from romou.errors import BuildError
 from romou.passes import pipeline
 from romou.passes.image_addressing import address_images, image_loads
@@ -125,27 +125,16 @@ def test_buffers_are_left_alone() -> None:
 @pytest.mark.parametrize("work", WORKS, ids=lambda w: w.name)
 def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Dense, dtype: str) -> None:
     task, rng = task_of(replace(work, dtype=dtype)), np.random.default_rng(3)
-    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(dtype) for p in task.func.params]
-    arrays[-1][:] = np.nan
+    arrays = random_arrays(task, rng)
     space = task.space(TARGET)
     # Half-precision arithmetic is not for every device; storage is.
     configs = [task.default_config(TARGET), *(c for c in space.sample(rng, 32) if c["weight"] == "image" and c["accumulate"] == "float32")]
     assert configs[0]["weight"] == "image"
-    on_cpu = [tvm.runtime.tensor(a) for a in arrays]
-    build_reference(task)["main"](*on_cpu)
-    expected = on_cpu[-1].numpy().astype(np.float64)
+    expected = reference(task, arrays)
     for config in configs[:6]:
-        scopes = task.image_scopes(config, TARGET)
-        assert list(scopes) == ["weight"]
-        tensors = [
-            tvm.runtime.empty(a.shape, dtype, opencl_device, mem_scope=scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, arrays, strict=True)
-        ]
-        tensors = [t.copyfrom(a) for t, a in zip(tensors, arrays, strict=True)]
-        module = build_task(task, config, TARGET)
-        assert "image2d_array_t weight_ptr" in module.imports[0].inspect_source()
-        module["main"](*tensors)
-        output = tensors[-1].numpy().astype(np.float64)
-        assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < (1e-5 if dtype == "float32" else 1e-3), config
+        assert list(task.image_scopes(config, TARGET)) == ["weight"]
+        assert "image2d_array_t weight_ptr" in build_task(task, config, TARGET).imports[0].inspect_source()
+        assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < (1e-5 if dtype == "float32" else 1e-3), config
 
 
 @pytest.mark.parametrize("images", [("data",), ("relu",), ("data", "relu"), ("data", "bias", "relu")])
@@ -157,22 +146,11 @@ def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, 
     task, rng = Task.of(func), np.random.default_rng(4)
     assert task is not None
     assert Task.from_json(task.to_json()).template.images == dict.fromkeys(images, "global.texture")
-    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype("float32") for p in func.params]
-    arrays[-1][:] = np.nan
-    on_cpu = [tvm.runtime.tensor(a) for a in arrays]
-    build_reference(task)["main"](*on_cpu)
-    expected = on_cpu[-1].numpy().astype(np.float64)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
     for config in [task.default_config(TARGET), *task.space(TARGET).sample(rng, 6)]:
-        scopes = task.image_scopes(config, TARGET)
-        assert set(images) <= set(scopes)
-        module = build_task(task, config, TARGET)
-        tensors = [
-            tvm.runtime.empty(a.shape, "float32", opencl_device, mem_scope=scopes.get(str(p.name), "global")) for p, a in zip(func.params, arrays, strict=True)
-        ]
-        tensors = [t.copyfrom(a) for t, a in zip(tensors, arrays, strict=True)]
-        module["main"](*tensors)
-        output = tensors[-1].numpy().astype(np.float64)
-        assert np.linalg.norm(output - expected) / np.linalg.norm(expected) < 1e-5, config
+        assert set(images) <= set(task.image_scopes(config, TARGET))
+        assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < 1e-5, config
 
 
 def test_an_image_needs_no_check_of_its_borders() -> None:
