@@ -6,10 +6,11 @@
 
 The methods:
 
-    random, xgboost     Romou's session on the recorded configs, without and with its cost model
+    random, xgboost     Romou's session on the recorded configs, without and with its cost model; it knows nothing of the device
     warm                xgboost that has seen 100 random configs of each other operator
-    pruned              xgboost, on those of them that the criteria leave on the device
-    pruned_warm         both
+    expected            xgboost that starts from what is expected of each config by the facts of the device
+    pruned              the same on those that the criteria leave on the device: what `romou tune` does
+    pruned_warm         pruned that has seen 100 random configs of each other operator
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
 Seconds are those of the recording: builds and the device's work, by eight build processes that go ahead of the device for Romou, one after another
@@ -55,9 +56,9 @@ from romou.target import Target
 
 SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"
-TARGET = Target("opencl")
+UNKNOWN, KNOWN = Target("opencl"), Target(f"opencl -device={DEVICE}")
 WITHIN = 1.02
-ROMOU = ("random", "xgboost", "warm", "pruned", "pruned_warm")
+ROMOU = ("random", "xgboost", "warm", "expected", "pruned", "pruned_warm")
 # Configs of each other operator that a warm search has seen.
 SEEN_BEFORE = 100
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
@@ -121,7 +122,7 @@ def task_of(path: Path, is_pruned: bool) -> ReplayTask:
 
 def survivors(task: ReplayTask) -> set[int]:
     """The recorded configs that the criteria leave on the device."""
-    limits, recorded = task.limits(TARGET), task.recorded
+    limits, recorded = task.limits(KNOWN), task.recorded
     space = task.template.space(limits)
     if list(space.knobs.items()) != list(recorded.knobs.items()):
         raise UsageError(f"{recorded.name}: the template has other knobs now than when the space was recorded")
@@ -161,8 +162,9 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
             if other != path:
                 others.append(task_of(other, False))
                 remember(store, recording(other), seed)
+    target = UNKNOWN if method in ("random", "xgboost", "warm") else KNOWN
     session = TuningSession(
-        [task], TARGET, store=store, builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock, learn_from=others
+        [task], target, store=store, builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock, learn_from=others
     )
     with contextlib.suppress(Reached):
         session.run(lambda: watch)
@@ -297,9 +299,9 @@ def survival_table(paths: Sequence[Path]) -> Table:
         first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
         left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
         kept_s = min((t for t in left if t is not None), default=math.inf)
-        form = ClosedForm(task.template, task.limits(TARGET))
-        space = task.template.space(task.limits(TARGET))
-        verdicts = judge(form.usage(columns_of([space.at(first)])), load_device(DEVICE), choices=form.choices(space))
+        form = ClosedForm(task.template, task.limits(KNOWN))
+        space = task.template.space(task.limits(KNOWN))
+        verdicts = judge(form.usage(columns_of([space.at(first)])), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))
         verdict = "yes" if first in allowed else "within 2%" if kept_s <= best_s * WITHIN else "LOST"
         table.add_row(recorded.name, str(len(recorded.configs)), str(len(allowed)), f"{best_s * 1e6:.2f}", verdict, f"{best_s / kept_s:.3f}", excluded)

@@ -25,6 +25,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "local_mem_bandwidth_gbps": ("LocalMemBandwidth.MaxBandwidth",),
     "constant_mem_bandwidth_gbps": ("ConstMemBandwidth.MaxBandwidth",),
     "dram_bandwidth_gbps": ("BufferBandwidth.DramBandwidth", "BufferBandwidth.MinBandwidth"),
+    "buffer_write_bandwidth_gbps": ("WriteSpeed.BufferWriteBandwidth",),
+    "image_write_bandwidth_gbps": ("WriteSpeed.ImageWriteBandwidth",),
     "fp32_peak_gflops": ("Gflops.FloatGflops",),
     "clock_mhz": ("Device.ClockFrequency",),
     "has_scalar_vector_broadcast": ("Gflops.Autobroadcast",),
@@ -49,8 +51,9 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
         if place:
             found[fact] = (_value(data, place), place)
     found |= _warps(data) | _registers(data) | _caches(data)
-    if "has_scalar_vector_broadcast" not in found and _value(data, "Gflops.FloatArch") == "SISD":
-        found["has_scalar_vector_broadcast"] = (True, "Gflops.FloatArch")
+    if _value(data, "Gflops.FloatArch") == "SISD":
+        # It computes scalars: a vector of copies is never made, and neither way to write a product is the better one.
+        found.pop("has_scalar_vector_broadcast", None)
     if "extensions" in driver:
         found["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
     facts = {}

@@ -47,6 +47,8 @@ SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {
     "local_mem_bandwidth_gbps": ("GB/s", (int, float)),
     "constant_mem_bandwidth_gbps": ("GB/s", (int, float)),
     "dram_bandwidth_gbps": ("GB/s", (int, float)),
+    "buffer_write_bandwidth_gbps": ("GB/s", (int, float)),
+    "image_write_bandwidth_gbps": ("GB/s", (int, float)),
     "fp32_peak_gflops": ("GFLOPS", (int, float)),
     "clock_mhz": ("MHz", (int, float)),
     "has_scalar_vector_broadcast": ("yes or no", (bool,)),
@@ -90,6 +92,8 @@ class HardwareSpec:
     local_mem_bandwidth_gbps: float | None = None
     constant_mem_bandwidth_gbps: float | None = None
     dram_bandwidth_gbps: float | None = None
+    buffer_write_bandwidth_gbps: float | None = None
+    image_write_bandwidth_gbps: float | None = None
     fp32_peak_gflops: float | None = None
     clock_mhz: float | None = None
     has_scalar_vector_broadcast: bool | None = None

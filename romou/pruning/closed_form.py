@@ -23,8 +23,10 @@ from tvm_ffi.structural import structural_walk
 
 from romou.calls import op_name
 from romou.errors import BuildError
+from romou.hardware import HardwareSpec
 from romou.inspection.estimates import RegisterUse, registers_ahead
 from romou.pruning.criteria import Choices
+from romou.pruning.estimate import estimate_seconds
 from romou.pruning.evaluate import evaluate
 from romou.pruning.usage import KernelUsage
 from romou.schedules.contraction import LANES, Limits, local_bytes
@@ -60,6 +62,7 @@ class ClosedForm:
         is_rows = pixels == "rows"
         o, h, w = (np.where(is_rows, *(self._forms[name].extents[axis] for name in ("rows", "flat"))) for axis in range(3))
         tile_o, tile_h, tile_w, split, local = (get(name) for name in ("tile_o", "tile_h", "tile_w", "split_k", "local"))
+        pixels_of_one = tile_h * tile_w
         group_o, group_w = get("wg_o") * tile_o, get("wg_w") * tile_w
         size = get("wg_o") * get("wg_w") * split
         images = {name: get(name) == "image" for name in ("data", "weight", "output")}
@@ -96,6 +99,10 @@ class ClosedForm:
             literal_buffer_bytes=literal_buffer_bytes,
             literal_image_bytes=literal_image_bytes,
             access_width=self._access_width(columns, is_staged),
+            output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
+            turns=self._first // np.where(is_staged, local, split) * np.where(has_window, 1, self._window),
+            multiply_adds=pixels_of_one * tile_o * LANES * taps * np.where(is_staged, local, 1),
+            local_loads=local * self._window * self._last * (pixels_of_one + tile_o * LANES) * np.where(get("accumulate") == "float16", 2, 4),
             work_group_size=size,
             work_groups=math.prod(tiles),
             local_memory_bytes=local_bytes(columns, self._reduce),
@@ -105,11 +112,13 @@ class ClosedForm:
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
         )
 
-    def choices(self, space: Space) -> Choices:
-        """What no config of the space could do better."""
+    def choices(self, space: Space, spec: HardwareSpec) -> Choices:
+        """What no config of the space could do better on the device."""
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
         width = self._access_width(space.mesh(), space.mesh()["local"] > 0)
-        return Choices(images=images, access_width=int(np.max(width)))
+        seconds = estimate_seconds(self.usage(space.mesh()), spec)
+        fastest = None if seconds is None else float(np.min(np.where(space.valid_mask(), seconds, np.inf)))
+        return Choices(images=images, access_width=int(np.max(width)), fastest_s=fastest)
 
     @property
     def _lane_axis(self) -> int:

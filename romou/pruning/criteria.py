@@ -15,6 +15,7 @@ import numpy as np
 
 from romou.errors import UsageError
 from romou.hardware import HardwareSpec
+from romou.pruning.estimate import estimate_seconds
 from romou.pruning.usage import KernelUsage
 
 PAPER = "Romou paper, section 4.2"
@@ -29,15 +30,17 @@ class Rules:
     local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
     access_width: lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
     most_padding: largest accepted share of work for nothing, relative to the work that is needed.
+    slowest: how many times longer than the fastest config of the space a config may take, by the estimate.
     """
 
     is_literal: bool = False
     local_memory_alpha: float = 3.0
     access_width: int = 4
     most_padding: float = 0.75
+    slowest: float = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("local_memory_alpha", "access_width", "most_padding"):
+        for name in ("local_memory_alpha", "access_width", "most_padding", "slowest"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be above zero, got {getattr(self, name)!r}")
 
@@ -48,10 +51,12 @@ class Choices:
 
     images: of "data", "weight", "output", those that can lie in an image.
     access_width: widest access of any config, in lanes.
+    fastest_s: estimated seconds of the fastest config; None where nothing can be estimated.
     """
 
     images: frozenset[str] = frozenset()
     access_width: int = 4
+    fastest_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +204,18 @@ def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
     return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
 
 
+def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: so much slower than another config of the space, by `estimate_seconds`, that even a bad estimate leaves no hope."""
+    seconds = estimate_seconds(usage, spec)
+    if seconds is None or choices.fastest_s is None:
+        return None
+    return _verdict("estimate", seconds / choices.fastest_s, rules.slowest, "times the fastest config's time, estimated", "Rules.slowest")
+
+
 # Name -> function, in the order in which they give way where too few configs would be left: ours first, then those of the paper, and of
 # those last what a device punishes hardest.
 CRITERIA: Mapping[str, Criterion] = {
-    c.__name__: c for c in (padding, cores, broadcast, occupancy, staging, local_memory, access_width, l1_cache, buffers, warp, registers)
+    c.__name__: c for c in (padding, cores, estimate, broadcast, occupancy, staging, local_memory, access_width, l1_cache, buffers, warp, registers)
 }
 
 

@@ -7,7 +7,7 @@ needed and nothing is estimated but the registers (`inspection/estimates.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,9 @@ class KernelUsage:
     literal_buffer_bytes, literal_image_bytes: the same of one work-item, times the group's size (Romou paper, section 4.2): what
         work-items share counts for each of them. Where the group stages data in local memory: what one work-item carries there.
     access_width: lanes of the narrowest of these loads; a texel has 4.
+    output_bytes: what the launch writes.
+    turns, multiply_adds: how many turns a work-item takes, and the multiply-adds of one of them, each lane counted.
+    local_loads: bytes that a work-item reads of local memory in one turn.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
@@ -51,6 +54,10 @@ class KernelUsage:
     literal_buffer_bytes: Any
     literal_image_bytes: Any
     access_width: Any
+    output_bytes: Any
+    turns: Any
+    multiply_adds: Any
+    local_loads: Any
     work_group_size: Any
     work_groups: Any
     local_memory_bytes: Any
@@ -92,6 +99,10 @@ def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, elem
         literal_buffer_bytes=size * kernel.bytes_of_one(is_image=False),
         literal_image_bytes=size * kernel.bytes_of_one(is_image=True),
         access_width=min((a.lanes for a in kernel.accesses), default=1),
+        output_bytes=outputs * element_bytes,
+        turns=kernel.turns,
+        multiply_adds=kernel.multiply_adds,
+        local_loads=kernel.local_loads,
         work_group_size=size,
         work_groups=groups,
         local_memory_bytes=kernel.local_memory_bytes,
@@ -132,6 +143,9 @@ class _Kernel:
         self.is_staged = False
         self.has_copies = False
         self.local_memory_bytes = 0
+        self.turns = 1
+        self.multiply_adds = 0
+        self.local_loads = 0
         self._accumulators: dict[tuple[str, str], int] = {}
         self._env: dict[Any, Any] = {}
         self._depth = 0
@@ -160,6 +174,10 @@ class _Kernel:
         turns = [loop for loop in loops if self._is_turn(loop) and not any(self._is_turn(inner) for inner in _loops_inside(loop))]
         turn = max(turns, key=_products, default=None)
         around = [loop for loop in loops if turn is not None and (loop.same_as(turn) or any(turn.same_as(inner) for inner in _loops_inside(loop)))]
+        self.turns = math.prod(int(loop.extent) for loop in around)
+        body = self.func.body if turn is None else turn.body
+        self.multiply_adds = _products(body)
+        self.local_loads = _local_bytes(body)
         self._visit(self.func.body, around, in_turn=turn is None, active=np.True_)
 
     def distinct_bytes(self, *, is_image: bool) -> int:
@@ -317,23 +335,32 @@ def _loops_inside(loop: tirx.For) -> list[tirx.For]:
 
 
 def _products(node: Any) -> int:
-    """Multiply-adds by lanes, each times the trips of the loops around it inside of `node`."""
+    """Multiply-adds by lanes."""
+    return _weighted(node, multiply_adds_of, (tvm.ir.Call, tirx.Mul))
+
+
+def _local_bytes(node: Any) -> int:
+    """Bytes read of local memory."""
+
+    def size(load: tvm.ir.TensorLoad) -> int:
+        return lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8 if str(load.source.scope()) in _LOCAL else 0
+
+    return _weighted(node, size, tvm.ir.TensorLoad)
+
+
+def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
+    """The sum of `count` over the nodes of some kinds, each times the trips of the loops around it inside of `node`."""
     if isinstance(node, tirx.For):
-        return int(node.extent) * _products(node.body)
+        return int(node.extent) * _weighted(node.body, count, kinds)
     if isinstance(node, tirx.SeqStmt):
-        return sum(_products(child) for child in node.seq)
+        return sum(_weighted(child, count, kinds) for child in node.seq)
     if isinstance(node, tirx.AttrStmt):
-        return _products(node.body)
+        return _weighted(node.body, count, kinds)
     if isinstance(node, tirx.IfThenElse):
-        return _products(node.then_case) + (0 if node.else_case is None else _products(node.else_case))
-    total = 0
-
-    def count(expr: Any) -> None:
-        nonlocal total
-        total += multiply_adds_of(expr)
-
-    structural_walk(node, ((tvm.ir.Call, tirx.Mul), count))
-    return total
+        return _weighted(node.then_case, count, kinds) + (0 if node.else_case is None else _weighted(node.else_case, count, kinds))
+    found: list[int] = []
+    structural_walk(node, (kinds, lambda part: found.append(count(part))))
+    return sum(found)
 
 
 def _half_lanes(call: tvm.ir.Call) -> int:

@@ -28,22 +28,26 @@ class Lessons:
     """What other tasks, or this one on other devices, teach: features and scores of their configs, in relation to their own best."""
 
     def __init__(self) -> None:
-        self._rows: list[np.ndarray] = []
-        self._scores: list[np.ndarray] = []
+        self._groups: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
-    def add(self, rows: np.ndarray, times_s: Sequence[float | None]) -> None:
+    def add(self, rows: np.ndarray, times_s: Sequence[float | None], expected: np.ndarray | None = None) -> None:
         """One task on one device; too few measurements are passed over, since their best says nothing."""
         if len(times_s) >= _FEWEST and sum(t is not None for t in times_s) >= 2:
-            self._rows.append(rows)
-            self._scores.append(scores(times_s))
+            found = scores(times_s)
+            self._groups.append((rows, found, _levelled(expected, found)))
 
-    def joined(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """All rows and scores; None where there are none."""
-        return (np.concatenate(self._rows), np.concatenate(self._scores)) if self._rows else None
+    def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """All rows, scores and what was expected of them; None where there are none."""
+        if not self._groups:
+            return None
+        rows, found, expected = zip(*self._groups, strict=True)
+        return np.concatenate(rows), np.concatenate(found), np.concatenate(expected)
 
 
 class CostModel:
     """Gradient-boosted trees (XGBoost) from features to log(best time / time): 0 for the best config known, less for slower ones.
+
+    Where something is expected of configs before any is measured, the trees learn by how much that is wrong.
 
     The model learns to stay away from what does not run. With lessons of other tasks it knows something before anything of its task is measured;
     a column tells their rows from those of the task.
@@ -52,10 +56,13 @@ class CostModel:
     ----------
     features
         A row of numbers for each config.
+    expected
+        A score for each config that needs no measurement, up to a constant; nothing is expected where None.
     """
 
-    def __init__(self, features: Features, seed: int = 0) -> None:
+    def __init__(self, features: Features, seed: int = 0, *, expected: Features | None = None) -> None:
         self._features = features
+        self._expected = expected
         self._seed = seed
         self._booster: object | None = None
 
@@ -74,13 +81,15 @@ class CostModel:
 
         rows = _marked(self._features(configs), 1.0) if configs else None
         labels, weights = scores(times_s), np.full(len(configs), _OWN_WEIGHT)
+        expected = _levelled(self._expected(configs) if self._expected and configs else None, labels)
         if others is not None:
-            other_rows, other_scores = others
+            other_rows, other_scores, other_expected = others
             other_rows = _marked(other_rows, 0.0)
             rows = other_rows if rows is None else np.concatenate([other_rows, rows])
             labels, weights = np.concatenate([other_scores, labels]), np.concatenate([np.ones(len(other_scores)), weights])
+            expected = np.concatenate([other_expected, expected])
         # One thread throughout: the matrices are so small that waking threads up takes longer than the work.
-        data = xgboost.DMatrix(rows, label=labels, weight=weights if others is not None else None, nthread=1)
+        data = xgboost.DMatrix(rows, label=labels, weight=weights if others is not None else None, base_margin=expected, nthread=1)
         parameters = {
             "objective": "reg:squarederror",
             "max_depth": 6,
@@ -94,11 +103,20 @@ class CostModel:
         self._booster = xgboost.train(parameters, data, num_boost_round=60)
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:
-        """A score per config, higher is faster. UsageError-free: call it only where `is_trained`."""
+        """A score per config, higher is faster; what is expected of them as long as nothing was learnt, 0 where nothing is."""
+        expected = np.zeros(len(configs), dtype=np.float32) if self._expected is None else self._expected(configs)
+        if self._booster is None:
+            return expected
         import xgboost
 
-        assert self._booster is not None, "fit has not learnt anything yet"
-        return np.asarray(self._booster.predict(xgboost.DMatrix(_marked(self._features(configs), 1.0), nthread=1)))  # type: ignore[attr-defined]
+        data = xgboost.DMatrix(_marked(self._features(configs), 1.0), base_margin=expected, nthread=1)
+        return np.asarray(self._booster.predict(data))  # type: ignore[attr-defined]
+
+
+def _levelled(expected: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+    """Moved by a constant, so that as many labels lie above as below; the labels' mean where nothing is expected."""
+    offset = np.zeros(len(labels)) if expected is None else expected
+    return offset + (np.mean(labels - offset) if len(labels) else 0.0)
 
 
 def _marked(rows: np.ndarray, is_own: float) -> np.ndarray:

@@ -11,13 +11,15 @@ from romou.search.options import TuningOptions
 from romou.space import Config, Space
 
 _PARENTS = 16
-_FRESH = 64
+_FRESH = 256
 _CHILDREN = 128
 _GENERATIONS = 4
 
 
 class Explorer:
     """The default config first, then random ones, then evolution under the cost model's eyes. Never the same config twice.
+
+    Where something is expected of configs before any is measured, the model has a say from the start and no trial goes to random ones first.
 
     Evolution: the best measured configs and some random ones are mutated for a few generations, the model keeps the most promising,
     and the best of those that were not tried yet are proposed, mixed with a share of random ones. A space without untried configs
@@ -27,6 +29,8 @@ class Explorer:
     ----------
     features
         What the model sees of a config; those of the space where None.
+    expected
+        A score of a config before anything is measured (see `CostModel`); nothing is known where None.
     lessons
         What other tasks have taught so far.
     """
@@ -39,13 +43,15 @@ class Explorer:
         rng: np.random.Generator,
         *,
         features: Features | None = None,
+        expected: Features | None = None,
         lessons: Callable[[], Lessons] = Lessons,
     ) -> None:
         self._space = space
         self._default = default
         self._options = options
         self._rng = rng
-        self._model = CostModel(features or space.features, options.seed)
+        self._model = CostModel(features or space.features, options.seed, expected=expected)
+        self._knows_before = expected is not None
         self._lessons = lessons
         self._trained_on = 0
         self._proposed: set[str] = set()
@@ -71,15 +77,15 @@ class Explorer:
         return list(chosen.values())
 
     def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
-        if count <= 0 or not measured:
+        if count <= 0 or not (measured or self._knows_before):
             return []
         lessons = self._lessons()
-        if lessons.joined() is None and len(measured) < self._options.random_trials:
+        if not self._knows_before and lessons.joined() is None and len(measured) < self._options.random_trials:
             return []
         if len(measured) != self._trained_on:
             self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], lessons)
             self._trained_on = len(measured)
-        if not self._model.is_trained:
+        if not (self._knows_before or self._model.is_trained):
             return []
         count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
         timed = sorted((item for item in measured.values() if item[1] is not None), key=lambda item: item[1] or 0.0)

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from romou.hardware import HardwareSpec
 from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.estimate import estimate_seconds
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
 from romou.space import Config
@@ -51,14 +53,27 @@ class TaskFeatures:
     """Features of one task's configs on a device: knobs, usage (`KernelUsage`) and two ratios, all as log2(1 + value).
 
     The ratios are those of a roofline: outputs of a work group for each byte that it loads, and work-items in all. Computed once for each config.
+
+    Parameters
+    ----------
+    spec
+        Of the device that measures; None where nothing is to be expected of it.
     """
 
-    def __init__(self, template: Template, limits: Limits) -> None:
+    def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None) -> None:
         self._form = ClosedForm(template, limits)
+        self._spec = spec
         self._rows: dict[str, np.ndarray] = {}
 
     def __call__(self, configs: Sequence[Config]) -> np.ndarray:
         """One row a config; the columns are the same for every task."""
+        return self._all(configs)[:, :-1]
+
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        """What the cost model learns to predict, before anything is measured: -log(seconds) by the estimate, all 0 where there is none."""
+        return self._all(configs)[:, -1]
+
+    def _all(self, configs: Sequence[Config]) -> np.ndarray:
         fresh = list({c.key: c for c in configs if c.key not in self._rows}.values())
         if fresh:
             self._rows.update(zip((c.key for c in fresh), self._compute(fresh), strict=True))
@@ -73,7 +88,9 @@ class TaskFeatures:
         loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
         items = np.broadcast_to(np.asarray(usage.work_groups * usage.work_group_size, dtype=float), count)
         logs = [np.log2(1 + number) for number in (*numbers, items)] + [np.log2(outputs / (1 + loaded))]
-        return np.column_stack([np.array([_knobs(config) for config in configs]), *logs])
+        seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
+        expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
+        return np.column_stack([np.array([_knobs(config) for config in configs]), *logs, expected])
 
 
 def _knobs(config: Mapping[str, Any]) -> list[float]:

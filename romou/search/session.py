@@ -17,6 +17,7 @@ import numpy as np
 
 import romou
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
+from romou.pruning.estimate import can_estimate
 from romou.records import Origin, Record, Records
 from romou.search.cost_model import Lessons
 from romou.search.explorer import Explorer
@@ -27,6 +28,7 @@ from romou.search.scheduler import Progression, next_task
 from romou.space import Config
 
 if TYPE_CHECKING:
+    from romou.hardware import HardwareSpec
     from romou.target import Target
     from romou.task import Task
 
@@ -56,13 +58,22 @@ class TaskResult:
 class _State:
     """One task during the search."""
 
-    def __init__(self, task: Task, target: Target, options: TuningOptions, index: int, lessons: Callable[[_State], Lessons]) -> None:
+    def __init__(
+        self, task: Task, target: Target, options: TuningOptions, index: int, lessons: Callable[[_State], Lessons], spec: HardwareSpec | None
+    ) -> None:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
         self._limits = task.limits(target)
+        self._spec = spec
         self.explorer = Explorer(
-            self.space, self.default, options, np.random.default_rng([options.seed, index]), features=self.features, lessons=lambda: lessons(self)
+            self.space,
+            self.default,
+            options,
+            np.random.default_rng([options.seed, index]),
+            features=self.features,
+            expected=None if spec is None else self.expected,
+            lessons=lambda: lessons(self),
         )
         # Measured elsewhere: origin -> configs and seconds.
         self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
@@ -75,9 +86,13 @@ class _State:
         """What the cost model sees."""
         return self._task_features(configs)
 
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        """What it thinks of them before anything is measured."""
+        return self._task_features.expected(configs)
+
     @functools.cached_property
     def _task_features(self) -> TaskFeatures:
-        return TaskFeatures(self.task.template, self._limits)
+        return TaskFeatures(self.task.template, self._limits, self._spec)
 
     def teach(self, lessons: Lessons, *, is_own: bool) -> None:
         """Add what was measured of this task: elsewhere, and, where another task learns, also here."""
@@ -85,7 +100,8 @@ class _State:
         for group in groups:
             chosen = group[:: math.ceil(len(group) / _LESSONS_EACH)] if group else []
             if len(chosen) > 1:
-                lessons.add(self.features([c for c, _ in chosen]), [t for _, t in chosen])
+                configs = [c for c, _ in chosen]
+                lessons.add(self.features(configs), [t for _, t in chosen], self.expected(configs))
 
     def add(self, config: Config, outcome: str, time_s: float | None) -> None:
         self.measured[config.key] = (config, time_s)
@@ -143,11 +159,13 @@ class TuningSession:
         self._builder = builder
         self._runner = runner
         self._options = options
-        self._states = [_State(task, target, options, index, self._lessons) for index, task in enumerate([*tasks, *learn_from])]
+        self._fingerprint = runner.fingerprint()
+        # What is expected of the target's device says nothing of a CPU that stands in for it.
+        spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
+        self._states = [_State(task, target, options, index, self._lessons, spec) for index, task in enumerate([*tasks, *learn_from])]
         self._by_key = {state.task.key: state for state in self._states}
         self._teachers = self._states[len(tasks) :]
         self._states = self._states[: len(tasks)]
-        self._fingerprint = runner.fingerprint()
         self._device = self._fingerprint.to_dict()
         self._proposed = 0
         self._stop_at: float | None = None

@@ -24,6 +24,8 @@ TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")
 # Registers of the formula are a lower bound: the criteria that look at them may keep what the exact pass rejects, never the other way.
 BY_REGISTERS = {"registers", "occupancy"}
+# Made of registers and multiply-adds, where the formula is a bound.
+ROUGH = {"estimate"}
 
 
 @st.composite
@@ -76,21 +78,25 @@ def test_closed_form_and_tir_agree(work: Conv2d | Dense, seed: int) -> None:
     space = task.space(TARGET)
     configs = space.sample(np.random.default_rng(seed), 2)
     form = ClosedForm(task.template, limits_of(TARGET))
-    columns, choices = form.usage(columns_of(configs)), form.choices(space)
+    columns, choices = form.usage(columns_of(configs)), {device: form.choices(space, load_device(device)) for device in DEVICES}
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config), row(columns, index, len(configs))
         assert formula.registers <= exact.registers + 1e-6, config
         assert formula.needed_registers <= exact.needed_registers + 1e-6, config
         assert formula.padding == pytest.approx(exact.padding), config
-        same = dataclasses.replace(formula, registers=exact.registers, needed_registers=exact.needed_registers, padding=exact.padding)
+        # Where a tile's place in its row is known, TVM leaves out what would be multiplied with padding.
+        assert 0.5 * formula.multiply_adds <= exact.multiply_adds <= formula.multiply_adds, config
+        rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "padding", "multiply_adds")}
+        same = dataclasses.replace(formula, **rough)
         assert same == exact, config
         for device in DEVICES:
             spec = load_device(device)
             for rules in (Rules(), Rules(is_literal=True)):
-                by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices) for usage in (exact, formula))
+                by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices[device]) for usage in (exact, formula))
                 assert by_tir.keys() == by_form.keys()
                 for name, verdict in by_tir.items():
-                    assert by_form[name].keep == verdict.keep or (name in BY_REGISTERS and not verdict.keep), (device, config, str(verdict))
+                    is_bound = name in ROUGH or (name in BY_REGISTERS and not verdict.keep)
+                    assert by_form[name].keep == verdict.keep or is_bound, (device, config, str(verdict))
 
 
 def test_the_mesh_says_what_single_configs_say() -> None:

@@ -11,6 +11,7 @@ import pytest
 from romou.errors import UsageError
 from romou.hardware import HardwareSpec, load_device
 from romou.pruning import CRITERIA, Choices, KernelUsage, Rules, judge
+from romou.pruning.estimate import estimate_seconds
 
 FINE = KernelUsage(
     registers=40,
@@ -20,6 +21,10 @@ FINE = KernelUsage(
     literal_buffer_bytes=0,
     literal_image_bytes=1024,
     access_width=4,
+    output_bytes=4096,
+    turns=16,
+    multiply_adds=64,
+    local_loads=0,
     work_group_size=64,
     work_groups=100,
     local_memory_bytes=0,
@@ -90,6 +95,43 @@ def test_a_kernel_is_not_blamed_for_what_its_operator_cannot_do() -> None:
 def test_a_launch_too_small_for_a_warp_on_each_core_may_have_small_groups() -> None:
     assert "warp" not in failed(MALI, work_group_size=4, work_groups=10)
     assert "warp" in failed(MALI, work_group_size=4, work_groups=11)
+
+
+def test_far_slower_than_the_fastest_by_the_estimate() -> None:
+    seconds = estimate_seconds(FINE, ADRENO)
+    assert seconds is not None
+    fastest = dataclasses.replace(CHOICES, fastest_s=float(seconds))
+    assert "estimate" not in failed(ADRENO, choices=fastest)
+    assert "estimate" not in failed(ADRENO, choices=fastest, turns=32)
+    assert "estimate" in failed(ADRENO, choices=fastest, turns=160)
+    assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, turns=160)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"turns": 32},
+        {"multiply_adds": 640},
+        {"work_groups": 1000},
+        {"literal_image_bytes": 65536},
+        {"image_bytes": 10**7},
+        {"output_bytes": 10**9},
+        {"local_loads": 4096},
+        {"needed_registers": 182},
+        {"literal_image_bytes": 0, "literal_buffer_bytes": 1024},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_more_of_anything_takes_longer(changes: dict[str, Any]) -> None:
+    """Also data that is read from buffers, which pass by the first-level cache of an Adreno."""
+    more, fine = estimate_seconds(dataclasses.replace(FINE, **changes), ADRENO), estimate_seconds(FINE, ADRENO)
+    assert more is not None
+    assert more > fine
+
+
+def test_nothing_is_estimated_of_a_cpu_or_of_a_device_that_is_not_known() -> None:
+    assert estimate_seconds(FINE, load_device("host")) is None
+    assert estimate_seconds(FINE, HardwareSpec(name="new", title="nothing known")) is None
 
 
 def test_what_is_not_known_of_a_device_excludes_nothing() -> None:

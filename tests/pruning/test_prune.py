@@ -43,7 +43,7 @@ def test_what_is_left_is_what_passes(pruned: PrunedSpace) -> None:
     space = task.space(TARGET)
     configs = list(space)
     form = ClosedForm(task.template, limits_of(TARGET))
-    verdicts = judge(form.usage(columns_of(configs)), TARGET.spec, choices=form.choices(space))
+    verdicts = judge(form.usage(columns_of(configs)), TARGET.spec, choices=form.choices(space, TARGET.spec))
     keep = np.ones(len(configs), dtype=bool)
     for verdict in verdicts.values():
         keep &= np.broadcast_to(verdict.keep, len(configs))
@@ -71,7 +71,7 @@ def test_it_searches_like_a_space(pruned: PrunedSpace) -> None:
 
 
 def test_a_large_space_is_sampled_too() -> None:
-    space = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1))).pruned_space(TARGET)
+    space = task_of(conv(128, (56, 56), 128, (3, 3), padding=(1, 1, 1, 1))).pruned_space(TARGET, Rules(slowest=100))
     assert space.kept > 4096
     sample = space.sample(np.random.default_rng(0), 50)
     assert len(sample) == 50
