@@ -120,7 +120,7 @@ def tune(
             contextlib.closing(LocalRunner(f"{target.kind}:{index}", measuring)) as runner,
             contextlib.closing(LocalBuilder(here, measuring, compile_for=None if runner.fingerprint().is_host_cpu else f"{target.kind}:{index}")) as builder,
         ):
-            tasks = [task.pruned() for task in graph.tasks] if prune else graph.tasks
+            tasks = [task.pruned(here) for task in graph.tasks] if prune else graph.tasks
             session = TuningSession(tasks, here, store=store, builder=builder, runner=runner, options=options)
             results = session.run(terminal_progress if progress else no_progress)
     return _assemble(graph, target, here, index, results, started)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import tvm
+import tvm_ffi
+from tvm import tirx
 
 import romou.passes.pipeline as pipeline
+from romou.errors import InvalidConfigError
 from romou.primitives import set_image
 from romou.schedules.splice import as_module
 from romou.space import Config
@@ -22,9 +26,28 @@ def build_task(task: Task, config: Config, target: Target) -> tvm.runtime.Module
     Raises
     ------
     InvalidConfigError
-        If the config cannot be scheduled.
+        If the config cannot be scheduled, or the task excludes the kernel that comes of it (`Task.check`).
     """
-    return tvm.tirx.build(task.schedule(config, target), target=target.tvm_target, pipeline=pipeline.NAME)
+    mod = task.schedule(config, target)
+    with tvm.transform.PassContext(instruments=[_Check(lambda kernel: task.check(kernel, config, target))]):
+        return tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
+
+
+@tvm.instrument.pass_instrument
+class _Check:
+    """Shows device functions to `check` when they are as the code generator gets them."""
+
+    def __init__(self, check: Callable[[tirx.PrimFunc], None]) -> None:
+        self.check = check
+
+    def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        if info.name == pipeline.LAST_OF_DEVICE:
+            for _, func in mod.functions_items():
+                self.check(func)
+
+
+# It is raised inside an instrument, which TVM calls: without this it would come out as a RuntimeError.
+tvm_ffi.register_error("InvalidConfigError", InvalidConfigError)
 
 
 def build_reference(task: Task) -> tvm.runtime.Module:

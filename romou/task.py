@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,14 +13,19 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
-from romou.primitives import FREE_IMAGES
-from romou.pruning import PrunedSpace, Rules, prune
+from romou.errors import InvalidConfigError
+from romou.primitives import FREE_IMAGES, LANES
+from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune, read_usage
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
 from romou.space import Config, Space
 
 if TYPE_CHECKING:
     from romou.target import Target
+
+
+# Of a kernel's registers more is known than of a formula's, but not all: Mesa's compiler for Mali fits kernels into 64 of which 100 are expected.
+_SURE = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,13 @@ class Task:
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
 
-    def pruned(self) -> PrunedTask:
-        """The same task with the pruned space for its space."""
-        return PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops)
+    def pruned(self, target: Target) -> PrunedTask:
+        """The same task with the pruned space for `target` as its space."""
+        space = self.pruned_space(target)
+        slacks = {count.criterion: count.slack for count in space.report.criteria if count.slack is not None}
+        task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops, slacks=slacks)
+        task.spaces[target] = space
+        return task
 
     @cached_property
     def template(self) -> Template:
@@ -91,6 +102,9 @@ class Task:
         """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
         return self.template.image_scopes(config, limits_of(target))
 
+    def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
+        """Whether a lowered kernel may be built; a task whose space is not pruned lets everything pass."""
+
     def to_json(self) -> str:
         """Text from which `from_json` makes an equal task."""
         return json.dumps({"func": tvm.ir.save_json(self.func), "calls": self.calls})
@@ -101,22 +115,52 @@ class Task:
         data = json.loads(text)
         task = Task.of(tvm.ir.load_json(data["func"]), data["calls"])
         assert task is not None, "the text was written from a task"
-        return task
+        if "slacks" not in data:
+            return task
+        return PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, slacks=data["slacks"])
 
 
 @dataclass(frozen=True)
 class PrunedTask(Task):
-    """A task whose space on any target is the pruned one."""
+    """A task whose space on any target is the pruned one.
+
+    slacks: criterion -> how many times looser its limit was made; what was dropped is missing.
+    """
+
+    slacks: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def space(self, target: Target) -> PrunedSpace:
         """The pruned knob space on `target`; made once."""
-        if target not in self._spaces:
-            self._spaces[target] = self.pruned_space(target)
-        return self._spaces[target]
+        if target not in self.spaces:
+            self.spaces[target] = self.pruned_space(target)
+        return self.spaces[target]
 
     @cached_property
-    def _spaces(self) -> dict[Target, PrunedSpace]:
+    def spaces(self) -> dict[Target, PrunedSpace]:
+        """Those that were made."""
         return {}
+
+    def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
+        """What the formulas only bound from below is read off the kernel itself, and judged again; the default config is built in any case.
+
+        Raises
+        ------
+        InvalidConfigError
+            A criterion excludes the kernel.
+        """
+        if config == self.default_config(target):
+            return
+        template = self.template
+        outputs = math.prod(template.contraction(flat=True).extents) * LANES
+        usage = read_usage(kernel, **template.names, element_bytes=template.element_bytes, outputs=outputs)
+        verdicts = judge(usage, target.spec)
+        for name in BOUNDED & verdicts.keys() & self.slacks.keys():
+            if not verdicts[name].keep_within(_SURE * self.slacks[name]):
+                raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
+
+    def to_json(self) -> str:
+        """Text from which `Task.from_json` makes an equal task."""
+        return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks)})
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -21,6 +21,8 @@ from romou.passes.shared_loads import share_loads
 from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
+# The last pass of device functions that changes what they use of the device.
+LAST_OF_DEVICE = "name_stored_texels"
 
 
 def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]]:

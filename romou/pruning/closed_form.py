@@ -33,6 +33,8 @@ from romou.schedules.contraction import LANES, Limits, local_bytes
 from romou.schedules.template import Template
 from romou.space import Columns, Space
 
+# Criteria that look at registers: a formula keeps what the kernel itself may turn out to exceed.
+BOUNDED = frozenset({"registers", "occupancy"})
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 _PITCH = 1 << 20
 

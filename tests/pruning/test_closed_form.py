@@ -15,15 +15,13 @@ from romou.schedules.workload import Conv2d, Dense
 from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
 from romou.pruning import KernelUsage, Rules, judge, read_usage
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.closed_form import BOUNDED, ClosedForm, columns_of
 from romou.space import Config
 from romou.target import Target
 from romou.task import Task, limits_of
 
 TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")
-# Registers of the formula are a lower bound: the criteria that look at them may keep what the exact pass rejects, never the other way.
-BY_REGISTERS = {"registers", "occupancy"}
 # Made of registers and multiply-adds, where the formula is a bound.
 ROUGH = {"estimate"}
 
@@ -95,7 +93,7 @@ def test_closed_form_and_tir_agree(work: Conv2d | Dense, seed: int) -> None:
                 by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices[device]) for usage in (exact, formula))
                 assert by_tir.keys() == by_form.keys()
                 for name, verdict in by_tir.items():
-                    is_bound = name in ROUGH or (name in BY_REGISTERS and not verdict.keep)
+                    is_bound = name in ROUGH or (name in BOUNDED and not verdict.keep)
                     assert by_form[name].keep == verdict.keep or is_bound, (device, config, str(verdict))
 
 

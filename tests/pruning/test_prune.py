@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from operators import conv, task_of
 from romou.schedules.workload import Dense
 
-from romou.errors import UsageError
+from romou.build import build_task
+from romou.errors import InvalidConfigError, UsageError
 from romou.pruning import PrunedSpace, Rules, judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.space import Config
 from romou.target import Target
 from romou.task import PrunedTask, Task, limits_of
 
@@ -111,10 +114,33 @@ def test_a_million_configs_take_less_than_two_seconds() -> None:
 
 def test_a_pruned_task_is_the_same_task_with_the_pruned_space() -> None:
     task = small()
-    cut = task.pruned()
+    cut = task.pruned(TARGET)
     assert isinstance(cut, PrunedTask)
     assert (cut.key, cut.name, cut.calls) == (task.key, task.name, task.calls)
     assert cut.space(TARGET) is cut.space(TARGET)
-    assert Task.from_json(cut.to_json()).key == task.key
+    again = Task.from_json(cut.to_json())
+    assert isinstance(again, PrunedTask)
+    assert (again.key, again.slacks) == (task.key, cut.slacks)
+    assert set(cut.slacks) == {count.criterion for count in cut.space(TARGET).report.criteria}
     config = cut.space(TARGET).sample(np.random.default_rng(0), 1)[0]
     assert cut.schedule(config, TARGET) is not None
+
+
+def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> None:
+    """Registers by the formula are a lower bound. The default config is built whatever is said of it."""
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
+    cut, space = task.pruned(TARGET), task.space(TARGET)
+    large = space.at(space.index_of({**task.default_config(TARGET), "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}))
+    build_task(task, large, TARGET)
+    with pytest.raises(InvalidConfigError, match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 64 registers"):
+        build_task(cut, large, TARGET)
+    build_task(cut, cut.default_config(TARGET), TARGET)
+    least = next(config for config in cut.space(TARGET) if config["unroll"] == "lanes" and config["tile_w"] == 1)
+    build_task(cut, least, TARGET)
+
+
+def test_a_criterion_that_gave_way_gives_way_to_the_kernel_too() -> None:
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
+    large = Config({**task.default_config(TARGET), "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"})
+    build_task(dataclasses.replace(task.pruned(TARGET), slacks={"registers": 8.0}), large, TARGET)
+    build_task(dataclasses.replace(task.pruned(TARGET), slacks={}), large, TARGET)
