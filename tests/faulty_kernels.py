@@ -16,7 +16,7 @@ from romou.target import Target
 from romou.task import Task
 
 SHAPE = (1, 1, 5, 5, 4)
-FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up")
+FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up", "slow")
 
 
 def task() -> Task:
@@ -91,6 +91,23 @@ class Hang:
 
 
 @I.ir_module
+class Slow:
+    """Right, after some tenths of a second on any processor."""
+
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            for lane in range(4):
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane]
+                for _turn in T.serial(300000):
+                    out[0, 0, i // 5, i % 5, lane] = T.sin(out[0, 0, i // 5, i % 5, lane] + data[0, 0, i // 5, i % 5, lane])
+                # No sine is above 2, which no compiler knows.
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.if_then_else(
+                    out[0, 0, i // 5, i % 5, lane] > T.float32(2), T.float32(1), T.float32(0)
+                )
+
+
+@I.ir_module
 class Crash:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
@@ -107,7 +124,7 @@ class BadSource:
             out[0, 0, i // 5, i % 5, 0] = T.call_extern("float32", "no_such_function", data[0, 0, i // 5, i % 5, 0])
 
 
-_MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "bad_source": BadSource}
+_MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "slow": Slow, "bad_source": BadSource}
 
 
 def build(made: Task, chosen: Config, target: Target) -> tvm.runtime.Module:
