@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psutil
 
-
 KEY = "phone"
 
 
@@ -99,7 +98,20 @@ def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Pro
 @contextlib.contextmanager
 def serving(*options: str, **environment: str) -> Iterator[Server]:
     """`romou serve` on a free port."""
-    command = [sys.executable, "-m", "romou.cli", "serve", "--port", "0", "--key", KEY, *options]
+    with _served([sys.executable, "-m", "romou.cli", "serve", "--port", "0", "--key", KEY, *options], **environment) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving_watched(hang_s: float) -> Iterator[Server]:
+    """The same, with a watchdog of so little patience."""
+    code = f"import sys\nfrom romou.rpc.serve import *\nserve(ServeOptions(port=0, key={KEY!r}, hang_s={hang_s}), lambda line: print(line, file=sys.stderr))"
+    with _served([sys.executable, "-c", code]) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _served(command: list[str], **environment: str) -> Iterator[Server]:
     with started(command, **environment) as (process, log):
         line = wait_for(lambda: next((x for x in log.read_text().splitlines() if x.startswith("serving on ")), None))
         yield Server(process, int(line.split()[2].rpartition(":")[2]), log)
@@ -127,7 +139,8 @@ import json, sys
 import tvm, tvm_ffi
 from tvm.rpc import server
 exec(sys.argv[2])
-server._popen_start_rpc_server("127.0.0.1", int(sys.argv[1]), int(sys.argv[1]) + 1, key=sys.argv[3], silent=True)
+tracker = ("127.0.0.1", int(sys.argv[4])) if sys.argv[4] else None
+server._popen_start_rpc_server("127.0.0.1", int(sys.argv[1]), int(sys.argv[1]) + 1, key=sys.argv[3], tracker_addr=tracker, silent=True)
 """
 OTHER_VERSION = """
 theirs = json.loads(str(tvm.get_global_func("romou.rpc.versions")()))
@@ -136,9 +149,9 @@ tvm_ffi.register_global_func("romou.rpc.versions", lambda: json.dumps({**theirs,
 
 
 @contextlib.contextmanager
-def plain_server(code: str = "", **environment: str) -> Iterator[str]:
-    """host:port/key of TVM's own RPC server."""
+def plain_server(code: str = "", tracker: str = "", **environment: str) -> Iterator[str]:
+    """host:port/key of TVM's own RPC server; tracker: host:port of one to register with."""
     port = free_port()
-    with started([sys.executable, "-c", _PLAIN, str(port), code, KEY], **environment):
+    with started([sys.executable, "-c", _PLAIN, str(port), code, KEY, tracker.rpartition(":")[2]], **environment):
         wait_for(lambda: answers(port))
         yield f"127.0.0.1:{port}/{KEY}"

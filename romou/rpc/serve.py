@@ -23,8 +23,8 @@ from romou.errors import DeviceError, UsageError
 from romou.interpreter import python_command
 from romou.rpc.connection import is_loopback
 
-# The serving process says every second that it is alive; starting takes longer.
-_HANG_S, _START_S = 20.0, 120.0
+# Until the serving process has loaded TVM.
+_START_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STABLE_S = 0.2, 10.0, 30.0
 
 
@@ -35,6 +35,7 @@ class ServeOptions:
     key           what a client has to name
     tracker       host:port of a tracker to register with, or None
     limit_s       no session lives longer; clients ask for less, by the candidate
+    hang_s        the serving process, which says every second that it is alive, is killed when it does not for so long
     """
 
     host: str = "127.0.0.1"
@@ -42,6 +43,7 @@ class ServeOptions:
     key: str
     tracker: str | None = None
     limit_s: float = 3600.0
+    hang_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not self.key or any(c.isspace() or c in "/:" for c in self.key):
@@ -126,7 +128,7 @@ def _one_life(listener: socket.socket, options: ServeOptions) -> str:
             if not os.read(ours, 4096):
                 code = process.wait()
                 return f"the serving process {f'was killed by signal {-code}' if code < 0 else f'exited with code {code}'}"
-            patience_s = _HANG_S
+            patience_s = options.hang_s
         return f"the serving process hung for {patience_s:g} s and was killed"
     finally:
         os.close(ours)

@@ -27,6 +27,7 @@ from tvm.rpc import server as tvm_server
 from tvm.support.utils import TempDirectory
 
 from romou.rpc.serve import ServeOptions
+from romou.rpc.tracker import greeted
 
 logger = logging.getLogger("romou.serve")
 
@@ -98,10 +99,8 @@ class Registration:
         self.secret = None
 
     def _connect(self, tracker: str) -> None:
-        from romou.rpc.tracker import greeted
-
         host, _, port = tracker.rpartition(":")
-        self._socket = greeted(host, int(port))
+        self._socket = greeted(host, int(port), _HANDSHAKE_S)
         self._ask([base.TrackerCode.UPDATE_INFO, {"key": f"server:{self._options.key}", "addr": (None, self._port)}])
         self.secret, self._is_silent = None, False
 

@@ -64,7 +64,7 @@ class Tracker:
         """The tracker's answer; TimeoutError where it takes longer."""
         try:
             if self._socket is None:
-                self._socket = greeted(self._address.host, self._address.port)
+                self._socket = greeted(self._address.host, self._address.port, _ANSWER_S)
             self._socket.settimeout(timeout_s)
             base.sendjson(self._socket, question)
             answer = base.recvjson(self._socket)
@@ -91,10 +91,10 @@ class Tracker:
             self._socket = None
 
 
-def greeted(host: str, port: int) -> socket.socket:
+def greeted(host: str, port: int, timeout_s: float) -> socket.socket:
     """A connection to a tracker after the handshake; OSError, but no TimeoutError, where there is none."""
     try:
-        connection = socket.create_connection((host, port), timeout=_ANSWER_S)
+        connection = socket.create_connection((host, port), timeout=timeout_s)
     except TimeoutError as error:
         raise OSError(str(error)) from error
     try:
