@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 
 import tvm
 from tvm.script import ir as I
@@ -11,7 +12,7 @@ from tvm.script import tirx as T
 
 from romou.build import build_task
 from romou.errors import InvalidConfigError
-from romou.space import Config
+from romou.space import Config, Space
 from romou.target import Target
 from romou.task import Task
 
@@ -47,6 +48,28 @@ def task() -> Task:
 def config(fault: str = "none") -> Config:
     """The default config, with the fault that `build` looks for."""
     return task().default_config(Target("opencl")).replace(fault=fault)
+
+
+@dataclass(frozen=True)
+class FaultyTask(Task):
+    """The operator of this file with the fault for its only knob."""
+
+    faults: tuple[str, ...] = ()
+
+    def space(self, target: Target) -> Space:
+        space = Space()
+        for name, value in super().default_config(target).items():
+            space.define_knob(name, [value])
+        space.define_knob("fault", self.faults)
+        return space
+
+    def default_config(self, target: Target) -> Config:
+        return super().default_config(target).replace(fault="none")
+
+
+def faulty_task(*faults: str) -> FaultyTask:
+    made = task()
+    return FaultyTask(made.key, made.name, made.family, made.func, made.calls, made.flops, faults=("none", *faults))
 
 
 @I.ir_module

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -87,7 +88,8 @@ def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Pro
     """A process and the file of what it prints."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        with log.open("wb") as file, subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as process:
+        how: dict[str, Any] = {"env": {**os.environ, **environment}, "stdin": subprocess.DEVNULL}
+        with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, **how) as process:
             try:
                 yield psutil.Process(process.pid), log
             finally:

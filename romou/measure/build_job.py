@@ -16,7 +16,9 @@ from romou.space import Config
 def build(
     toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, entry: str, compile_for: str | None
 ) -> tuple[str, float, str | None, tuple[str, ...]]:
-    """Build one candidate into the shared library file `library`, under the name `entry`; with `compile_for` ("opencl:0") its kernels also reach the driver's cache.
+    """Build one candidate into the shared library file `library`, under the name `entry`.
+
+    With `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
     Returns
     -------
