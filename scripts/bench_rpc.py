@@ -117,7 +117,8 @@ def main(model: str, trials: int, servers: list[int], output: Path | None) -> No
     rows = [measure(model, trials, count) for count in servers]
     if output is not None:
         output.write_text(json.dumps({"model": model, "trials": trials, "rows": rows}, indent=1))
-    table = Table("servers", "trials / s", "ratio", "seconds in all", "default ms", "tuned ms", "error", "outcomes", title=f"{model}, {trials} trials, {os.cpu_count()} cores")
+    columns = ("servers", "trials / s", "ratio", "seconds in all", "default ms", "tuned ms", "error", "outcomes")
+    table = Table(*columns, title=f"{model}, {trials} trials, {os.cpu_count()} cores")
     for row in rows:
         rate = row["trials_per_s"]
         cells = [f"{rate:.2f}", f"{rate / rows[0]['trials_per_s']:.2f}x", f"{row['seconds']:.0f}", f"{row['default_ms']:.1f}", f"{row['tuned_ms']:.1f}"]

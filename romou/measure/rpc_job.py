@@ -54,9 +54,7 @@ def clock_check(device: str) -> float:
     Raises
     ------
     ConnectionLostError
-        The connection was cut.
-    DeviceError
-        The device cannot run it, or computes something else.
+        The connection was cut, or the device is ill: it cannot run the kernel, or computes something else.
     """
     import tvm
 
@@ -64,7 +62,7 @@ def clock_check(device: str) -> float:
     assert _connection is not None
     index = split_device(device)[1]
     work_items = max(1, _connection.devices[index]["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
-    with _remote("running the reference kernel"):
+    with _remote("running the reference kernel", ConnectionLostError):
         module = session.get_function("romou.opencl.source_kernel")(index, _CLOCK_KERNEL, "clock_check")
         output = tvm.runtime.empty((work_items,), "float32", handle)
         launch = module["launch"]
@@ -72,7 +70,7 @@ def clock_check(device: str) -> float:
         found = output.numpy()
     # Every sum goes to 2.
     if not np.allclose(found, 8.0, rtol=1e-3):
-        raise DeviceError(f"the device at {_connection.server} computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
+        raise ConnectionLostError(f"the device at {_connection.server} is ill: it computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
     return max(min(times), 1) * 1e-9
 
 
@@ -111,15 +109,15 @@ def _handle(device: str) -> Any:
 
 
 @contextlib.contextmanager
-def _remote(what: str) -> Iterator[None]:
-    """What the server raises is the device's fault, all else the connection's."""
+def _remote(what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
+    """What the server raises is the device's fault, and becomes `kind`; all else is the connection's."""
     from tvm.error import RPCError
 
     try:
         yield
     except RPCError as error:
         assert _connection is not None
-        raise DeviceError(f"{_connection.server}: {what} failed: {str(error).strip()[:800]}") from error
+        raise kind(f"{_connection.server}: {what} failed: {str(error).strip()[:800]}") from error
     except RuntimeError as error:
         raise _lost(error, what) from error
 

@@ -301,8 +301,11 @@ class RpcRunner:
 
     def _end(self, lane: _Lane) -> None:
         """End the lane's session, by force where it has to be."""
-        with self._lock:
-            lane.is_open = False
+        lane.is_open = False
+        if self._closing.is_set():
+            # A call would start the process anew.
+            lane.child.kill()
+            return
         try:
             lane.child.call("romou.measure.rpc_job:disconnect", timeout_s=_END_S)
         except _TROUBLE:
