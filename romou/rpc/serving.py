@@ -200,7 +200,8 @@ class Serving:
             self._kill(session, "took too long")
         elif session.is_abandoned(now):
             self._kill(session, "went on without its client")
-        pid, status = _wait(session.pid, min(_TICK_S, max(0.0, session.ends_at - now)))
+        left_s = session.ends_at - now
+        pid, status = _wait(session.pid, min(_TICK_S, left_s) if left_s > 0 else _TICK_S)
         if pid == 0:
             return
         if os.WIFSIGNALED(status):
