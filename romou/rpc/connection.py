@@ -11,7 +11,7 @@ import ipaddress
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -36,6 +36,22 @@ class Connection:
     server: str
     devices: tuple[dict[str, Any], ...]
     host: str
+
+    @contextlib.contextmanager
+    def calling(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
+        """For a block of calls: what the server raises becomes `kind`, all else a ConnectionLostError; `what` says what was being done."""
+        from tvm.error import RPCError
+
+        try:
+            yield
+        except RPCError as error:
+            raise kind(f"{self.server}: {what} failed: {str(error).strip()[:800]}", address=self.server) from error
+        except RuntimeError as error:
+            raise self.lost(error, what) from error
+
+    def lost(self, error: Exception, what: str) -> ConnectionLostError:
+        """The error for a connection that ended in the middle of something."""
+        return ConnectionLostError(f"the connection to {self.server} was cut while {what}: {_first_line(error)[:300]}", address=self.server)
 
     def close(self) -> None:
         """End the session, so that the server can begin the next one; never raises."""

@@ -62,8 +62,15 @@ def warning(options: ServeOptions) -> str | None:
     )
 
 
-def serve(options: ServeOptions, say: Callable[[str], None]) -> NoReturn:
-    """Serve until a signal ends the process. `say` is told what happens, line by line.
+def serve(options: ServeOptions, say: Callable[[str], None], on_listening: Callable[[str, int], None] = lambda host, port: None) -> NoReturn:
+    """Serve until a signal ends the process.
+
+    Parameters
+    ----------
+    say
+        Is told what happens, line by line.
+    on_listening
+        Is told host and port, once.
 
     Raises
     ------
@@ -74,6 +81,7 @@ def serve(options: ServeOptions, say: Callable[[str], None]) -> NoReturn:
     found = listener.getsockname()
     if (complaint := warning(options)) is not None:
         say(complaint)
+    on_listening(found[0], found[1])
     say(f"serving on {found[0]}:{found[1]} with the key {options.key}" + (f", registered at {options.tracker}" if options.tracker else ""))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)

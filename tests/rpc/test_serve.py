@@ -94,7 +94,8 @@ def test_strangers_do_no_harm(server: Server, greeting: bytes) -> None:
 
 
 def test_nothing_is_left_when_it_is_stopped() -> None:
-    with serving() as server:
+    with serving("--json") as server:
+        assert f'"port": {server.port}' in server.log.read_text()
         connection = connect(Address.parse(server.address))
         running = [server.process, server.serving(), server.session()]
         server.process.send_signal(signal.SIGTERM)
