@@ -16,6 +16,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -42,13 +43,16 @@ _START_S = 120.0
 @contextlib.contextmanager
 def process(command: list[str], core: int | None = None) -> Iterator[None]:
     """A command that runs while the block does, on one core if that is given."""
-    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as running:
+    with tempfile.TemporaryFile() as log, subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    ) as running:
         if core is not None:
             os.sched_setaffinity(running.pid, {core})
         try:
             yield
         finally:
-            running.terminate()
+            # The tracker's own process has another one do the work.
+            os.killpg(running.pid, signal.SIGTERM)
 
 
 @contextlib.contextmanager

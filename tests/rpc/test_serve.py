@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -97,10 +98,11 @@ def test_nothing_is_left_when_it_is_stopped() -> None:
     with serving("--json") as server:
         assert f'"port": {server.port}' in server.log.read_text()
         connection = connect(Address.parse(server.address))
-        running = [server.process, server.serving(), server.session()]
+        running, folder = [server.process, server.serving(), server.session()], Path(server.session().cwd())
         server.process.send_signal(signal.SIGTERM)
         for process in running:
             wait_for(lambda p=process: not p.is_running() or p.status() == "zombie")
+        wait_for(lambda: not folder.exists())
         connection.close()
 
 
