@@ -16,6 +16,7 @@ from rpc_servers import KEY, Server, end, free_port, serving, tracking, wait_for
 from small_networks import Graph, random_inputs, residual_net
 
 import romou
+from romou import models
 from romou.api import _for_server
 from romou.cli import main
 from romou.errors import BuildError, DeviceError, UsageError
@@ -42,7 +43,7 @@ def records(folder: Path) -> list[dict]:  # type: ignore[type-arg]
 
 def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
     """The same table as on this machine, the right outputs, and the model runs there afterwards."""
-    model = residual_net()
+    model = models.load("squeezenet1_0")
     with contextlib.ExitStack() as stack:
         tracker = stack.enter_context(tracking(free_port()))
         servers = [stack.enter_context(serving("--tracker", tracker)) for _ in range(2)]
@@ -63,7 +64,8 @@ def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
         assert summary.relative_l2_error < LIMIT
         assert sum(summary.outcomes.values()) == 16
         assert set(summary.outcomes) <= {"ok", "timeout"}
-        assert all(row.tuned_ms is not None and row.default_ms is not None for row in summary.rows)
+        assert sum(row.trials for row in summary.rows) == 16
+        assert all(row.tuned_ms is not None for row in summary.rows if row.trials)
         assert summary.default_ms
         kept = records(tmp_path)
         assert len({(r["task_key"], json.dumps(r["config"])) for r in kept}) == len(kept) == 16
