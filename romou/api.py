@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from romou.module.remote import RemoteDevice
 from romou.pruning import PrunedSpace, Rules
 from romou.records import RecordStore
 from romou.rpc import Address
-from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
+from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
 from romou.space import Config
 from romou.target import Target
 from romou.task import limits_of
@@ -84,11 +83,13 @@ def tune(
     target: Target | str | Mapping[str, object] = "opencl",
     trials: int = 64,
     seconds: float | None = None,
+    no_progress: int | None = None,
     work_dir: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     progress: bool = False,
     prune: bool = True,
+    explorer: str = "evolution",
     rpc: str | None = None,
 ) -> TunedModel:
     """Tune a model on the attached device, or on devices elsewhere.
@@ -105,6 +106,8 @@ def tune(
         are the default schedules of each task.
     seconds
         Stop searching after this time; the model is compiled with what was found.
+    no_progress
+        Stop searching after so many trials in a row of which none made its task 1% faster; None: go on.
     work_dir
         Folder of the records. A later call with the same folder goes on where this one stopped. None: nothing is kept.
     shapes
@@ -115,6 +118,8 @@ def tune(
         Show a progress bar on stderr.
     prune
         Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default schedules are tried in any case.
+    explorer
+        How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
     rpc
         Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all servers under a key of a
         tracker, which candidates are spread over. The model that is returned runs there too.
@@ -131,7 +136,7 @@ def tune(
         The TVM packages are not the pair that this version was made for, or a server has other ones.
     """
     started = time.monotonic()
-    options = TuningOptions(trials=trials, seconds=seconds, seed=seed)
+    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed)
     check_versions()
     target = as_target(target)
     imported = _import(model, shapes)
@@ -146,7 +151,7 @@ def tune(
             ):
                 tasks = [task.pruned(place.target) for task in graph.tasks] if prune else graph.tasks
                 session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options)
-                results = session.run(terminal_progress if progress else no_progress)
+                results = session.run(terminal_progress if progress else quiet_progress)
     try:
         return _assemble(graph, place, results, started)
     finally:
@@ -254,12 +259,13 @@ def _recorded_configs(work_dir: str | Path | None) -> dict[str, Config | None]:
         return {}
     if not Path(work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
-    best: dict[str, tuple[float, Config | None]] = {}
+    # The last time of a config counts: it may have been measured again.
+    times: dict[str, dict[Config, float | None]] = {}
     with RecordStore(work_dir) as store:
         for record in store:
-            if record.time_s is not None and record.time_s < best.get(record.task_key, (math.inf, None))[0]:
-                best[record.task_key] = (record.time_s, Config(record.config))
-    return {key: config for key, (_, config) in best.items()}
+            times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
+    timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
+    return {key: min(found, key=lambda pair: pair[0])[1] for key, found in timed.items() if found}
 
 
 def as_target(target: Target | str | Mapping[str, object]) -> Target:

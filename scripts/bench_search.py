@@ -152,7 +152,7 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
     """A session on the recording."""
     task = task_of(path, method.startswith("pruned"))
     device, watch = ReplayDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
-    given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, **options, "seed": seed}
+    given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, "confirm": 0, **options, "seed": seed}
     if method == "random":
         given["random_trials"] = 10**6
     started = time.perf_counter()

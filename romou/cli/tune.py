@@ -41,11 +41,13 @@ def default_output(model: str) -> Path:
 @click.option("--target", default="opencl", show_default=True, help='For example "opencl -device=host" or "opencl -device=adreno640".')
 @click.option("--trials", type=click.IntRange(min=0), default=64, show_default=True, help="Candidates to measure over all tasks; 0: default schedules.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Stop tuning after this time.")
+@click.option("--no-progress", type=click.IntRange(min=1), default=None, help="Stop after so many trials without a kernel that is 1% faster.")
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for records; a later run resumes from it.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
 @rpc_option
+@click.option("--explorer", default="evolution", show_default=True, help="evolution, annealing, random or exhaustive: how candidates are chosen.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search; the same seed tries the same candidates first.")
 @json_option
 @debug_option
@@ -54,10 +56,12 @@ def command(
     target: str,
     trials: int,
     seconds: float | None,
+    no_progress: int | None,
     work_dir: Path | None,
     shapes: tuple[str, ...],
     output: Path | None,
     prune: bool,
+    explorer: str,
     rpc: str | None,
     seed: int,
     is_json: bool,
@@ -73,7 +77,8 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    how: dict[str, Any] = {"trials": trials, "seconds": seconds, "work_dir": work_dir, "seed": seed, "prune": prune, "rpc": rpc}
+    how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
+    how |= {"work_dir": work_dir, "prune": prune, "rpc": rpc}
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
     path = output or default_output(model)
     tuned.save(path)

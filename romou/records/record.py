@@ -28,6 +28,7 @@ class Record:
     seed                  of the inputs that it was checked with
     clock_ratio           time of a reference kernel shortly before, over its best on the same device: above 1 where the device throttles;
                           None where it was not measured
+    is_again              measured a second time, when the search was over: the time that counts
     target, time, romou, tvm       context: target text, UTC time in ISO 8601, versions
     """
 
@@ -43,6 +44,7 @@ class Record:
     error: str | None = None
     seed: int = 0
     clock_ratio: float | None = None
+    is_again: bool = False
     target: str = ""
     time: str = ""
     romou: str = ""

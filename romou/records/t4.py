@@ -131,13 +131,15 @@ def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
 def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
     """A T4 file in `folder` for each task and origin among the records, named by the task's key and a number where it has several origins.
 
+    What was measured again at the end of a search is left out: the format knows one result of a config.
+
     Raises
     ------
     RecordError
         The folder cannot be written.
     """
     groups: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
+    for record in (r for r in records if not r.is_again):
         origin = json.dumps(dataclasses.asdict(Origin.of(record)), sort_keys=True)
         groups.setdefault((record.task_key, origin), []).append(record)
     written: list[Path] = []

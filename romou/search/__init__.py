@@ -1,7 +1,7 @@
 """What to try next, within a budget, and how the user sees it."""
 
 from romou.search.options import TuningOptions
-from romou.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, no_progress, terminal_progress
+from romou.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, quiet_progress, terminal_progress
 from romou.search.session import TaskResult, TuningSession
 
 __all__ = [
@@ -12,6 +12,6 @@ __all__ = [
     "TerminalProgress",
     "TuningOptions",
     "TuningSession",
-    "no_progress",
+    "quiet_progress",
     "terminal_progress",
 ]

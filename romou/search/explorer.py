@@ -1,8 +1,11 @@
-"""Chooses the configs of one task to measure next."""
+"""Chooses the configs of one task to measure next. To add a way to explore: write its function and put it in EXPLORERS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,16 +17,70 @@ _PARENTS = 16
 _FRESH = 256
 _CHILDREN = 128
 _GENERATIONS = 4
+_CHAINS = 64
+_STEPS = 32
+# Of the score, log(best time / time): at first a config half as fast is taken every other time.
+_HOTTEST = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What an explorer looks at.
+
+    score: of configs, higher is faster; a model's.
+    fastest: measured configs, the fastest first.   taken: keys of those that were proposed or measured.
+    """
+
+    space: Space
+    score: Callable[[Sequence[Config]], np.ndarray]
+    fastest: Sequence[Config]
+    taken: set[str]
+    rng: np.random.Generator
+
+
+def evolve(look: Outlook) -> list[Config]:
+    """The fastest configs and some random ones are mutated for a few generations; those that the model likes best, the best one first."""
+    population = [*look.fastest[:_PARENTS], *look.space.sample(look.rng, _FRESH, exclude=look.taken)]
+    seen = {c.key: c for c in population}
+    for _ in range(_GENERATIONS):
+        for _ in range(_CHILDREN):
+            child = look.space.mutate(population[int(look.rng.integers(len(population)))], look.rng)
+            seen.setdefault(child.key, child)
+        population = _ranked(look, list(seen.values()))[: _PARENTS + _FRESH]
+    return population
+
+
+def anneal(look: Outlook) -> list[Config]:
+    """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer they go; the best of all."""
+    chains = [*look.fastest[: _CHAINS // 2], *look.space.sample(look.rng, _CHAINS)][:_CHAINS]
+    scores = look.score(chains)
+    seen = {c.key: c for c in chains}
+    for step in range(_STEPS):
+        nexts = [look.space.mutate(config, look.rng) for config in chains]
+        seen.update((c.key, c) for c in nexts)
+        found = look.score(nexts)
+        temperature = _HOTTEST * (1 - step / _STEPS)
+        is_taken = np.log(look.rng.random(len(chains))) < (found - scores) / temperature
+        chains = [new if taken else old for new, old, taken in zip(nexts, chains, is_taken, strict=True)]
+        scores = np.where(is_taken, found, scores)
+    return _ranked(look, list(seen.values()))
+
+
+def _ranked(look: Outlook, configs: list[Config]) -> list[Config]:
+    return [configs[int(i)] for i in np.argsort(-look.score(configs), kind="stable")] if configs else []
+
+
+Explore: TypeAlias = Callable[[Outlook], list[Config]]
+# Name -> function that the model guides; None: no model, configs at random or one after another.
+EXPLORERS: Mapping[str, Explore | None] = {"evolution": evolve, "annealing": anneal, "random": None, "exhaustive": None}
 
 
 class Explorer:
-    """The default config first, then random ones, then evolution under the cost model's eyes. Never the same config twice.
+    """The default config first, then the first ones that it was given, then what `TuningOptions.explorer` says. Never the same config twice.
 
-    Where something is expected of configs before any is measured, the model has a say from the start and no trial goes to random ones first.
-
-    Evolution: the best measured configs and some random ones are mutated for a few generations, the model keeps the most promising,
-    and the best of those that were not tried yet are proposed, mixed with a share of random ones. A space without untried configs
-    proposes nothing. Where other tasks teach, the model has a say from the second config on.
+    A guided explorer begins with random configs, until the cost model has a say; from then on it is asked for what the model likes best, mixed
+    with a share of random ones. Where something is expected of configs before any is measured, or other tasks teach, the model has a say from
+    the start. A space without untried configs proposes nothing.
 
     Parameters
     ----------
@@ -47,7 +104,7 @@ class Explorer:
         lessons: Callable[[], Lessons] = Lessons,
     ) -> None:
         self._space = space
-        self._default = default
+        self._first = [default]
         self._options = options
         self._rng = rng
         self._model = CostModel(features or space.features, options.seed, expected=expected)
@@ -55,6 +112,11 @@ class Explorer:
         self._lessons = lessons
         self._trained_on = 0
         self._proposed: set[str] = set()
+        self._in_order: Iterator[Config] = iter(space)
+
+    def start_with(self, configs: Sequence[Config]) -> None:
+        """Propose these right after the default config; what the space does not admit is passed over."""
+        self._first += [config for config in configs if self._space.is_valid(config)]
 
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Up to `count` configs, none of which was proposed or measured before.
@@ -66,37 +128,38 @@ class Explorer:
         """
         taken = self._proposed | measured.keys()
         chosen: dict[str, Config] = {}
-        if self._default.key not in taken:
-            chosen[self._default.key] = self._default
-        guided = self._guided(count - len(chosen), measured, taken | chosen.keys())
-        chosen.update((c.key, c) for c in guided)
-        missing = count - len(chosen)
-        if missing > 0:
-            chosen.update((c.key, c) for c in self._space.sample(self._rng, missing, exclude=taken | chosen.keys()))
+
+        def add(configs: Iterator[Config]) -> None:
+            new = (c for c in configs if c.key not in taken and c.key not in chosen)
+            chosen.update((c.key, c) for c in itertools.islice(new, count - len(chosen)))
+
+        add(iter(self._first))
+        if self._options.explorer == "exhaustive":
+            # One at a time: the order is gone through once.
+            while len(chosen) < count and (config := next(self._in_order, None)) is not None:
+                add(iter([config]))
+        else:
+            add(iter(self._guided(count - len(chosen), measured, taken | chosen.keys())))
+            missing = count - len(chosen)
+            add(iter(self._space.sample(self._rng, missing, exclude=taken | chosen.keys()) if missing else ()))
         self._proposed |= chosen.keys()
         return list(chosen.values())
 
     def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
-        if count <= 0 or not (measured or self._knows_before):
+        explore = EXPLORERS[self._options.explorer]
+        if count <= 0 or explore is None:
             return []
-        lessons = self._lessons()
-        if not self._knows_before and lessons.joined() is None and len(measured) < self._options.random_trials:
-            return []
+        if not self._knows_before:
+            if not measured:
+                return []
+            if len(measured) < self._options.random_trials and self._lessons().joined() is None:
+                return []
         if len(measured) != self._trained_on:
-            self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], lessons)
+            self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._lessons())
             self._trained_on = len(measured)
         if not (self._knows_before or self._model.is_trained):
             return []
         count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
         timed = sorted((item for item in measured.values() if item[1] is not None), key=lambda item: item[1] or 0.0)
-        population = [c for c, _ in timed[:_PARENTS]] + self._space.sample(self._rng, _FRESH, exclude=taken)
-        seen = {c.key: c for c in population}
-        for _ in range(_GENERATIONS):
-            for _ in range(_CHILDREN):
-                child = self._space.mutate(population[int(self._rng.integers(len(population)))], self._rng)
-                seen.setdefault(child.key, child)
-            everyone = list(seen.values())
-            scores = self._model.predict(everyone)
-            population = [everyone[int(i)] for i in np.argsort(-scores, kind="stable")[: _PARENTS + _FRESH]]
-        fresh = [c for c in population if c.key not in taken]
-        return fresh[:count]
+        look = Outlook(space=self._space, score=self._model.predict, fastest=[c for c, _ in timed], taken=taken, rng=self._rng)
+        return [c for c in explore(look) if c.key not in taken][:count]

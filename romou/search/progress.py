@@ -95,7 +95,7 @@ class PlainProgress:
     def stop(self) -> None: ...
 
 
-def no_progress() -> Progress:
+def quiet_progress() -> Progress:
     """For use without a person."""
     return NoProgress()
 

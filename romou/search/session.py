@@ -23,7 +23,7 @@ from romou.search.cost_model import Lessons
 from romou.search.explorer import Explorer
 from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
-from romou.search.progress import MakeProgress, Status, no_progress
+from romou.search.progress import MakeProgress, Status, quiet_progress
 from romou.search.scheduler import Progression, next_task
 from romou.space import Config
 
@@ -36,6 +36,10 @@ logger = logging.getLogger("romou")
 
 # Of one task on one device, at most so many measurements teach other tasks: evenly out of all, so training stays quick with many tasks.
 _LESSONS_EACH = 100
+# Of a task on each other device, so many of the fastest configs are tried right after the default one.
+_STARTS_EACH = 2
+# A trial that makes its task less than this faster is no progress; configs this much apart may be equally fast.
+_PROGRESS, _CLOSE = 1.01, 1.05
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,8 @@ class _State:
         # Measured elsewhere: origin -> configs and seconds.
         self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
         self.measured: dict[str, tuple[Config, float | None]] = {}
+        # Config key -> seconds when the search was over.
+        self.again: dict[str, float | None] = {}
         self.progression = Progression(calls=task.calls)
         self.outcomes: dict[str, int] = {}
         self.waiting = 0
@@ -108,9 +114,19 @@ class _State:
         self.progression.times.append(time_s)
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
+    def fastest(self) -> list[tuple[float, Config]]:
+        """Seconds and config of those that work, the fastest first."""
+        return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
+
+    def close_calls(self, count: int) -> list[Config]:
+        """At most `count` configs of which each may be the fastest; none where that is settled."""
+        fastest = self.fastest()
+        close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
+        return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
+
     def result(self) -> TaskResult:
-        timed = [(t, c) for c, t in self.measured.values() if t is not None]
-        best_s, best = min(timed, key=lambda pair: pair[0], default=(None, None))
+        again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
+        best_s, best = min(again, key=lambda pair: pair[0], default=None) or next(iter(self.fastest()), (None, None))
         default = self.measured.get(self.default.key, (None, None))[1]
         return TaskResult(
             task_key=self.task.key,
@@ -185,14 +201,21 @@ class TuningSession:
                 reason = "made for other knobs than this version's"
             if reason is not None:
                 refusals[reason] += 1
-                if set(config) == set(state.space.knobs):
+                if set(config) == set(state.space.knobs) and not record.is_again:
                     elsewhere = state.elsewhere.setdefault(f"{record.device} {record.romou} {record.tvm}", [])
                     elsewhere.append((config, record.time_s))
+            elif record.is_again:
+                state.again[config.key] = record.time_s
             elif config.key not in state.measured:
                 state.add(config, record.outcome, record.time_s)
+        for state in self._states:
+            for group in state.elsewhere.values():
+                timed = sorted(((t, c) for c, t in group if t is not None), key=lambda pair: pair[0])
+                state.explorer.start_with([config for _, config in timed[:_STARTS_EACH]])
         for reason, count in refusals.items():
             logger.warning("%d records of these kernels do not count: %s", count, reason)
         self._proposed = self.done
+        self._since_progress = 0
 
     def _lessons(self, learner: _State) -> Lessons:
         lessons = Lessons()
@@ -205,7 +228,7 @@ class TuningSession:
         """Finished trials, those from the records included."""
         return sum(len(state.measured) for state in self._states)
 
-    def run(self, make_progress: MakeProgress = no_progress) -> dict[str, TaskResult]:
+    def run(self, make_progress: MakeProgress = quiet_progress) -> dict[str, TaskResult]:
         """Search until the budget is spent or all spaces are exhausted; task key -> result.
 
         Ctrl-C ends the search early; what was measured stays and is returned.
@@ -217,6 +240,7 @@ class TuningSession:
             for batch in self._built_batches():
                 for built, result in self._measured(batch):
                     self._keep(built, result, progress.update)
+            self._confirm()
         except KeyboardInterrupt:
             logger.warning("interrupted: going on with the %d trials that are finished", self.done)
         finally:
@@ -245,7 +269,21 @@ class TuningSession:
                     return
 
     def _is_over(self) -> bool:
-        return self._stop_at is not None and self._clock() >= self._stop_at
+        patience = self._options.no_progress
+        is_stuck = patience is not None and self._since_progress >= patience
+        return is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
+
+    def _confirm(self) -> None:
+        """Measure configs that are about equally fast once more, one right after the other; what is fastest then is the result."""
+        self._stop_at = None
+        for state in self._states:
+            close = state.close_calls(self._options.confirm)
+            candidates = [Candidate(task=state.task, config=config, trial=self._proposed + place) for place, config in enumerate(close)]
+            self._proposed += len(candidates)
+            for built, result in self._measured(self._builder.build(candidates) if candidates else []):
+                record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)
+                self._store.append(record)
+                state.again[built.candidate.config.key] = record.time_s
 
     def _propose(self) -> list[Candidate]:
         """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
@@ -306,7 +344,12 @@ class TuningSession:
         state.waiting -= 1
         record = self._record(state.task, result, built.seconds)
         self._store.append(record)
+        before_s = state.progression.best_s
         state.add(built.candidate.config, record.outcome, record.time_s)
+        after_s = state.progression.best_s
+        # The first time of a task is progress too.
+        is_progress = after_s is not None and (before_s is None or before_s >= _PROGRESS * after_s)
+        self._since_progress = 0 if is_progress else self._since_progress + 1
         tell(self._status(state, record))
 
     def _record(self, task: Task, result: MeasureResult, build_s: float) -> Record:

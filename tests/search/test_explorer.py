@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -84,6 +86,34 @@ def test_the_model_finds_better_configs_in_the_same_trials() -> None:
         blind.append(min(t for _, t in search(TuningOptions(seed=seed, random_trials=10_000), 96)))
     assert np.median(guided) < np.median(blind)
     assert min(guided) == pytest.approx(1e-3)
+
+
+def test_annealing_finds_better_configs_than_chance() -> None:
+    guided = [min(t for _, t in search(TuningOptions(seed=seed, explorer="annealing"), 96)) for seed in range(5)]
+    blind = [min(t for _, t in search(TuningOptions(seed=seed, explorer="random"), 96)) for seed in range(5)]
+    assert np.median(guided) < np.median(blind)
+
+
+def test_exhaustive_goes_through_the_space_in_order() -> None:
+    found = [c.key for c, _ in search(TuningOptions(explorer="exhaustive"), 40)]
+    assert found == [c.key for c in itertools.islice(large_space(), 40)]
+
+
+def test_what_is_expected_is_tried_first_and_corrected_by_what_is_measured() -> None:
+    """The expectation takes the wrong mode for the better one, and is right otherwise."""
+    space = large_space()
+
+    def expected(configs: Sequence[Config]) -> np.ndarray:
+        return np.asarray([-math.log(cost(c.replace(mode="x" if c["mode"] == "y" else "y"))) for c in configs])
+
+    explorer = Explorer(space, space.at(0), TuningOptions(random_share=0), np.random.default_rng(0), expected=expected)
+    measured: dict[str, tuple[Config, float | None]] = {}
+    first = explorer.propose(8, measured)[1:]
+    assert max(cost(c.replace(mode="y")) for c in first) < 4e-3
+    assert sum(c["mode"] == "x" for c in first) > len(first) / 2
+    for _ in range(5):
+        measured.update((c.key, (c, cost(c))) for c in explorer.propose(8, measured))
+    assert min(t for _, t in measured.values() if t is not None) == pytest.approx(1e-3)
 
 
 def test_the_same_seed_proposes_the_same() -> None:

@@ -61,7 +61,7 @@ def test_records_of_another_device_are_where_the_search_begins() -> None:
 
     def tried(store: MemoryRecords) -> list[int]:
         device, before = ReplayDevice([task]), len(list(store))
-        options = TuningOptions(trials=40)
+        options = TuningOptions(trials=40, confirm=0)
         TuningSession([task], TARGET, store=store, builder=device, runner=device, options=options, clock=device.clock).run()
         return [made.space().index_of(r.config) for r in list(store)[before:]]
 

@@ -20,7 +20,7 @@ DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
 def run(task: ReplayTask, **options: object) -> tuple[list[tuple[str, str]], float]:
     """(what was tried in order, with its outcome; seconds on the clock)."""
     device, store = ReplayDevice([task]), MemoryRecords()
-    made = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(**options), clock=device.clock)  # type: ignore[arg-type]
+    made = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(**{"confirm": 0, **options}), clock=device.clock)  # type: ignore[arg-type]
     made.run()
     return [(str(r.config), r.outcome) for r in store], device.clock()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from romou.errors import UsageError
 from romou.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
 from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession
+from romou.search.explorer import EXPLORERS
 from romou.search.progress import PlainProgress, Status
 from romou.target import Target
 
@@ -78,7 +81,7 @@ def session(folder: Path, runner: Runner, builder: Builder | None = None, **opti
             store=store,
             builder=builder or Builder(),
             runner=runner,
-            options=TuningOptions(**{"trials": 40, **options}),  # type: ignore[arg-type]
+            options=TuningOptions(**{"trials": 40, "confirm": 0, **options}),  # type: ignore[arg-type]
         )
         return made.run()
 
@@ -164,12 +167,84 @@ def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
     task = faulty_kernels.task()
     runner = Runner()
     with RecordStore(tmp_path) as store:
-        made = TuningSession([task], TARGET, store=store, builder=Builder(), runner=runner, options=TuningOptions(trials=100_000, patience=100_000))
+        made = TuningSession([task], TARGET, store=store, builder=Builder(), runner=runner, options=TuningOptions(trials=100_000, patience=100_000, confirm=0))
         made.run()
     assert len(runner.seen) == sum(1 for _ in task.space(TARGET))
 
 
-@pytest.mark.parametrize(("name", "value"), [("trials", -1), ("seconds", 0.0), ("batch_size", 0), ("seed", -2)])
+class DriftingRunner(Runner):
+    """The clock falls: every candidate is a little slower than it would have been before, but for the times that are asked for at the end."""
+
+    def __init__(self, trials: int) -> None:
+        super().__init__()
+        self.trials = trials
+
+    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+        for result in super().run(batch):
+            drift = 1 + 1e-3 * len(self.seen) if len(self.seen) <= self.trials else 1.0
+            yield dataclasses.replace(result, times_s=tuple(t * drift for t in result.times_s))
+
+
+def test_close_calls_are_measured_again_when_the_search_is_over(tmp_path: Path) -> None:
+    runner = DriftingRunner(40)
+    results = session(tmp_path, runner, confirm=3)
+    again, first = runner.seen[40:], runner.seen[:40]
+    assert again
+    assert set(again) <= set(first)
+    records = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
+    assert [r["is_again"] for r in records] == [False] * 40 + [True] * len(again)
+    assert sum(r.trials for r in results.values()) == 40
+    for key, result in results.items():
+        mine = [r for r in records if r["is_again"] and r["task_key"] == key]
+        assert 2 <= len(mine) <= 3
+        best = min(mine, key=lambda r: r["times_s"])
+        assert result.config is not None
+        assert (dict(result.config), result.best_ms) == (best["config"], pytest.approx(best["times_s"][0] * 1e3))
+    # What is settled stays so.
+    second = Runner()
+    assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {key: r.config for key, r in results.items()}
+    assert second.seen == []
+
+
+def test_no_progress_ends_the_search(tmp_path: Path) -> None:
+    class Flat(Runner):
+        def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+            for number, result in enumerate(super().run(batch)):
+                # Half a percent faster now and then is noise.
+                yield dataclasses.replace(result, times_s=(0.001 - 1e-6 * (number % 5),))
+
+    runner = Flat()
+    session(tmp_path, runner, trials=1000, no_progress=20)
+    tasks = len(small_tasks())
+    assert tasks + 20 <= len(runner.seen) <= tasks + 20 + 2 * TuningOptions().batch_size
+
+
+def test_the_best_of_another_device_is_tried_right_after_the_default(tmp_path: Path) -> None:
+    results = session(tmp_path, Runner(), trials=60)
+    other = Runner()
+    other.fingerprint = lambda: DeviceFingerprint(kind="opencl", name="another", driver="1", platform="p")  # type: ignore[method-assign]
+    session(tmp_path, other, trials=60)
+    for key, result in results.items():
+        mine = [line for line in other.seen if line.startswith(key)]
+        assert result.config is not None
+        assert f"{key} {result.config.key}" in mine[:3]
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS)
+def test_every_explorer_keeps_to_the_budget(tmp_path: Path, explorer: str) -> None:
+    runner = Runner()
+    results = session(tmp_path, runner, explorer=explorer)
+    assert len(set(runner.seen)) == 40
+    assert all(r.config is not None for r in results.values())
+
+
+def test_an_explorer_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="anealing") as raised:
+        TuningOptions(explorer="anealing")
+    assert "annealing" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(("name", "value"), [("no_progress", 0), ("confirm", -1), ("trials", -1), ("seconds", 0.0), ("batch_size", 0), ("seed", -2)])
 def test_options_are_checked(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=name):
         TuningOptions(**{name: value})
