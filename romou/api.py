@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import tirx
 
-from romou.backends.opencl import check_device, device_index, list_devices, no_device_error
+from romou.backends import backend
 from romou.errors import DeviceError, UsageError, unknown_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
@@ -76,7 +76,7 @@ def tune(
     model
         An ONNX file, or a loaded model.
     target
-        What to compile for, e.g. "opencl", "opencl -device=adreno640"; candidates are measured on the attached device.
+        What to compile for, e.g. "opencl", "opencl -device=adreno640", "cuda"; candidates are measured on the attached device.
     trials
         Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
         are the default schedules of each task.
@@ -110,7 +110,7 @@ def tune(
     target = as_target(target)
     imported = _import(model, shapes)
     index = _usable_device(target)
-    here = target.limited_to(list_devices()[index])
+    here = target.limited_to(backend(target.kind).list_devices()[index])
     graph = _lower(imported, here)
     results: Mapping[str, TaskResult] = {}
     if graph.tasks and trials:
@@ -146,9 +146,9 @@ def compile(
     target = as_target(target)
     here = target
     if device is not None:
-        found = list_devices()
+        found = backend(target.kind).list_devices()
         if not 0 <= device < len(found):
-            raise no_device_error(device, found)
+            raise backend(target.kind).no_device_error(device, found)
         here = target.limited_to(found[device])
     graph = _lower(_import(model, shapes), here)
     return _model_of(graph, target, here, device or 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
@@ -255,8 +255,8 @@ def _lower(imported: ImportedModel, target: Target) -> _Graph:
 
 
 def _usable_device(target: Target) -> int:
-    index = device_index(target.device_name)
-    report = check_device(index)
+    index = int(backend(target.kind).device_index(target.device_name))
+    report = backend(target.kind).check_device(index)
     if not report.is_usable:
         raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.mend)
     return index
@@ -288,7 +288,7 @@ def _assemble(graph: _Graph, target: Target, here: Target, index: int, results: 
     error, limit = _check(graph, tuned)
     summary = Summary(
         target=str(target),
-        device=str(list_devices()[index]["name"]),
+        device=str(backend(target.kind).list_devices()[index]["name"]),
         rows=_rows(graph, results),
         default_ms=float(np.median(default_times)),
         tuned_ms=float(np.median(tuned_times)),
