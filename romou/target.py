@@ -48,7 +48,7 @@ _HALF_USES = ("arithmetic", "storage")
 
 _CUDA_SHARED_BYTES = 49152
 # Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions of the generation.
-_CUDA_ARCHITECTURES = {"nvidia_h200": "sm_90a"}
+CUDA_ARCHITECTURES = {"nvidia_h200": "sm_90a"}
 
 # TVM keeps free text in "model"; it carries the device through a tvm Target and back.
 _ATTACHED = "attached"
@@ -275,10 +275,10 @@ class Target:
 
 def cuda_architecture(device_name: str) -> str:
     """What CUDA's compiler calls the architecture of a device of romou/hardware/devices; UsageError for one that CUDA does not run on."""
-    if device_name not in _CUDA_ARCHITECTURES:
-        known = ", ".join(sorted(_CUDA_ARCHITECTURES))
+    if device_name not in CUDA_ARCHITECTURES:
+        known = ", ".join(sorted(CUDA_ARCHITECTURES))
         raise UsageError(f"device {device_name!r} is no CUDA device; with -device= cuda knows {known}", hint="Leave -device= out for the attached GPU.")
-    return _CUDA_ARCHITECTURES[device_name]
+    return CUDA_ARCHITECTURES[device_name]
 
 
 def _checked_kind(kind: Any) -> str:

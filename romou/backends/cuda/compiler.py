@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from romou.errors import BuildError, CompatError
+from romou.errors import BuildError, CompatError, DeviceError
 
 MEND = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
 
@@ -79,6 +79,7 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
+@functools.cache
 def install() -> None:
     """Make TVM compile CUDA as this file does.
 
@@ -99,6 +100,9 @@ def install() -> None:
         arch, _building.arch = _building.arch, None
         return compile_cuda(str(source), arch or attached_architecture())
 
+    for error in (BuildError, CompatError, DeviceError):
+        # They pass through TVM as what they are.
+        tvm_ffi.register_error(error.__name__, error)
     tvm_ffi.register_global_func("tvm_callback_cuda_postproc", complete, override=True)
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_text, override=True)
 
