@@ -40,9 +40,9 @@ LIMITS = (
     "texture_spatial_limit",
     "thread_warp_size",
 )
-_COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
+COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
 # Kind -> what its text may set.
-_OPTIONS = {"opencl": ("device", "host", "half", *LIMITS), "cuda": ("device", "arch", "host", *_COMMON_LIMITS)}
+_OPTIONS = {"opencl": ("device", "host", "half", *LIMITS), "cuda": ("device", "arch", "host", *COMMON_LIMITS)}
 # What halfs are for: numbers to compute with, where the device can, or only to store.
 _HALF_USES = ("arithmetic", "storage")
 

@@ -231,10 +231,10 @@ def split_kernels(source: str) -> dict[str, str]:
     """
     kernels = {}
     heads = list(_CUDA_KERNEL.finditer(source))
-    for head, following in zip(heads, [*heads[1:], None], strict=True):
+    starts = [head.start() for head in heads]
+    for head, end in zip(heads, [*starts[1:], len(source)], strict=False):
         if head["end"] == "{":
-            body = source[head.start() : following.start() if following else None]
-            kernels[head["name"]] = f"{source[: heads[0].start()].strip()}\n\n{body.strip()}\n"
+            kernels[head["name"]] = f"{source[: starts[0]].strip()}\n\n{source[head.start() : end].strip()}\n"
     for part in source.split("// Function: ")[1:]:
         name, _, text = part.partition("\n")
         lines = [line for line in text.splitlines() if not (line.startswith("__kernel ") and line.endswith(");"))]

@@ -1,8 +1,9 @@
 """Half precision as storage: numbers lie in memory as halfs, registers and arithmetic are single precision.
 
 OpenCL reads and writes halfs from any device's memory (vload_half, read_imagef on a half image), whether or not it computes with them
-(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.dialects`). So kernels of half-precision
-models run everywhere, with single-precision sums. Only where a template asks for half-precision arithmetic (`primitives.HALF_ARITHMETIC`) are halfs left as they are.
+(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.dialects`). So kernels of
+half-precision models run everywhere, with single-precision sums. Only where a template asks for half-precision arithmetic
+(`primitives.HALF_ARITHMETIC`) are halfs left as they are.
 """
 
 from __future__ import annotations
