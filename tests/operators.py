@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from romou.schedules.workload import Dense
 
+from romou.backends import backend
 from romou.backends.cuda.compiler import compile_cuda
 from romou.build import build_reference, build_task
 from romou.measure.run_job import device_tensor
@@ -46,12 +47,12 @@ def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, de
 
 def target_of(kind: str) -> Target:
     """The attached device of a kind; of CUDA, where there is none, a GPU that kernels can be compiled for."""
-    return Target(kind) if kind == "opencl" or tvm.cuda(0).exist else Target("cuda -device=nvidia_h200")
+    return Target(kind) if kind == "opencl" or backend(kind).list_devices() else Target("cuda -device=nvidia_h200")
 
 
 def has_device(target: Target) -> bool:
     """Whether kernels for the target can run here."""
-    return bool(tvm.device(target.kind, 0).exist)
+    return bool(backend(target.kind).list_devices())
 
 
 def compile_only(module: tvm.runtime.Module, target: Target) -> None:

@@ -37,6 +37,19 @@ def load() -> str | None:
     return f"TVM's CUDA runtime needs {_CUDART}: {problem}"
 
 
+def device_count() -> int:
+    """GPUs that the driver offers (CUDA_VISIBLE_DEVICES counts); 0 without a driver or without TVM's CUDA runtime.
+
+    Asking TVM for a device that is not there leaves an error behind in the CUDA runtime, which PyTorch in the same process then takes for its own.
+    """
+    if load() is not None:
+        return 0
+    driver, count = ctypes.CDLL(_DRIVER), ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
 def _cudart_of_wheels() -> list[str]:
     """Where NVIDIA's wheels put it."""
     try:

@@ -17,8 +17,10 @@ def list_devices() -> list[dict[str, Any]]:
     """Facts of every CUDA device, in `tvm.cuda(i)` order, under the names that OpenCL devices have; empty without a GPU or its driver."""
     import tvm
 
+    from romou.tvm_patches import cuda_runtime
+
     found: list[dict[str, Any]] = []
-    while (device := tvm.cuda(len(found))).exist:
+    for device in map(tvm.cuda, range(cuda_runtime.device_count())):
         major, minor = str(device.compute_version).split(".")
         found.append(
             {
