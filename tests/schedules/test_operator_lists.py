@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import tvm
+from operator_lists import conv43, paper_operators
 from operators import compile_only, task_of
 from romou.schedules.workload import Conv2d
 
 from romou.build import build_task
 from romou.target import Target
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-from operator_lists import conv43, paper_operators
 
 OPERATORS = [*conv43(), *paper_operators()]
 # The first of each kernel, stride and batch, depthwise or not.
