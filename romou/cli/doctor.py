@@ -136,7 +136,7 @@ def _nothing_attached(kind: str) -> Finding:
 @json_option
 @debug_option
 def command(is_json: bool) -> None:
-    """Check Python packages, compiler and OpenCL; build and run a tiny kernel on every device.
+    """Check Python packages, compiler, OpenCL and CUDA; build and run a tiny kernel on every device.
 
     \b
     Exit codes: 0 all is well, 1 something needs mending, 3 no usable device.

@@ -1,6 +1,6 @@
 """Kernels as they read today, each checked for its numbers. What changes a text is seen in review.
 
-    pytest tests/golden --update-golden         after a change that is meant
+pytest tests/golden --update-golden         after a change that is meant
 """
 
 from __future__ import annotations
