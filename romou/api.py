@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tvm import tirx
 
-from romou.backends.opencl import check_device, device_index, list_devices, no_device_error
+from romou.backends import backend
 from romou.errors import DeviceError, UsageError, unknown_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
@@ -99,8 +99,8 @@ def tune(
     model
         An ONNX file, or a loaded model.
     target
-        What to compile for, e.g. "opencl", "opencl -device=adreno640"; candidates are measured on the attached device. With `rpc` it has to
-        name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
+        What to compile for, e.g. "opencl", "opencl -device=adreno640", "cuda"; candidates are measured on the attached device. With `rpc` it has
+        to name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
     trials
         Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
         are the default schedules of each task.
@@ -179,9 +179,9 @@ def compile(
     target = as_target(target)
     here = target
     if device is not None:
-        found = list_devices()
+        found = backend(target.kind).list_devices()
         if not 0 <= device < len(found):
-            raise no_device_error(device, found)
+            raise backend(target.kind).no_device_error(device, found)
         here = target.limited_to(found[device])
     graph = _lower(_import(model, shapes), here)
     place = _Place(named=target, target=here, name="", index=device or 0)
@@ -292,7 +292,7 @@ def _lower(imported: ImportedModel, target: Target) -> _Graph:
 @contextlib.contextmanager
 def _local(target: Target, options: MeasureOptions) -> Iterator[tuple[_Place, Runner]]:
     index = _usable_device(target)
-    facts, device = list_devices()[index], f"{target.kind}:{index}"
+    facts, device = backend(target.kind).list_devices()[index], f"{target.kind}:{index}"
     with contextlib.closing(LocalRunner(device, options)) as runner:
         compile_for = None if facts["type"] == "cpu" else device
         yield _Place(named=target, target=target.limited_to(facts), name=str(facts["name"]), index=index, compile_for=compile_for), runner
@@ -326,8 +326,8 @@ def _for_server(target: Target, facts: Mapping[str, Any], host: str, where: str)
 
 
 def _usable_device(target: Target) -> int:
-    index = device_index(target.device_name)
-    report = check_device(index)
+    index = int(backend(target.kind).device_index(target.device_name))
+    report = backend(target.kind).check_device(index)
     if not report.is_usable:
         raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.mend)
     return index

@@ -28,3 +28,8 @@ def extern_name(expr: Any) -> str | None:
 def is_half_load(expr: Any) -> bool:
     """Whether halfs are read from memory as floats (`passes/half_storage.py`)."""
     return (extern_name(expr) or "").startswith("vload_half")
+
+
+def is_half_conversion(expr: Any) -> bool:
+    """Whether the bits of halfs that were read before become floats."""
+    return extern_name(expr) == "float_of_half"

@@ -18,8 +18,8 @@ def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, 
     return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **settings)  # type: ignore[arg-type]
 
 
-def task_of(work: Conv2d | Dense) -> Task:
-    """The operator with a bias and a ReLU behind it."""
+def task_of(work: Conv2d | Dense, *, has_epilogue: bool = True) -> Task:
+    """The operator with a bias and a ReLU behind it, or by itself."""
     zero = tirx.const(0, work.dtype)
     if isinstance(work, Dense):
         family, data_shape = FAMILIES["dense"], (work.m, work.k)
@@ -29,13 +29,19 @@ def task_of(work: Conv2d | Dense) -> Task:
     data = te.placeholder(data_shape, work.dtype, "data")
     weight = te.placeholder(family.weight_shape(work), work.dtype, "weight")
     total = family.define(work, data, weight)
+    if not has_epilogue:
+        return _made([data, weight, total])
     if isinstance(work, Dense):
         bias = te.placeholder((work.n,), work.dtype, "bias")
         out = te.compute(total.shape, lambda m, n: te.max(total[m, n] + bias[n], zero), name="relu")
     else:
         bias = te.placeholder((1, work.out_texels, 1, 1, LANES), work.dtype, "bias")
         out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c], zero), name="relu")
-    task = Task.of(te.create_prim_func([data, weight, bias, out]))
+    return _made([data, weight, bias, out])
+
+
+def _made(tensors: list[te.Tensor]) -> Task:
+    task = Task.of(te.create_prim_func(tensors))
     assert task is not None, "every workload has a family"
     return task
 

@@ -5,6 +5,8 @@
     Target("opencl -device=adreno640")          facts from romou/hardware/devices/adreno640.json
     Target("opencl -device=adreno640 -half=storage")      the same, less half-precision arithmetic
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
+    Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU; facts from a file
+    Target("cuda -arch=sm_80")                  machine code for another architecture than the device's
     Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
 
 TVM no longer parses "-key=value" text, so this file does. TVM itself is imported only when `tvm_target` is asked for.
@@ -13,6 +15,7 @@ TVM no longer parses "-key=value" text, so this file does. TVM itself is importe
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -23,9 +26,9 @@ from romou.hardware import HardwareSpec, load_device
 if TYPE_CHECKING:
     import tvm.target
 
-KINDS = ("opencl",)
-_LATER_KINDS = ("cuda", "vulkan")
-_KNOWN_KINDS_TEXT = f"known kinds: {', '.join(KINDS)} ({' and '.join(_LATER_KINDS)} are planned, not in this version)"
+KINDS = ("opencl", "cuda")
+_LATER_KINDS = ("vulkan",)
+_KNOWN_KINDS_TEXT = f"known kinds: {', '.join(KINDS)} ({' and '.join(_LATER_KINDS)} is planned, not in this version)"
 
 # Limits that may be overridden in the target text, by TVM's names; all are whole numbers above zero.
 LIMITS = (
@@ -37,13 +40,19 @@ LIMITS = (
     "texture_spatial_limit",
     "thread_warp_size",
 )
-_OPTIONS = ("device", "host", "half", *LIMITS)
+COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
+# Kind -> what its text may set.
+_OPTIONS = {"opencl": ("device", "host", "half", *LIMITS), "cuda": ("device", "arch", "host", *COMMON_LIMITS)}
 # What halfs are for: numbers to compute with, where the device can, or only to store.
 _HALF_USES = ("arithmetic", "storage")
 
+_CUDA_SHARED_BYTES = 49152
+# Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions of the generation.
+CUDA_ARCHITECTURES = {"nvidia_h200": "sm_90a"}
+
 # TVM keeps free text in "model"; it carries the device through a tvm Target and back.
 _ATTACHED = "attached"
-_DEFAULT_TVM_KEYS = {"opencl", "gpu"}
+_DEFAULT_TVM_KEYS = {"opencl", "cuda", "gpu"}
 
 
 class Target:
@@ -62,7 +71,7 @@ class Target:
         For an unknown kind, device or option (with the known ones and the nearest name) or a value out of range.
     """
 
-    __slots__ = ("_device_name", "_half", "_host", "_kind", "_limits", "_spec", "_tvm_target")
+    __slots__ = ("_arch", "_device_name", "_half", "_host", "_kind", "_limits", "_spec", "_tvm_target")
 
     def __init__(self, target: str | Mapping[str, Any] | tvm.target.Target | Target = "opencl", *, host: str | None = None) -> None:
         if isinstance(target, Target):
@@ -78,15 +87,18 @@ class Target:
         if host is not None:
             options["host"] = host
         self._kind = kind
-        self._device_name, self._host, self._half, self._limits = _checked_options(options)
+        self._device_name, self._host, self._half, self._arch, self._limits = _checked_options(kind, options)
         self._spec: HardwareSpec | None = None
         self._tvm_target: Any = None
         if self._device_name is not None:
-            load_device(self._device_name)  # an unknown device fails here, not at first use
+            # An unknown device fails here, not at first use; so does one whose architecture is not known.
+            load_device(self._device_name)
+            if kind == "cuda":
+                cuda_architecture(self._device_name)
 
     @property
     def kind(self) -> str:
-        """The device kind, "opencl"."""
+        """The device kind, "opencl" or "cuda"."""
         return self._kind
 
     @property
@@ -106,8 +118,28 @@ class Target:
 
     @property
     def has_half_arithmetic(self) -> bool:
-        """Whether kernels may compute in half precision; storing halfs is always possible."""
-        return self._half != "storage" and bool(self.spec.has_half_arithmetic)
+        """Whether kernels may compute in half precision; storing halfs is always possible.
+
+        Not in CUDA: its scalar halfs are no faster than floats.
+        """
+        return self._kind == "opencl" and self._half != "storage" and bool(self.spec.has_half_arithmetic)
+
+    @property
+    def arch(self) -> str | None:
+        """What CUDA's compiler makes code for, e.g. "sm_90a": as given, else the named device's, else the attached one's; None in OpenCL.
+
+        Raises
+        ------
+        DeviceError
+            None was given, no device was named and none is attached.
+        """
+        if self._kind != "cuda" or self._arch is not None:
+            return self._arch
+        if self._device_name is not None:
+            return cuda_architecture(self._device_name)
+        from romou.backends.cuda import devices
+
+        return devices.attached_architecture()
 
     @property
     def spec(self) -> HardwareSpec:
@@ -122,11 +154,11 @@ class Target:
             No device was named and none is attached.
         """
         if self._spec is None:
-            from romou.backends.opencl import devices
-
             if self._device_name is None:
-                self._spec = devices.attached_spec()
+                self._spec = self._attached_spec()
             elif self._device_name == "host":
+                from romou.backends.opencl import devices
+
                 self._spec = devices.host_spec()
             else:
                 self._spec = load_device(self._device_name)
@@ -144,6 +176,11 @@ class Target:
                 # TVM has two names for the largest work group; its passes read one or the other.
                 limits["max_threads_per_block"] = limits["max_num_threads"]
             config = {"kind": self._kind, "model": self._device_name or _ATTACHED, **limits}
+            if self._kind == "cuda":
+                from romou.backends.cuda import compiler
+
+                config["arch"] = self.arch
+                compiler.install()
             self._tvm_target = tvm.target.Target(config, host=host)
         return self._tvm_target
 
@@ -153,14 +190,12 @@ class Target:
         A phone's target may be measured on another device: kernels must run there too.
         """
         attrs = self.tvm_target.export()
-        sides = min(facts["max_image_width"], facts["max_image_height"])
-        allowed = {
-            "max_num_threads": facts["max_work_group_size"],
-            "max_shared_memory_per_block": facts["local_mem_bytes"],
+        allowed = {"max_num_threads": facts["max_work_group_size"], "max_shared_memory_per_block": facts["local_mem_bytes"]}
+        if self._kind == "opencl":
+            sides = min(facts["max_image_width"], facts["max_image_height"])
             # Without images nothing fits into one texel: everything stays in buffers.
-            "texture_spatial_limit": sides if facts["has_images"] else 1,
-            "texture_depth_limit": facts["max_image_layers"] if facts["has_images"] else 1,
-        }
+            allowed["texture_spatial_limit"] = sides if facts["has_images"] else 1
+            allowed["texture_depth_limit"] = facts["max_image_layers"] if facts["has_images"] else 1
         lower: dict[str, Any] = {name: int(limit) for name, limit in allowed.items() if int(limit) < int(attrs[name])}
         if self.has_half_arithmetic and "cl_khr_fp16" not in facts["extensions"].split():
             lower["half"] = "storage"
@@ -168,7 +203,7 @@ class Target:
 
     @property
     def anonymous_tvm_target(self) -> tvm.target.Target:
-        """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any OpenCL device.
+        """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any device of the kind.
 
         For TVM's own default schedules: those that it keeps for Adreno and Android (dlight's GEMV) compute wrong sums.
         """
@@ -177,8 +212,19 @@ class Target:
         options = {k: v for k, v in self.tvm_target.export().items() if k not in ("model", "host", "tag")}
         return tvm.target.Target(options, host={"kind": "llvm"})
 
+    def _attached_spec(self) -> HardwareSpec:
+        from romou.backends import backend
+
+        found = backend(self._kind).attached_spec()
+        assert isinstance(found, HardwareSpec)
+        return found
+
     def _derived_limits(self) -> dict[str, int]:
         spec = self.spec
+        if self._kind == "cuda":
+            # Without opting in, a block has no more shared memory than this, whatever the device holds.
+            shared = min(spec.local_mem_bytes or _CUDA_SHARED_BYTES, _CUDA_SHARED_BYTES)
+            return {"max_num_threads": spec.max_work_group_size or 1024, "thread_warp_size": 32, "max_shared_memory_per_block": shared}
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
         found = {
             "max_num_threads": spec.max_work_group_size,
@@ -191,7 +237,7 @@ class Target:
         return {name: value for name, value in found.items() if value is not None}
 
     def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"device": self._device_name, "host": self._host, "half": self._half}
+        options: dict[str, Any] = {"device": self._device_name, "host": self._host, "half": self._half, "arch": self._arch}
         return {k: v for k, v in options.items() if v is not None} | self._limits
 
     def to_json(self) -> str:
@@ -211,7 +257,7 @@ class Target:
 
     def __str__(self) -> str:
         options = self._options()
-        ordered = [name for name in _OPTIONS if name in options]
+        ordered = [name for name in _OPTIONS[self._kind] if name in options]
         return " ".join([self._kind, *(f"-{name}={options[name]}" for name in ordered)])
 
     def __repr__(self) -> str:
@@ -225,6 +271,14 @@ class Target:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Target, (str(self),)
+
+
+def cuda_architecture(device_name: str) -> str:
+    """What CUDA's compiler calls the architecture of a device of romou/hardware/devices; UsageError for one that CUDA does not run on."""
+    if device_name not in CUDA_ARCHITECTURES:
+        known = ", ".join(sorted(CUDA_ARCHITECTURES))
+        raise UsageError(f"device {device_name!r} is no CUDA device; with -device= cuda knows {known}", hint="Leave -device= out for the attached GPU.")
+    return CUDA_ARCHITECTURES[device_name]
 
 
 def _checked_kind(kind: Any) -> str:
@@ -297,10 +351,12 @@ def _without_implied_limits(kind: str, options: dict[str, Any], *, is_from_tvm: 
         return options
     import tvm.target
 
-    implied = dict(tvm.target.Target({"kind": kind}).export())
+    # An architecture of its own, lest TVM looks for a device and warns that there is none; it is dropped only where a named device has it.
+    implied = dict(tvm.target.Target({"kind": kind} | ({"arch": "sm_50"} if kind == "cuda" else {})).export())
     if is_ours:
-        implied |= Target({"kind": kind} | ({"device": options["device"]} if "device" in options else {}))._derived_limits()
-    return {k: v for k, v in options.items() if k not in LIMITS or implied.get(k) != v}
+        plain = Target({"kind": kind} | ({"device": options["device"]} if "device" in options else {}))
+        implied |= plain._derived_limits() | ({"arch": plain.arch} if kind == "cuda" else {})
+    return {k: v for k, v in options.items() if k not in (*LIMITS, "arch") or implied.get(k) != v}
 
 
 def _host_triple(host: Any) -> str | None:
@@ -321,11 +377,11 @@ def _host_triple(host: Any) -> str | None:
     return None if triple == tvm.target.Target("llvm").export().get("mtriple") else str(triple)
 
 
-def _checked_options(options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, dict[str, int]]:
-    """(device, host, use of halfs, limits), each checked."""
+def _checked_options(kind: str, options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None, dict[str, int]]:
+    """(device, host, use of halfs, CUDA architecture, limits), each checked."""
     for name in options:
-        if name not in _OPTIONS:
-            raise unknown_name("target option", name, _OPTIONS)
+        if name not in _OPTIONS[kind]:
+            raise unknown_name("target option", name, _OPTIONS[kind])
     limits = {name: _positive(name, options[name]) for name in LIMITS if name in options}
     host = options.get("host")
     if host is not None and (not isinstance(host, str) or host.count("-") < 2 or not host.replace("-", "").replace("_", "").replace(".", "").isalnum()):
@@ -333,8 +389,11 @@ def _checked_options(options: Mapping[str, Any]) -> tuple[str | None, str | None
     half = options.get("half")
     if half is not None and half not in _HALF_USES:
         raise UsageError(f"target option -half={half}: must be {' or '.join(_HALF_USES)}", option="half", value=half)
+    arch = options.get("arch")
+    if arch is not None and not re.fullmatch(r"sm_\d{2,3}[af]?", str(arch)):
+        raise UsageError(f"target option -arch={arch}: must be a CUDA architecture such as sm_80 or sm_90a", option="arch", value=arch)
     device = options.get("device")
-    return (None if device is None else str(device)), host, half, limits
+    return (None if device is None else str(device)), host, half, arch, limits
 
 
 def _positive(name: str, value: Any) -> int:

@@ -186,14 +186,14 @@ def limits_of(target: Target) -> Limits:
     # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
     busy = group * spec.shader_cores if spec.shader_cores and not is_cpu else 1
     # A CPU computes what a texture unit does, slowly.
-    has_images = bool(spec.max_image_width_texels and spec.max_image_height_texels) and not is_cpu
-    side = int(attrs["texture_spatial_limit"])
+    has_images = target.kind == "opencl" and bool(spec.max_image_width_texels and spec.max_image_height_texels) and not is_cpu
     return Limits(
         max_work_group_size=group,
         local_memory_bytes=int(attrs["max_shared_memory_per_block"]),
         busy_work_items=busy,
         warp_size=min(spec.warp_sizes or (1,)),
-        max_image=(side, side, int(attrs["texture_depth_limit"])) if has_images else None,
+        max_image=(int(attrs["texture_spatial_limit"]),) * 2 + (int(attrs["texture_depth_limit"]),) if has_images else None,
         has_half_arithmetic=target.has_half_arithmetic,
+        has_vector_arithmetic=target.kind == "opencl",
         prefers_images=bool(has_images and spec.l1_texture_cache_bytes and spec.l1_buffer_cache_bytes == 0),
     )

@@ -68,6 +68,8 @@ class Limits:
     warp_size: work-items that a core runs in step; 1 where it is not known.
     max_image: width, height and layers in texels; None where kernels are to keep to buffers.
     has_half_arithmetic: whether it computes with halfs (cl_khr_fp16); storing them needs no support.
+    has_vector_arithmetic: whether its language adds and multiplies vectors; else (CUDA) every lane is an operation of its own, however products
+        are spelled, and the compiler fuses them by itself.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     """
 
@@ -78,6 +80,7 @@ class Limits:
     max_image: tuple[int, int, int] | None = None
     prefers_images: bool = False
     has_half_arithmetic: bool = False
+    has_vector_arithmetic: bool = True
 
 
 def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> None:
@@ -99,8 +102,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
     space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
     # Where both factors are vectors already, nothing is broadcast.
-    space.define_knob("autobroadcast", [True, False] if flat.lhs_varies != "by lane" else [False])
-    space.define_knob("multiply_add", ["mad", "fma", "plain"])
+    space.define_knob("autobroadcast", [True, False] if limits.has_vector_arithmetic and flat.lhs_varies != "by lane" else [False])
+    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"])
 
     def is_allowed(config: Columns) -> Any:
         # With & and |: one config or columns of many. Comparisons with text give bool or array alike.

@@ -1,31 +1,41 @@
 #!/usr/bin/env python3
-"""Tuned models against TVM's own default GPU schedules (dlight), through the same OpenCL runtime, in one run.
+"""Tuned models against their peers, in one run: TVM's default GPU schedules (dlight), TVM's MetaSchedule, PyTorch eager and compiled.
 
-    python scripts/bench_models.py                                        resnet18 and mobilenetv1_100 on the first OpenCL device
+    python scripts/bench_models.py                                        resnet18 and mobilenetv1_100 against dlight on the first OpenCL device
     python scripts/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
+    python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
 
-Both sides start from the same imported graph (constants and batch norm folded). "ms" adds up the kernels' time by the device's events; "wall"
-is the time until the device is idle again, launches included. Times are medians of runs in turns, so that a slow moment
-of the machine hits both; the ratio is the median of the pairs' ratios. Both are checked against onnxruntime.
+TVM's sides start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime like
+Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights,
+on the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (PyTorch: from the
+first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again, launches included. Times are
+medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
+import numpy as np
 import tvm
+from kernel_bench import Torch
 from rich.console import Console
 from rich.table import Table
+from tvm import relax
+from tvm.s_tir import meta_schedule
 
 import romou
 from romou import models
-from romou.backends.opencl import device_index, list_devices
-from romou.errors import RomouError
+from romou.backends import backend
+from romou.backends.cuda import compiler
+from romou.errors import RomouError, UsageError, unknown_name
 from romou.frontend import ImportedModel, import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.module import Summary, TunedModel, random_inputs
@@ -33,11 +43,114 @@ from romou.module import Summary, TunedModel, random_inputs
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
 
 
-def peer_of(imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
-    """The same graph through TVM's default pipeline: dlight's schedules, nothing of ours but the runtime."""
-    executable = tvm.compile(imported.mod, target=target.tvm_target)
+class Timed(Protocol):
+    """What can be timed as a tuned model is."""
+
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
+        """Milliseconds of `repeat` runs."""
+
+
+def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
+    """An executable of TVM's as one that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
     return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index)
+
+
+def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
+    """The same graph through TVM's default pipeline: dlight's schedules, nothing of ours but the runtime."""
+    return as_model(tvm.compile(imported.mod, target=target.tvm_target), imported, target, index)
+
+
+def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
+    """The same graph tuned by TVM's MetaSchedule; what it finds nothing for keeps dlight's schedules."""
+    kind = target.anonymous_tvm_target
+    graph = relax.get_pipeline("zero")(imported.mod)
+    builder = meta_schedule.builder.LocalBuilder(initializer=compiler.install if target.kind == "cuda" else None)
+    with tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
+        database = meta_schedule.relax_integration.tune_relax(
+            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=min(trials, 64), builder=builder, seed=1
+        )
+        with kind, database:
+            tuned = relax.transform.MetaScheduleApplyDatabase()(graph)
+        return as_model(tvm.compile(tuned, target=kind), imported, target, index)
+
+
+class TorchModel:
+    """A network through PyTorch on the GPU."""
+
+    def __init__(self, run: Callable[[], Any], torch: Any) -> None:
+        self._run, self._torch = run, torch
+
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
+        """As of `TunedModel.times`, after one warm-up."""
+        self._run()
+        self._torch.cuda.synchronize()
+        return [self._wall_ms() if clock == "wall" else self._event_ms() for _ in range(repeat)]
+
+    def _event_ms(self) -> float:
+        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self._run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end))
+
+    def _wall_ms(self) -> float:
+        start = time.perf_counter()
+        self._run()
+        self._torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - start)
+
+
+def torch_network(name: str) -> Any:
+    """The network as the Python package that it came from defines it."""
+    try:
+        if name == "bert_2layer":
+            from transformers import BertConfig, BertModel
+
+            return BertModel(BertConfig(num_hidden_layers=2))
+        if name == "mobilenetv1_100":
+            import timm
+
+            return timm.create_model(name)
+        from torchvision import models as vision
+    except ImportError as error:
+        raise UsageError(f"PyTorch's side of {name} needs the package {error.name}, which is not installed", hint="Or leave eager and compiled out.") from error
+    settings = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    return getattr(vision, name)(weights=None, **settings)
+
+
+def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> TorchModel:
+    """Warmed up: cuDNN has chosen its algorithms, and torch.compile is done."""
+    torch = Torch().torch
+    network = torch_network(name).eval().cuda()
+    inputs = [torch.from_numpy(array).cuda() for array in random_inputs(imported.inputs, seed=1).values()]
+    called = torch.compile(network, mode="reduce-overhead") if is_compiled else network
+
+    def run() -> Any:
+        with torch.inference_mode():
+            found = called(*inputs)
+            return getattr(found, "last_hidden_state", found)
+
+    for _ in range(3):
+        sizes = tuple(run().shape)
+    wanted = run_onnxruntime(imported.onnx_model, random_inputs(imported.inputs, seed=1))
+    if wanted is not None and int(np.prod(sizes)) != wanted[0].size:
+        raise UsageError(f"PyTorch's {name} gives {sizes}, the bundled one {wanted[0].shape}: they are not the same network")
+    return TorchModel(run, torch)
+
+
+def eager(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:
+    """PyTorch as it is."""
+    return through_torch(name, imported, is_compiled=False)
+
+
+def compiled(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:
+    """torch.compile with CUDA graphs."""
+    return through_torch(name, imported, is_compiled=True)
+
+
+PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, int], Timed]] = {p.__name__: p for p in (dlight, metaschedule, eager, compiled)}
 
 
 def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
@@ -47,30 +160,38 @@ def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
     return None if reference is None else max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
 
 
-def compare(name: str, target: romou.Target, *, trials: int, seconds: float | None, work_dir: str | None, pairs: int) -> dict[str, Any]:
-    """Tune, compile the peer, check both, time both in turns."""
+def compare(name: str, target: romou.Target, peers: list[str], *, trials: int, seconds: float | None, work_dir: str | None, pairs: int) -> dict[str, Any]:
+    """Tune, prepare the peers, check, time all in turns."""
     started = time.monotonic()
     imported = import_onnx(models.load(name))
     tuned = romou.tune(models.load(name), target=target, trials=trials, seconds=seconds, work_dir=work_dir, progress=True)
     tuning_s = time.monotonic() - started
-    peer = peer_of(imported, target, tuned.device_index)
-    times: dict[str, list[float]] = {"peer": [], "tuned": [], "peer_wall": [], "tuned_wall": []}
+    sides: dict[str, Timed] = {"tuned": tuned}
+    for peer in peers:
+        sides[peer] = PEERS[peer](name, imported, target, tuned.device_index, trials)
+    times: dict[str, dict[str, list[float]]] = {side: {"device": [], "wall": []} for side in sides}
     for _ in range(pairs):
-        for side, model in (("peer", peer), ("tuned", tuned)):
-            times[side] += model.times(repeat=1)
-            times[f"{side}_wall"] += model.times(repeat=1, clock="wall")
+        for side, model in sides.items():
+            for clock, found in times[side].items():
+                found += model.times(repeat=1, clock=clock)
     summary = tuned.summary()
+    ours = times["tuned"]
     return {
         "model": name,
-        "peer_ms": statistics.median(times["peer"]),
         "default_ms": summary.default_ms,
-        "tuned_ms": statistics.median(times["tuned"]),
-        "ratio": statistics.median(p / t for p, t in zip(times["peer"], times["tuned"], strict=True)),
-        "peer_wall_ms": statistics.median(times["peer_wall"]),
-        "tuned_wall_ms": statistics.median(times["tuned_wall"]),
-        "wall_ratio": statistics.median(p / t for p, t in zip(times["peer_wall"], times["tuned_wall"], strict=True)),
-        "peer_error": worst_error(peer, imported),
+        "tuned_ms": statistics.median(ours["device"]),
+        "tuned_wall_ms": statistics.median(ours["wall"]),
         "tuned_error": worst_error(tuned, imported),
+        "peers": {
+            peer: {
+                "ms": statistics.median(times[peer]["device"]),
+                "wall_ms": statistics.median(times[peer]["wall"]),
+                "ratio": statistics.median(p / t for p, t in zip(times[peer]["device"], ours["device"], strict=True)),
+                "wall_ratio": statistics.median(p / t for p, t in zip(times[peer]["wall"], ours["wall"], strict=True)),
+                "error": worst_error(model, imported) if isinstance(model := sides[peer], TunedModel) else None,
+            }
+            for peer in peers
+        },
         "trials": sum(summary.outcomes.values()),
         "outcomes": summary.outcomes,
         "tuning_s": tuning_s,
@@ -79,58 +200,57 @@ def compare(name: str, target: romou.Target, *, trials: int, seconds: float | No
     }
 
 
-def print_table(rows: list[dict[str, Any]], title: str, out: Console) -> None:
+def print_table(rows: list[dict[str, Any]], peers: list[str], title: str, out: Console) -> None:
     """One line a model."""
     table = Table(title=title)
     table.add_column("model")
-    columns = (
-        "dlight ms",
-        "default ms",
-        "tuned ms",
-        "dlight / tuned",
-        "dlight wall ms",
-        "tuned wall ms",
-        "ratio",
-        "dlight error",
-        "tuned error",
-        "trials",
-        "tuning s",
-    )
+    columns = ["default ms", "tuned ms", "tuned wall ms", "error", "trials", "tuning s"]
+    for peer in peers:
+        columns += [f"{peer} ms", f"{peer} / tuned", f"{peer} wall ms", "wall ratio"]
     for column in columns:
         table.add_column(column, justify="right")
     for row in rows:
         if "failure" in row:
             table.add_row(row["model"], f"failed: {row['failure']}")
             continue
-        numbers = [f"{row[k]:.3f}" if row[k] is not None else "-" for k in ("peer_ms", "default_ms", "tuned_ms")] + [f"{row['ratio']:.2f}x"]
-        numbers += [f"{row['peer_wall_ms']:.3f}", f"{row['tuned_wall_ms']:.3f}", f"{row['wall_ratio']:.2f}x"]
-        errors = [f"{row[k]:.1e}" if row[k] is not None else "-" for k in ("peer_error", "tuned_error")]
-        table.add_row(row["model"], *numbers, *errors, str(row["trials"]), f"{row['tuning_s']:.0f}")
+        cells = [f"{row[k]:.3f}" if row[k] is not None else "-" for k in ("default_ms", "tuned_ms", "tuned_wall_ms")]
+        cells += [f"{row['tuned_error']:.1e}" if row["tuned_error"] is not None else "-", str(row["trials"]), f"{row['tuning_s']:.0f}"]
+        for peer in row["peers"].values():
+            cells += [f"{peer['ms']:.3f}", f"{peer['ratio']:.2f}x", f"{peer['wall_ms']:.3f}", f"{peer['wall_ratio']:.2f}x"]
+        table.add_row(row["model"], *cells)
     out.print(table)
 
 
 @click.command()
 @click.option("--models", "chosen", default=DEFAULT_MODELS, show_default=True, help="Names of bundled models, or all.")
 @click.option("--target", default="opencl", show_default=True)
+@click.option("--peers", "peer_names", default="dlight", show_default=True, help=f"Of {', '.join(PEERS)}.")
 @click.option("--trials", default=200, show_default=True, help="Over all tasks of a model.")
 @click.option("--seconds", type=float, default=None, help="Limit of the search, per model.")
 @click.option("--work-dir", default=None, help="Folder of the records, to go on from.")
 @click.option("--pairs", default=11, show_default=True, help="Timed runs of each side.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
-def main(chosen: str, target: str, trials: int, seconds: float | None, work_dir: str | None, pairs: int, output: Path | None) -> None:
+def main(chosen: str, target: str, peer_names: str, trials: int, seconds: float | None, work_dir: str | None, pairs: int, output: Path | None) -> None:
     """Print one table; exit code 1 if a model failed or its outputs are wrong."""
-    out = Console(width=160)
-    parsed = romou.Target(target)
-    facts = list_devices()[device_index(parsed.device_name)]
+    peers = [name for name in peer_names.split(",") if name]
+    out = Console(width=110 + 50 * len(peers))
+    try:
+        for peer in peers:
+            if peer not in PEERS:
+                raise unknown_name("peer", peer, PEERS)
+        parsed = romou.Target(target)
+        facts = backend(parsed.kind).list_devices()[backend(parsed.kind).device_index(parsed.device_name)]
+    except RomouError as error:
+        raise SystemExit(f"{error}") from error
     rows: list[dict[str, Any]] = []
     for name in models.names() if chosen == "all" else chosen.split(","):
         try:
-            rows.append(compare(name.strip(), parsed, trials=trials, seconds=seconds, work_dir=work_dir, pairs=pairs))
-        except (RomouError, tvm.error.TVMError) as error:
+            rows.append(compare(name.strip(), parsed, peers, trials=trials, seconds=seconds, work_dir=work_dir, pairs=pairs))
+        except (RomouError, RuntimeError) as error:
             rows.append({"model": name, "failure": str(error).strip().splitlines()[-1][:200]})
         if output is not None:
             output.write_text(json.dumps({"device": facts, "target": target, "rows": rows}, indent=1))
-    print_table(rows, f"{facts['name']} ({facts['platform']}), target {target!r}, {trials} trials a model", out)
+    print_table(rows, peers, f"{facts['name']} ({facts['platform']}), target {target!r}, {trials} trials a model", out)
     is_fine = all("failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < 1e-4 for row in rows)
     raise SystemExit(0 if is_fine else 1)
 

@@ -16,20 +16,19 @@ images may be. For each device:
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+from operator_lists import paper_operators
 from rich.console import Console
 from rich.table import Table
 
-from romou.operators import conv, task_of
+from romou.operators import task_of
 from romou.pruning import PrunedSpace, Rules
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.pruning.criteria import judge
@@ -37,24 +36,7 @@ from romou.report.spaces import criteria_table, percent
 from romou.target import Target
 from romou.task import Task, limits_of
 
-OPERATORS = Path(__file__).parent / "data/paper_ops.csv"
 DEVICES = ("adreno630", "adreno640", "mali_g76")
-
-
-def task_of_row(row: Mapping[str, str]) -> Task:
-    """The convolution of one line of the list."""
-    n = {k: int(v) for k, v in row.items() if k not in ("op", "models")}
-    return task_of(
-        conv(
-            n["in_channels"],
-            (n["in_h"], n["in_w"]),
-            n["out_channels"],
-            (n["kernel_h"], n["kernel_w"]),
-            stride=(n["stride"], n["stride"]),
-            padding=(n["pad_top"], n["pad_left"], n["pad_bottom"], n["pad_right"]),
-            groups=n["groups"],
-        )
-    ).with_free_images()
 
 
 def excluded_by(task: Task, space: PrunedSpace, target: Target) -> list[str]:
@@ -73,8 +55,7 @@ def excluded_by(task: Task, space: PrunedSpace, target: Target) -> list[str]:
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(devices: tuple[str, ...], only: str, output: Path | None) -> None:
     """Print the table; exit code 1 if a space is empty or less than 90% is removed on average over all operators and devices."""
-    with OPERATORS.open(encoding="utf-8") as file:
-        tasks = {task.name: task for task in map(task_of_row, csv.DictReader(file)) if only in task.name}
+    tasks = {task.name: task for task in (task_of(work).with_free_images() for work in paper_operators()) if only in task.name}
     table = Table(title="Configs before and after pruning")
     table.add_column("operator", no_wrap=True)
     for device in devices:

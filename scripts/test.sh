@@ -9,6 +9,8 @@ cd "$ROOT"
 is_complete() {
   [ -n "${VIRTUAL_ENV:-}" ] && "$VIRTUAL_ENV/bin/python" - "$ROOT" > /dev/null 2>&1 <<'PY'
 import pathlib, sys
+from cuda.bindings import nvrtc
+nvrtc.nvrtcVersion()
 import hypothesis, jsonschema, matplotlib, mypy, pyopencl, pytest, ruff, typer, vulkan, xdist  # noqa: F401
 import archprobe, romou
 for package in (archprobe, romou):

@@ -1,4 +1,4 @@
-"""The OpenCL device that tests run on. No device is a failure, never a skip."""
+"""The devices that tests run on. No OpenCL device is a failure, never a skip; without a CUDA device CUDA kernels are compiled and not run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
 
 import pytest
 import tvm
+from operators import target_of
+
+from romou.target import Target
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,3 +23,9 @@ def opencl_device() -> tvm.runtime.Device:
     device = tvm.opencl(0)
     assert device.exist, "no OpenCL device: scripts/test.sh installs PoCL; `romou doctor` says what is wrong"
     return device
+
+
+@pytest.fixture(params=["opencl", "cuda"])
+def target(request: pytest.FixtureRequest) -> Target:
+    """What a test of kernels is repeated for; `operators.error_on` runs them, or compiles them where there is no device."""
+    return target_of(request.param)

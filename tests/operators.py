@@ -8,6 +8,8 @@ import numpy as np
 import tvm
 from romou.schedules.workload import Dense
 
+from romou.backends import backend
+from romou.backends.cuda.compiler import compile_cuda
 from romou.build import build_reference, build_task
 from romou.measure.run_job import device_tensor
 from romou.operators import conv, task_of
@@ -15,7 +17,7 @@ from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-__all__ = ["conv", "error_of", "random_arrays", "reference", "run", "small_tasks", "task_of"]
+__all__ = ["compile_only", "conv", "error_of", "error_on", "has_device", "random_arrays", "reference", "run", "small_tasks", "target_of", "task_of"]
 
 
 def random_arrays(task: Task, rng: np.random.Generator) -> list[np.ndarray]:
@@ -41,6 +43,33 @@ def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, de
         module = build_task(task, config, target)
     module["main"](*tensors)
     return tensors[-1].numpy().astype(np.float64)
+
+
+def target_of(kind: str) -> Target:
+    """The attached device of a kind; of CUDA, where there is none, a GPU that kernels can be compiled for."""
+    return Target(kind) if kind == "opencl" or backend(kind).list_devices() else Target("cuda -device=nvidia_h200")
+
+
+def has_device(target: Target) -> bool:
+    """Whether kernels for the target can run here."""
+    return bool(backend(target.kind).list_devices())
+
+
+def compile_only(module: tvm.runtime.Module, target: Target) -> None:
+    """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves undone."""
+    assert module.imports, "a function without kernels"
+    for kernels in module.imports:
+        assert compile_cuda(kernels.inspect_source(), str(target.arch)).startswith(b"\x7fELF")
+
+
+def error_on(target: Target, task: Task, config: Config, arrays: list[np.ndarray], expected: np.ndarray, *, without: Sequence[str] = ()) -> float:
+    """Relative L2 error of a config on the target's device. For CUDA on a machine without a GPU its kernels are compiled, and the error is 0."""
+    if has_device(target):
+        return error_of(run(task, config, arrays, target, tvm.device(target.kind, 0), without=without), expected)
+    assert target.kind == "cuda", "no OpenCL device: scripts/test.sh installs PoCL; `romou doctor` says what is wrong"
+    with tvm.transform.PassContext(disabled_pass=list(without)):
+        compile_only(build_task(task, config, target), target)
+    return 0.0
 
 
 def error_of(output: np.ndarray, expected: np.ndarray) -> float:

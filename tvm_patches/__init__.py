@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+from romou.tvm_patches import cuda_runtime
+
 RUNTIME = Path(__file__).parent / "opencl_runtime" / "libtvm_runtime_opencl.so"
 
 # Why the runtime could not be loaded; compat.check_versions says it when it matters.
@@ -24,6 +26,7 @@ def autoload() -> None:
             load_error = "another OpenCL runtime is in the process already (a TVM built with OpenCL?)"
             return
         _libraries.append(ctypes.CDLL(str(RUNTIME), mode=ctypes.RTLD_LOCAL))
+        cuda_runtime.load()
     except Exception as error:
         load_error = str(error)
 

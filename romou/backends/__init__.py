@@ -1,6 +1,7 @@
 """Device kinds that kernels can run on. A backend is a folder here plus one line in BACKENDS.
 
-Each backend module offers `list_devices()`, `check_device(index)`, `is_usable(index)` and `device_index(device_name)`.
+Each backend module offers `list_devices()`, `check_device(index)`, `is_usable(index)`, `device_index(device_name)`, `no_device_error(index, found)` and
+`attached_spec()`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from types import ModuleType
 
 from romou.errors import unknown_name
 
-BACKENDS = ("opencl",)
+BACKENDS = ("opencl", "cuda")
 
 
 def backend(kind: str) -> ModuleType:

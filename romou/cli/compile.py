@@ -1,4 +1,4 @@
-"""romou compile: an ONNX model compiled with default schedules, without a device; its kernels as OpenCL source."""
+"""romou compile: an ONNX model compiled with default schedules, without a device; its kernels as source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 @click.argument("model")
 @click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
-@click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl file each.")
+@click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl or .cu file each.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
 @json_option
 @debug_option
@@ -34,12 +34,13 @@ def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path 
     compiled = romou.compile(source, target=parsed, shapes=fixed or None)
     path = compiled.save(output or default_output(model))
     sources = compiled.sources()
+    suffix = {"opencl": "cl", "cuda": "cu"}[parsed.kind]
     if emit_source is not None:
         emit_source.mkdir(parents=True, exist_ok=True)
         for name, text in sources.items():
-            (emit_source / f"{name}.cl").write_text(text, encoding="utf-8")
+            (emit_source / f"{name}.{suffix}").write_text(text, encoding="utf-8")
     if is_json:
-        files = [str(emit_source / f"{name}.cl") for name in sources] if emit_source is not None else []
+        files = [str(emit_source / f"{name}.{suffix}") for name in sources] if emit_source is not None else []
         print_json({"model": model, "target": str(parsed), "output": str(path), "kernels": list(sources), "sources": files})
         return
     out = console(is_json=False)

@@ -20,9 +20,11 @@ def command(is_json: bool) -> None:
     from romou.backends import BACKENDS, backend
     from romou.errors import EXIT_NO_DEVICE
     from romou.hardware import known_devices, load_device
+    from romou.target import CUDA_ARCHITECTURES
 
     attached = [{"backend": kind, "index": i, **facts} for kind in BACKENDS for i, facts in enumerate(backend(kind).list_devices())]
-    known = [{"name": name, "title": load_device(name).title, "target": f"opencl -device={name}"} for name in known_devices()]
+    targets = [(name, f"opencl -device={name}") for name in known_devices()] + [(name, f"cuda -device={name}") for name in CUDA_ARCHITECTURES]
+    known = [{"name": name, "title": load_device(name).title, "target": target} for name, target in targets]
     if is_json:
         print_json({"attached": attached, "known": known})
     else:

@@ -88,12 +88,31 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
             findings.append(Finding(name=kind, is_ok=False, detail=error.message, mend=error.hint))
             continue
         if count == 0:
-            findings.append(_nothing_attached(kind))
+            findings.append(_no_gpu() if kind == "cuda" else _nothing_attached(kind))
+        elif kind == "cuda":
+            findings.append(_nvrtc())
         for index in range(count):
             report = module.check_device(index)
             reports.append({"backend": kind, **report.to_dict()})
             findings.append(_device_finding(kind, report))
     return findings, reports
+
+
+def _nvrtc() -> Finding:
+    from romou.backends.cuda import compiler
+
+    try:
+        return Finding(name="nvrtc", is_ok=True, detail=f"CUDA's compiler {compiler.version()}")
+    except RomouError as error:
+        return Finding(name="nvrtc", is_ok=False, detail=error.message, mend=error.hint)
+
+
+def _no_gpu() -> Finding:
+    """Most machines have none, and need none."""
+    from romou.backends.cuda import no_device_error
+
+    error = no_device_error(0, [])
+    return Finding(name="cuda", is_ok=None, detail=error.message, mend=error.hint)
 
 
 def _device_finding(kind: str, report: Any) -> Finding:
@@ -117,7 +136,7 @@ def _nothing_attached(kind: str) -> Finding:
 @json_option
 @debug_option
 def command(is_json: bool) -> None:
-    """Check Python packages, compiler and OpenCL; build and run a tiny kernel on every device.
+    """Check Python packages, compiler, OpenCL and CUDA; build and run a tiny kernel on every device.
 
     \b
     Exit codes: 0 all is well, 1 something needs mending, 3 no usable device.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from romou.errors import DeviceError, UsageError
+from romou.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,17 +63,16 @@ def device_fingerprint(device: str) -> DeviceFingerprint:
     kind, index = split_device(device)
     if kind in ("cpu", "llvm"):
         return DeviceFingerprint(kind="cpu", name=_cpu_name(), driver=f"tvm {tvm.__version__}", platform=platform.machine(), is_host_cpu=True)
-    if kind == "opencl":
-        from romou.backends.opencl.devices import list_devices, no_device_error
+    return DeviceFingerprint.of_facts(kind, _facts(kind, index))
 
-        found = list_devices()
-        if index >= len(found):
-            raise no_device_error(index, found)
-        return DeviceFingerprint.of_facts(kind, found[index])
-    handle = tvm.device(kind, index)
-    if not handle.exist:
-        raise DeviceError(f"there is no device {kind}:{index}", device=device, hint="`romou devices` lists what is there.")
-    return DeviceFingerprint(kind=kind, name=str(handle.device_name), driver=str(handle.driver_version), platform=str(handle.compute_version))
+
+def _facts(kind: str, index: int) -> dict[str, Any]:
+    from romou.backends import backend
+
+    found: list[dict[str, Any]] = backend(kind).list_devices()
+    if index >= len(found):
+        raise backend(kind).no_device_error(index, found)
+    return found[index]
 
 
 def _cpu_name() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -77,6 +78,8 @@ class TunedModel:
     def _executable(self) -> relax.VMExecutable | tvm.runtime.Module:
         if not isinstance(self._given, Path):
             return self._given
+        if self.target.kind == "cuda":
+            _prepare_cuda()
         with quiet_stderr():
             return tvm.runtime.load_module(str(self._given))
 
@@ -205,6 +208,8 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None) -> TunedM
     ------
     ModelError
         If `path` is no saved model, or was written in another format.
+    DeviceError
+        The model is for CUDA, and TVM's CUDA runtime does not start on this machine.
     """
     path = Path(path)
     try:
@@ -234,15 +239,36 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None) -> TunedM
     return model
 
 
+def _prepare_cuda() -> None:
+    """A model that was compiled on a machine without CUDA holds text, which is compiled when it is loaded."""
+    from romou.backends.cuda import compiler, no_device_error
+    from romou.tvm_patches import cuda_runtime
+
+    if cuda_runtime.load() is not None:
+        raise no_device_error(0, [])
+    compiler.install()
+
+
 def split_kernels(source: str) -> dict[str, str]:
-    """TVM puts a marker before each kernel and, after it, declarations of all kernels, which are left out."""
-    parts = source.split("// Function: ")[1:]
+    """Name -> text that compiles by itself, of each kernel in the text of a module.
+
+    In OpenCL, TVM puts a marker before each kernel and, after it, declarations of all kernels, which are left out; in CUDA, what comes before the
+    first declaration is for all kernels.
+    """
     kernels = {}
-    for part in parts:
+    heads = list(_CUDA_KERNEL.finditer(source))
+    starts = [head.start() for head in heads]
+    for head, end in zip(heads, [*starts[1:], len(source)], strict=False):
+        if head["end"] == "{":
+            kernels[head["name"]] = f"{source[: starts[0]].strip()}\n\n{source[head.start() : end].strip()}\n"
+    for part in source.split("// Function: ")[1:]:
         name, _, text = part.partition("\n")
         lines = [line for line in text.splitlines() if not (line.startswith("__kernel ") and line.endswith(");"))]
         kernels[name.strip()] = "\n".join(lines).strip() + "\n"
     return kernels
+
+
+_CUDA_KERNEL = re.compile(r'^extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
 
 
 def random_inputs(inputs: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:

@@ -16,12 +16,16 @@ from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.calls import extern_name
+from romou.dialects import CUDA, bare_scalar, broadcast, dialect_of
 from romou.primitives import AUTOBROADCAST, MULTIPLY_ADD
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run after VectorizeLoop: what `primitives.autobroadcast` and `primitives.multiply_add` marked is written out, the marks go."""
+
+    # Without vector arithmetic, TVM writes products lane by lane, and each lane of a broadcast is the scalar already.
+    has_vectors = dialect_of(func) != CUDA
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         marks, body = {}, stmt
@@ -30,7 +34,7 @@ def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
             body = body.body
         if not marks:
             return mutator.default_mutate(stmt)
-        if AUTOBROADCAST in marks:
+        if AUTOBROADCAST in marks and has_vectors:
             body = structural_map(body, (tirx.Mul, _scalar_times_vector))
         if MULTIPLY_ADD in marks:
             function = str(marks[MULTIPLY_ADD].value)
@@ -45,8 +49,7 @@ def _scalar_times_vector(product: tirx.Expr) -> tirx.Expr:
 
 
 def _scalar(factor: tirx.Expr) -> tirx.Expr:
-    # A call of a function without a name prints its argument in parentheses: a scalar in the place of a vector, which TIR has no word for.
-    return tirx.call_pure_extern(factor.ty, "", factor.value) if isinstance(factor, tirx.Broadcast) else factor
+    return bare_scalar(factor.value, str(factor.ty)) if isinstance(factor, tirx.Broadcast) else factor
 
 
 def _multiply_add(name: str, add: tirx.Expr) -> tirx.Expr:
@@ -58,9 +61,4 @@ def _multiply_add(name: str, add: tirx.Expr) -> tirx.Expr:
 
 def _as_vector(factor: tirx.Expr) -> tirx.Expr:
     """A scalar among the operands of a multiply-add, which must all have one type: OpenCL's broadcast of it."""
-    return tirx.call_pure_extern(factor.ty, f"({_opencl_name(str(factor.ty))})", factor.args[1]) if extern_name(factor) == "" else factor
-
-
-def _opencl_name(dtype: str) -> str:
-    base, _, lanes = dtype.partition("x")
-    return {"float32": "float", "float16": "half"}[base] + lanes
+    return broadcast(factor.args[1], str(factor.ty)) if extern_name(factor) == "" else factor

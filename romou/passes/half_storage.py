@@ -1,8 +1,9 @@
 """Half precision as storage: numbers lie in memory as halfs, registers and arithmetic are single precision.
 
 OpenCL reads and writes halfs from any device's memory (vload_half, read_imagef on a half image), whether or not it computes with them
-(cl_khr_fp16); texture units and load instructions convert for free. So kernels of half-precision models run everywhere, with
-single-precision sums. Only where a template asks for half-precision arithmetic (`primitives.HALF_ARITHMETIC`) are halfs left as they are.
+(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.dialects`). So kernels of
+half-precision models run everywhere, with single-precision sums. Only where a template asks for half-precision arithmetic
+(`primitives.HALF_ARITHMETIC`) are halfs left as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.calls import op_name
+from romou.dialects import CUDA, dialect_of, floats_of_halfs, half_pointer, halfs_of_floats, load_halfs, store_halfs
 from romou.primitives import HALF_ARITHMETIC, LANES
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
@@ -43,8 +45,10 @@ def _mentions_halfs(func: tirx.PrimFunc) -> bool:
 def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run on a device function while accesses still are those of scalar buffers.
 
-    half* a; a[i] * h(2)        ->      ushort* a; vload_half(i, (half*)a) * 2.0f
+    half* a; a[i] * h(2)        ->      ushort* a; vload_half(i, (half*)a) * 2.0f        OpenCL
+                                        ushort* a; float_of_half(a[i]) * 2.0f            CUDA
     """
+    is_cuda = dialect_of(func) == CUDA
     analyzer = tvm.sym.Analyzer()
     pointers: dict[tirx.Var, tirx.Var] = {}
     buffers: dict[tirx.Var, tirx.Var] = {}
@@ -69,8 +73,8 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         buffers[old] = tirx.decl_buffer(old.shape, _widened(str(old.dtype)), old.name, scope=str(old.scope()))
         return tirx.AllocBuffer(buffers[old])
 
-    def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[str, list[tirx.Expr]]:
-        """(suffix of the function's name, its arguments): vload_half4(offset, p) accesses p[4 * offset] and on."""
+    def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int]:
+        """(offset, p, lanes) of an access of p[lanes * offset] and on."""
         (index,) = indices
         base, lanes = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
         found = analyzer.modular_set(base)
@@ -78,9 +82,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
             start, offset = tirx.address_of(tirx.BufferLoad(buffers[buffer], [base])), tirx.const(0, "int32")
         else:
             start, offset = buffers[buffer].data, analyzer.simplify(base // lanes)
-        # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
-        pointer = tirx.call_pure_extern("int32", f"(__{buffer.scope()} half*)", start)
-        return "" if lanes == 1 else str(lanes), [offset, pointer]
+        return offset, half_pointer(start, str(buffer.scope())), lanes
 
     def load(access: TensorLoad) -> tirx.Expr:
         new = buffers.get(access.source)
@@ -88,8 +90,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
             return access
         if str(new.dtype) != "uint16":
             return tirx.BufferLoad(new, access.indices)
-        suffix, arguments = place(access.source, access.indices)
-        return tirx.call_pure_extern(f"float32x{suffix}" if suffix else "float32", f"vload_half{suffix}", *arguments)
+        return floats_of_halfs(tirx.BufferLoad(new, access.indices)) if is_cuda else load_halfs(*place(access.source, access.indices))
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         new = buffers.get(access.buffer)
@@ -97,8 +98,9 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
             return access
         if str(new.dtype) != "uint16":
             return tirx.BufferStore(new, access.value, access.indices)
-        suffix, arguments = place(access.buffer, access.indices)
-        return tirx.Evaluate(tirx.call_extern("int32", f"vstore_half{suffix}", access.value, *arguments))
+        if is_cuda:
+            return tirx.BufferStore(new, halfs_of_floats(access.value), access.indices)
+        return store_halfs(access.value, *place(access.buffer, access.indices))
 
     def call(old: Call) -> tirx.Expr:
         name = op_name(old)

@@ -13,6 +13,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
+from romou.dialects import CUDA, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.half_storage import widen_halfs
@@ -23,6 +24,13 @@ from romou.passes.vector_pointers import vectorize_pointers
 NAME = "romou"
 # The last pass of device functions that changes what they use of the device.
 LAST_OF_DEVICE = "name_stored_texels"
+
+
+@tvm.transform.module_pass(opt_level=0)
+def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """In CUDA, buffers are flat before vectors are made: TVM's schedules for it vectorize other axes than the last."""
+    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+    return tirx.transform.FlattenBuffer()(mod) if any(dialect_of(func) == CUDA for func in functions) else mod
 
 
 def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]]:
@@ -43,6 +51,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.StmtSimplify(),
             s_tir.transform.AnnotateIrregularLoop(),
             s_tir.transform.LowerOpaqueBlock(),
+            flatten_without_images,
             # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are flattened.
             tirx.transform.VectorizeLoop(),
             address_images,

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_hash, structural_mutate, structural_walk
 
-from romou.calls import is_conditional, is_half_load, is_texel_load, op_name
+from romou.calls import is_conditional, is_half_conversion, is_half_load, is_texel_load, op_name
 from romou.passes.bindings import inline_single_uses, statements_of
 
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
@@ -112,4 +112,4 @@ class _Sharer:
             return expr.source not in self._registers or str(expr.source.scope()) != "local"
         if isinstance(expr, tirx.Broadcast):
             return not isinstance(expr.value, (tirx.IntImm, tirx.FloatImm))
-        return is_texel_load(expr) or is_half_load(expr)
+        return is_texel_load(expr) or is_half_load(expr) or is_half_conversion(expr)

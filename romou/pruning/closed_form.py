@@ -47,6 +47,8 @@ class ClosedForm:
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
         self._varies = form.lhs_varies
+        # In CUDA a lane of a copy is the scalar itself.
+        self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
         # An image of weights has a row for each step of the first axis; what lies between it and the channel is side by side in that row.
         self._has_taps_in_columns = len(form.inputs[1].shape) > 3 and template.weight_scope(limits) == "global.texture-weight"
         self._reduce = dict(form.reduce)
@@ -110,7 +112,7 @@ class ClosedForm:
             local_memory_bytes=local_bytes(columns, self._reduce),
             is_staged=is_staged,
             images=images,
-            has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._varies != "by lane"),
+            has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
         )
 

@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 from romou.calls import is_conditional, is_half_load, is_texel_load, op_name
+from romou.dialects import CUDA, dialect_of
 from romou.inspection.estimates import dtype_of, lanes_of, multiply_adds_of, register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
@@ -218,7 +219,8 @@ class _Kernel:
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
-        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm):
+        # In CUDA a lane of a copy is the scalar itself.
+        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func) != CUDA:
             self.has_copies = True
 
     def _image(self, call: tvm.ir.Call) -> None:

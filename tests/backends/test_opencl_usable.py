@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from romou.backends import BACKENDS, backend
-from romou.backends.opencl import devices, probe, usable
+from romou.backends import BACKENDS, backend, probe, usable
+from romou.backends.opencl import devices
 from romou.errors import DeviceError, UsageError
 
 FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_size", "local_mem_bytes", "constant_mem_bytes", "clock_mhz")
@@ -20,11 +20,11 @@ FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_
 
 def test_registry() -> None:
     for kind in BACKENDS:
-        for function in ("list_devices", "check_device", "is_usable", "device_index"):
+        for function in ("list_devices", "check_device", "is_usable", "device_index", "no_device_error", "attached_spec"):
             assert callable(getattr(backend(kind), function))
     with pytest.raises(UsageError) as caught:
         backend("opengl")
-    assert str(caught.value) == "unknown backend 'opengl'; known: opencl\nDid you mean 'opencl'?"
+    assert str(caught.value) == "unknown backend 'opengl'; known: cuda, opencl\nDid you mean 'opencl'?"
 
 
 def test_a_device_is_attached_and_described() -> None:
@@ -36,23 +36,23 @@ def test_a_device_is_attached_and_described() -> None:
 
 def test_every_device_computes_correctly() -> None:
     for index in range(len(devices.list_devices())):
-        report = usable.check_device(index)
+        report = usable.check_device_of("opencl", index)
         assert report.is_usable, report
         assert report.problem is None
         assert report.device == devices.list_devices()[index]["name"]
-    assert usable.is_usable(0)
+    assert usable.is_usable_of("opencl", 0)
 
 
 def test_the_cpu_has_images() -> None:
-    report = usable.check_device(devices.device_index("host"))
+    report = usable.check_device_of("opencl", devices.device_index("host"))
     assert report.has_images, report.notes
 
 
 def test_unknown_index() -> None:
     count = len(devices.list_devices())
     with pytest.raises(DeviceError, match=f"there is no OpenCL device {count}; the runtime sees 0: "):
-        usable.check_device(count)
-    assert not usable.is_usable(count)
+        usable.check_device_of("opencl", count)
+    assert not usable.is_usable_of("opencl", count)
     assert str(devices.no_device_error(0, [])).startswith("no OpenCL device: ")
 
 
@@ -69,16 +69,16 @@ def test_a_wrong_result_is_a_problem() -> None:
     ],
 )
 def test_a_broken_device_is_reported_with_how_to_mend_it(monkeypatch: pytest.MonkeyPatch, answers: Any, crash: Any, problem: str) -> None:
-    monkeypatch.setattr(usable, "_probe", lambda index, timeout_s: (answers, crash))
-    report = usable.check_device(0)
+    monkeypatch.setattr(usable, "_probe", lambda kind, index, timeout_s: (answers, crash))
+    report = usable.check_device_of("opencl", 0)
     assert (report.is_usable, report.has_images, report.has_fp16, report.problem) == (False, False, False, problem)
     assert report.mend is not None
     assert "ROMOU_OPENCL_DEVICE" in report.mend
 
 
 def test_a_missing_aspect_is_only_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usable, "_probe", lambda index, timeout_s: ({"buffers": None, "images": "no images\nlong log", "fp16": None}, None))
-    report = usable.check_device(0)
+    monkeypatch.setattr(usable, "_probe", lambda kind, index, timeout_s: ({"buffers": None, "images": "no images\nlong log", "fp16": None}, None))
+    report = usable.check_device_of("opencl", 0)
     assert (report.is_usable, report.has_images, report.has_fp16, report.notes) == (True, False, True, ("images: no images",))
 
 
@@ -93,7 +93,7 @@ def test_a_missing_aspect_is_only_a_note(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_crash_and_hang_do_not_end_the_caller(monkeypatch: pytest.MonkeyPatch, code: str, expected: str) -> None:
     real_run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda command, **options: real_run([sys.executable, "-c", code], **options))
-    answers, problem = usable._probe(0, 0.5)
+    answers, problem = usable._probe("opencl", 0, 0.5)
     assert answers == {}
     assert problem is not None
     assert problem.startswith(expected)

@@ -56,7 +56,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tune", "none.onnx"], "romou: model file 'none.onnx' does not exist\nBundled networks: bundled:alexnet, "),
         (["tune", "resnet18"], "romou: model file 'resnet18' does not exist\nbundled:resnet18 is a bundled network."),
         (["tune", "bundled:resnet19"], "romou: unknown bundled model 'resnet19'"),
-        (["tune", "x.onnx", "--target", "cuda"], "romou: target kind 'cuda' is not supported in this version"),
+        (["tune", "x.onnx", "--target", "vulkan"], "romou: target kind 'vulkan' is not supported in this version"),
         (["tune", "x.onnx", "--shape", "a"], "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224"),
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
         (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),
@@ -96,7 +96,9 @@ def test_devices_lists_attached_and_known() -> None:
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert {"backend", "index", "name", "platform", "type", "driver"} <= set(data["attached"][0])
-    assert [entry["name"] for entry in data["known"]] == ["adreno630", "adreno640", "host", "mali_g76", "nvidia_h200"]
+    kinds = [entry["target"].split(" -device=") for entry in data["known"]]
+    assert [name for kind, name in kinds if kind == "opencl"] == ["adreno630", "adreno640", "host", "mali_g76", "nvidia_h200"]
+    assert [name for kind, name in kinds if kind == "cuda"] == ["nvidia_h200"]
     assert "adreno640" in invoke("devices").stdout
 
 

@@ -1,6 +1,6 @@
-"""Ten kernels as they read today, each checked for its numbers. What changes a text is seen in review.
+"""Kernels as they read today, each checked for its numbers. What changes a text is seen in review.
 
-    pytest tests/golden --update-golden         after a change that is meant
+pytest tests/golden --update-golden         after a change that is meant
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
-from operators import conv, error_of, random_arrays, reference, run, task_of
+from operators import conv, error_on, random_arrays, reference, target_of, task_of
 from romou.schedules.workload import Conv2d, Dense
 
 from romou.build import build_task
 from romou.space import Config
 from romou.target import Target
 
-TARGET = Target("opencl -device=adreno640 -half=storage")
+# Suffix of the golden files -> target.
+TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda")}
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
 TILES = {"tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "vector_width": 4}
@@ -38,18 +38,26 @@ KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernel(name: str, opencl_device: tvm.runtime.Device, request: pytest.FixtureRequest) -> None:
-    work, choices = KERNELS[name]
-    task = task_of(work).with_free_images()
-    knobs = task.space(TARGET).knobs
-    config = Config({knob: value for knob, value in (TILES | SPELLING | choices).items() if knob in knobs})
-    assert task.space(TARGET).is_valid(config)
-    arrays = random_arrays(task, np.random.default_rng(11))
-    assert error_of(run(task, config, arrays, TARGET, opencl_device), reference(task, arrays)) < (1e-5 if work.dtype == "float32" else 1e-3)
+# CUDA has no images.
+CASES = [(name, "cl") for name in KERNELS] + [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"]]
 
-    source = build_task(task, config, TARGET).imports[0].inspect_source()
-    golden = Path(__file__).parent / f"{name}.cl"
+
+@pytest.mark.parametrize(("name", "suffix"), CASES)
+def test_kernel(name: str, suffix: str, request: pytest.FixtureRequest) -> None:
+    (work, choices), target = KERNELS[name], TARGETS[suffix]
+    task = task_of(work).with_free_images()
+    knobs = task.space(target).knobs
+    wanted = {knob: value for knob, value in (TILES | SPELLING | choices).items() if knob in knobs}
+    config = Config({knob: value if value in knobs[knob] else knobs[knob][0] for knob, value in wanted.items()} if suffix == "cu" else wanted)
+    assert task.space(target).is_valid(config)
+    arrays = random_arrays(task, np.random.default_rng(11))
+    assert error_on(target, task, config, arrays, reference(task, arrays)) < (1e-5 if work.dtype == "float32" else 1e-3)
+
+    source = build_task(task, config, target).imports[0].inspect_source()
+    if suffix == "cu":
+        # Without what TVM puts before every module.
+        source = source[source.index('extern "C"') :]
+    golden = Path(__file__).parent / f"{name}.{suffix}"
     if request.config.getoption("--update-golden"):
         golden.write_text(source, encoding="utf-8")
     assert golden.is_file(), "run pytest tests/golden --update-golden and read what it wrote"
@@ -57,4 +65,4 @@ def test_kernel(name: str, opencl_device: tvm.runtime.Device, request: pytest.Fi
 
 
 def test_each_golden_kernel_is_tested() -> None:
-    assert {p.stem for p in Path(__file__).parent.glob("*.cl")} == set(KERNELS)
+    assert {p.name for p in Path(__file__).parent.glob("*.c[lu]")} == {f"{name}.{suffix}" for name, suffix in CASES}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import tvm
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import conv, error_of, random_arrays, reference, run, task_of
+from operators import conv, error_on, has_device, random_arrays, reference, target_of, task_of
 from romou.schedules.workload import Conv2d, Dense
 
 from romou.target import Target
 
-TARGET = Target("opencl -device=adreno640 -half=storage")
+TARGETS = {"opencl": Target("opencl -device=adreno640 -half=storage"), "cuda": target_of("cuda")}
 # Those that only change how a kernel is written; the others are needed for it to be right.
 OPTIONAL = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
@@ -44,15 +44,25 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense:
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(work=operators(), seed=st.integers(0, 2**31), without=st.sets(st.sampled_from(OPTIONAL)))
-def test_passes_change_no_numbers(opencl_device: tvm.runtime.Device, work: Conv2d | Dense, seed: int, without: set[str]) -> None:
+@pytest.mark.parametrize("kind", TARGETS)
+def test_passes_change_no_numbers(kind: str) -> None:
+    target = TARGETS[kind]
+
+    @settings(max_examples=40 if has_device(target) else 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(work=operators(), seed=st.integers(0, 2**31), without=st.sets(st.sampled_from(OPTIONAL)))
+    def check(work: Conv2d | Dense, seed: int, without: set[str]) -> None:
+        passes_change_no_numbers(target, work, seed, without)
+
+    check()
+
+
+def passes_change_no_numbers(target: Target, work: Conv2d | Dense, seed: int, without: set[str]) -> None:
     task, rng = task_of(work).with_free_images(), np.random.default_rng(seed)
-    (config,) = task.space(TARGET).sample(rng, 1)
+    (config,) = task.space(target).sample(rng, 1)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     if not np.any(expected):  # the ReLU may leave nothing of a tiny output
         return
     for left_out in ((), tuple(sorted(without))):
-        error = error_of(run(task, config, arrays, TARGET, opencl_device, without=left_out), expected)
+        error = error_on(target, task, config, arrays, expected, without=left_out)
         assert error < TOLERANCE[work.dtype], f"{work} {config} without {left_out}: {error}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import conv, task_of
+from operators import conv, target_of, task_of
 from romou.schedules.workload import Conv2d, Dense
 
 from romou.hardware import load_device
@@ -51,9 +51,9 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense:
     return conv(channels, size, outputs, kernel, dtype, padding=padding, stride=stride, groups=groups, batch=batch)
 
 
-def usage_of(task: Task, config: Config) -> KernelUsage:
+def usage_of(task: Task, config: Config, target: Target = TARGET) -> KernelUsage:
     template = task.template
-    (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET)
+    (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
     outputs = math.prod(template.contraction(flat=True).extents) * 4
     return read_usage(kernel.lowered, **template.names, element_bytes=template.element_bytes, outputs=outputs)
 
@@ -69,16 +69,24 @@ def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
     return KernelUsage(images=images, **{name: pick(value) for name, value in fields.items()})
 
 
-@given(operators(), st.integers(0, 2**31))
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_closed_form_and_tir_agree(work: Conv2d | Dense, seed: int) -> None:
+@pytest.mark.parametrize(("target", "examples"), [(TARGET, 60), (target_of("cuda"), 20)], ids=["opencl", "cuda"])
+def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
+    @given(operators(), st.integers(0, 2**31))
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def check(work: Conv2d | Dense, seed: int) -> None:
+        closed_form_and_tir_agree(target, work, seed)
+
+    check()
+
+
+def closed_form_and_tir_agree(target: Target, work: Conv2d | Dense, seed: int) -> None:
     task = task_of(work).with_free_images()
-    space = task.space(TARGET)
+    space = task.space(target)
     configs = space.sample(np.random.default_rng(seed), 2)
-    form = ClosedForm(task.template, limits_of(TARGET))
+    form = ClosedForm(task.template, limits_of(target))
     columns, choices = form.usage(columns_of(configs)), {device: form.choices(space, load_device(device)) for device in DEVICES}
     for index, config in enumerate(configs):
-        exact, formula = usage_of(task, config), row(columns, index, len(configs))
+        exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
         assert formula.registers <= exact.registers + 1e-6, config
         assert formula.needed_registers <= exact.needed_registers + 1e-6, config
         assert formula.padding == pytest.approx(exact.padding), config

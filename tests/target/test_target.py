@@ -11,19 +11,23 @@ from hypothesis import strategies as st
 
 from romou.errors import UsageError
 from romou.hardware import known_devices
-from romou.target import LIMITS, Target
+from romou.target import COMMON_LIMITS, CUDA_ARCHITECTURES, KINDS, LIMITS, Target
 
 PHONES = ("adreno630", "adreno640", "mali_g76")
 
 
 @st.composite
 def target_texts(draw: st.DrawFn) -> str:
-    options = [f"-device={draw(st.sampled_from(known_devices()))}"] if draw(st.booleans()) else []
-    limits = draw(st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 1 << 20)))
+    kind = draw(st.sampled_from(KINDS))
+    names = known_devices() if kind == "opencl" else tuple(CUDA_ARCHITECTURES)
+    options = [f"-device={draw(st.sampled_from(names))}"] if draw(st.booleans()) else []
+    limits = draw(st.dictionaries(st.sampled_from(LIMITS if kind == "opencl" else COMMON_LIMITS), st.integers(1, 1 << 20)))
     options += [f"-{name}={value}" for name, value in limits.items()]
+    if kind == "cuda" and draw(st.booleans()):
+        options.append(f"-arch={draw(st.sampled_from(['sm_80', 'sm_90a']))}")
     if draw(st.booleans()):
         options.append("-host=aarch64-linux-android")
-    return " ".join(["opencl", *draw(st.permutations(options))])
+    return " ".join([kind, *draw(st.permutations(options))])
 
 
 @given(target_texts())
@@ -71,6 +75,16 @@ def test_tvm_target_has_the_limits_of_the_device() -> None:
     assert exported["host"]["kind"] == "llvm"
 
 
+def test_cuda_compiles_for_the_architecture_of_the_device_unless_told_otherwise() -> None:
+    target = Target("cuda -device=nvidia_h200")
+    exported = target.tvm_target.export()
+    assert (exported["kind"], exported["arch"], exported["max_num_threads"], exported["max_shared_memory_per_block"]) == ("cuda", "sm_90a", 1024, 49152)
+    assert not target.has_half_arithmetic
+    assert Target("cuda -device=nvidia_h200 -arch=sm_80").tvm_target.export()["arch"] == "sm_80"
+    for text in ("cuda -device=nvidia_h200", "cuda -device=nvidia_h200 -arch=sm_80 -max_num_threads=256"):
+        assert Target(Target(text).tvm_target) == Target(text)
+
+
 def test_given_limits_win_over_the_device() -> None:
     exported = Target("opencl -device=adreno640 -max_num_threads=128").tvm_target.export()
     assert exported["max_num_threads"] == exported["max_threads_per_block"] == 128
@@ -105,7 +119,7 @@ def test_host_is_named_host() -> None:
     assert Target("opencl").device_name is None
 
 
-KINDS_TEXT = "known kinds: opencl (cuda and vulkan are planned, not in this version)"
+KINDS_TEXT = "known kinds: opencl, cuda (vulkan is planned, not in this version)"
 DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
 
 
@@ -114,7 +128,15 @@ DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
     [
         ("opengl", f"unknown target kind 'opengl'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
         ("", f"unknown target kind ''; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
-        ("cuda", f"target kind 'cuda' is not supported in this version; {KINDS_TEXT}\nUse 'opencl'."),
+        (
+            "cuda -device=adreno640",
+            "device 'adreno640' is no CUDA device; with -device= cuda knows nvidia_h200\nLeave -device= out for the attached GPU.",
+        ),
+        ("cuda -arch=90", "target option -arch=90: must be a CUDA architecture such as sm_80 or sm_90a"),
+        (
+            "cuda -half=storage",
+            "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block, thread_warp_size",
+        ),
         ("vulkan -device=host", f"target kind 'vulkan' is not supported in this version; {KINDS_TEXT}\nUse 'opencl'."),
         ("opencl -device=adreno64", f"unknown device 'adreno64'; {DEVICES_TEXT}\nDid you mean 'adreno640'?"),
         ("opencl -device=Mali-G76x", f"unknown device 'Mali-G76x'; {DEVICES_TEXT}\nDid you mean 'mali_g76'?"),

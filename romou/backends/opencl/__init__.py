@@ -1,6 +1,11 @@
 """OpenCL: which devices there are and whether they work."""
 
-from romou.backends.opencl.devices import device_index, list_devices, no_device_error
-from romou.backends.opencl.usable import DeviceReport, check_device, is_usable
+import functools
 
-__all__ = ["DeviceReport", "check_device", "device_index", "is_usable", "list_devices", "no_device_error"]
+from romou.backends.opencl.devices import attached_spec, device_index, list_devices, no_device_error
+from romou.backends.usable import DeviceReport, check_device_of, is_usable_of
+
+check_device = functools.partial(check_device_of, "opencl")
+is_usable = functools.partial(is_usable_of, "opencl")
+
+__all__ = ["DeviceReport", "attached_spec", "check_device", "device_index", "is_usable", "list_devices", "no_device_error"]

@@ -1,4 +1,4 @@
-"""Is an OpenCL device usable: a tiny kernel was built, ran and gave the right numbers."""
+"""Is a device usable: a tiny kernel was built, ran and gave the right numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import subprocess
 from typing import Any
 
-from romou.backends.opencl import devices
+from romou.backends import backend
 from romou.errors import DeviceError
 from romou.interpreter import python_command
 
@@ -34,19 +34,19 @@ class DeviceReport:
         return dataclasses.asdict(self) | {"notes": list(self.notes)}
 
 
-def check_device(index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
-    """Build and run tiny kernels on device `index` (as in `tvm.opencl(index)`) in a child process.
+def check_device_of(kind: str, index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
+    """Build and run tiny kernels on device `index` of a kind (as in `tvm.opencl(index)`) in a child process.
 
     Raises
     ------
     DeviceError
         There is no device with this index; says how many there are and how to get one.
     """
-    found = devices.list_devices()
+    found = backend(kind).list_devices()
     if not 0 <= index < len(found):
-        raise devices.no_device_error(index, found)
+        raise backend(kind).no_device_error(index, found)
     facts = found[index]
-    answers, crash = _probe(index, timeout_s)
+    answers, crash = _probe(kind, index, timeout_s)
     problem = crash or answers.get("buffers")
     notes = [f"{aspect}: {_first_line(answers[aspect])}" for aspect in ("fp16", "images", "fp16_images") if answers.get(aspect)]
     return DeviceReport(
@@ -55,25 +55,25 @@ def check_device(index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceRep
         platform=str(facts["platform"]),
         driver=str(facts["driver"]),
         is_usable=problem is None,
-        has_images=problem is None and answers.get("images") is None,
+        has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
         has_fp16=problem is None and answers.get("fp16") is None,
         problem=problem,
-        mend=_mend(facts) if problem else None,
+        mend=_mend(kind, facts) if problem else None,
         notes=tuple(notes) if problem is None else (),
     )
 
 
-def is_usable(index: int = 0) -> bool:
-    """True if device `index` exists and computed a tiny kernel correctly; `check_device` gives the reasons."""
+def is_usable_of(kind: str, index: int = 0) -> bool:
+    """True if device `index` exists and computed a tiny kernel correctly; `check_device_of` gives the reasons."""
     try:
-        return check_device(index).is_usable
+        return check_device_of(kind, index).is_usable
     except DeviceError:
         return False
 
 
-def _probe(index: int, timeout_s: float) -> tuple[dict[str, str | None], str | None]:
+def _probe(kind: str, index: int, timeout_s: float) -> tuple[dict[str, str | None], str | None]:
     """(answers per aspect, what broke the probe itself)."""
-    command = python_command("romou.backends.opencl.probe", str(index))
+    command = python_command("romou.backends.probe", kind, str(index))
     try:
         # The environment as Python found it: a driver that was loaded here may have set variables that hide its devices from a child
         # (seen with NVIDIA's and PoCL's side by side).
@@ -87,10 +87,11 @@ def _probe(index: int, timeout_s: float) -> tuple[dict[str, str | None], str | N
     return json.loads(done.stdout.strip().splitlines()[-1]), None
 
 
-def _mend(facts: dict[str, Any]) -> str:
+def _mend(kind: str, facts: dict[str, Any]) -> str:
     if facts.get("type") == "cpu":
         return "Reinstall the CPU's platform (apt-get install --reinstall pocl-opencl-icd) or choose another device with ROMOU_OPENCL_DEVICE=NAME."
-    return "Update or reinstall the vendor's driver, or choose another device with ROMOU_OPENCL_DEVICE=NAME."
+    other = "CUDA_VISIBLE_DEVICES=NUMBER" if kind == "cuda" else "ROMOU_OPENCL_DEVICE=NAME"
+    return f"Update or reinstall the vendor's driver, or choose another device with {other}."
 
 
 def _first_line(text: str | None) -> str:

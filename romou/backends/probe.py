@@ -1,8 +1,8 @@
-"""Tiny kernels whose results are known: the proof that an OpenCL device works, run in a process of its own.
+"""Tiny kernels whose results are known: the proof that a device works, run in a process of its own.
 
-    python -m romou.backends.opencl.probe INDEX        one JSON object on the last line of stdout
+    python -m romou.backends.probe KIND INDEX        one JSON object on the last line of stdout
 
-A broken driver may crash or hang, so `usable.check_device` runs this file as a child and reads the answer.
+A broken driver may crash or hang, so `usable.check_device_of` runs this file as a child and reads the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROWS, _COLUMNS, _LANES = 4, 8, 4
 _SHAPE = (1, _ROWS, _COLUMNS, _LANES)
 
 
-def _build(body_of: Any, source_scope: str, result_scope: str, dtype: str) -> Any:
+def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype: str) -> Any:
     """One work-item per texel; `body_of(source, result, x, y)` gives its statement. Returns f(source, result)."""
     import tvm
     from tvm import ir, tirx
@@ -30,8 +30,17 @@ def _build(body_of: Any, source_scope: str, result_scope: str, dtype: str) -> An
     body = tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body_of(source, result, thread % _COLUMNS, thread // _COLUMNS))
     func = tirx.PrimFunc([source, result], body).with_attrs({"global_symbol": "main", "tirx.noalias": True})
     # The plain pipeline on purpose: the device is on trial here, not our passes.
-    target = tvm.target.Target({"kind": "opencl"}, host={"kind": "llvm"})
+    target = tvm.target.Target({"kind": kind, **_options(kind)}, host={"kind": "llvm"})
     return tvm.tirx.build(tvm.IRModule({"main": func}), target=target)["main"]
+
+
+def _options(kind: str) -> dict[str, str]:
+    if kind != "cuda":
+        return {}
+    from romou.backends.cuda import compiler, devices
+
+    compiler.install()
+    return {"arch": devices.attached_architecture()}
 
 
 def _texel(buffer: Any, x: Any, y: Any) -> Any:
@@ -80,23 +89,23 @@ def _from_image(dtype: str) -> Any:
     return body
 
 
-def _check_buffers(device: Any, dtype: str) -> None:
+def _check_buffers(kind: str, device: Any, dtype: str) -> None:
     import tvm.runtime
 
     values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE)
     result = tvm.runtime.empty(_SHAPE, dtype, device)
-    _build(_double_plus_one(dtype), "global", "global", dtype)(tvm.runtime.tensor(values, device), result)
+    _build(kind, _double_plus_one(dtype), "global", "global", dtype)(tvm.runtime.tensor(values, device), result)
     _expect(result.numpy(), 2 * values + 1, f"2 * x + 1 in {dtype}")
 
 
-def _check_images(device: Any, dtype: str) -> None:
+def _check_images(kind: str, device: Any, dtype: str) -> None:
     import tvm.runtime
 
     values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE)
     image = tvm.runtime.empty(_SHAPE, dtype, device, mem_scope="global.texture")
     result = tvm.runtime.empty(_SHAPE, dtype, device)
-    _build(_to_image(dtype), "global", "global.texture", dtype)(tvm.runtime.tensor(values, device), image)
-    _build(_from_image(dtype), "global.texture", "global", dtype)(image, result)
+    _build(kind, _to_image(dtype), "global", "global.texture", dtype)(tvm.runtime.tensor(values, device), image)
+    _build(kind, _from_image(dtype), "global.texture", "global", dtype)(image, result)
     _expect(result.numpy(), values, f"copy through a {dtype} image")
 
 
@@ -108,21 +117,19 @@ def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
         raise ArithmeticError(f"{what}: {wrong.size} of {got.size} values wrong, the first at {first}: {got.flat[first]}, not {wanted.flat[first]}")
 
 
-def run(index: int) -> dict[str, str | None]:
-    """Try everything on device `index`; aspect -> None where it works, else what went wrong."""
+def run(kind: str, index: int) -> dict[str, str | None]:
+    """Try everything on device `index` of a kind; aspect -> None where it works, else what went wrong."""
     import tvm
 
-    device = tvm.device("opencl", index)
+    device = tvm.device(kind, index)
+    aspects = [("buffers", _check_buffers, "float32"), ("fp16", _check_buffers, "float16")]
     answers: dict[str, str | None] = {}
-    for aspect, check, dtype in (
-        ("buffers", _check_buffers, "float32"),
-        ("fp16", _check_buffers, "float16"),
-        ("images", _check_images, "float32"),
-        ("fp16_images", _check_images, "float16"),
-    ):
+    if kind == "opencl":
+        aspects += [("images", _check_images, "float32"), ("fp16_images", _check_images, "float16")]
+    for aspect, check, dtype in aspects:
         # Whatever the driver answers is the finding: nothing here may end the other tries.
         try:
-            check(device, dtype)
+            check(kind, device, dtype)
             answers[aspect] = None
         except Exception as error:
             answers[aspect] = f"{type(error).__name__}: {error}"
@@ -130,4 +137,4 @@ def run(index: int) -> dict[str, str | None]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(int(sys.argv[1]))))
+    print(json.dumps(run(sys.argv[1], int(sys.argv[2]))))

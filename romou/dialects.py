@@ -1,0 +1,91 @@
+"""How OpenCL C and CUDA C++ spell what TIR has no word for: the one place for text that passes put into kernels.
+
+                                OpenCL                          CUDA
+    four copies of a scalar     (float4)(x)                     make_float4(x, x, x, x), by TVM
+    a scalar times a vector     x * v                           lane by lane, by TVM: CUDA's vectors know no arithmetic
+    a * b + c                   mad(a, b, c), fma(a, b, c)      fma(a, b, c) lane by lane; its compiler makes the same of a sum of products
+    read halfs as floats        vload_half4(i, (half*)p)        float_of_half(p[i]) lane by lane
+    write floats as halfs       vstore_half4(v, i, (half*)p)    p[i] = half_of_float(v) lane by lane
+
+An external call with a vector as its type is called once in OpenCL, and once for each lane in CUDA.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+OPENCL, CUDA = "opencl", "cuda"
+_NAMES = {"float32": "float", "float16": "half"}
+
+
+def dialect_of(func: tirx.PrimFunc) -> str:
+    """The language that a function bound to a target is going to be written in; OpenCL where none is bound."""
+    target = func.attrs.get("target", None) if func.attrs else None
+    return CUDA if target is not None and str(target.kind.name) == CUDA else OPENCL
+
+
+def broadcast(scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+    """A vector of copies (OpenCL)."""
+    base, _, lanes = dtype.partition("x")
+    return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", scalar)
+
+
+def bare_scalar(scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+    """A scalar in the place of a vector (OpenCL): a call of a function without a name prints its argument in parentheses."""
+    return tirx.call_pure_extern(dtype, "", scalar)
+
+
+def half_pointer(start: tirx.Expr, scope: str) -> tirx.Expr:
+    """A pointer to halfs that are declared as anything else (OpenCL)."""
+    # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
+    return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)
+
+
+def load_halfs(offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
+    """As many halfs from pointer[lanes * offset] on, as floats (OpenCL)."""
+    suffix = "" if lanes == 1 else str(lanes)
+    return tirx.call_pure_extern(_vector("float32", lanes), f"vload_half{suffix}", offset, pointer)
+
+
+def store_halfs(value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
+    """Write floats as halfs from pointer[lanes * offset] on (OpenCL)."""
+    suffix = "" if lanes == 1 else str(lanes)
+    return tirx.Evaluate(tirx.call_extern("int32", f"vstore_half{suffix}", value, offset, pointer))
+
+
+def floats_of_halfs(bits: tirx.Expr) -> tirx.Expr:
+    """The bits of halfs, as unsigned integers, as floats (CUDA)."""
+    return tirx.call_pure_extern(str(bits.ty).replace("uint16", "float32"), "float_of_half", bits)
+
+
+def halfs_of_floats(value: tirx.Expr) -> tirx.Expr:
+    """The bits of floats rounded to halfs, as unsigned integers (CUDA)."""
+    return tirx.call_pure_extern(str(value.ty).replace("float32", "uint16"), "half_of_float", value)
+
+
+def _vector(base: str, lanes: int) -> str:
+    return base if lanes == 1 else f"{base}x{lanes}"
+
+
+# Name -> definition. In PTX, since CUDA's header of halfs is in no wheel that compiling needs.
+_CUDA_FUNCTIONS = {
+    "float_of_half": """
+__device__ __forceinline__ float float_of_half(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+""",
+    "half_of_float": """
+__device__ __forceinline__ unsigned short half_of_float(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+""",
+}
+
+
+def complete_cuda(source: str) -> str:
+    """CUDA text with the functions above that it calls in front of it."""
+    return "".join(text for name, text in _CUDA_FUNCTIONS.items() if f"{name}(" in source) + source

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""The convolutions of AlexNet, forward, batch 128, in percent of the fp32 peak, against cuDNN: the table of the BEAST paper's kernel.
+
+    python scripts/bench_alexnet.py --target "cuda -device=nvidia_h200" --trials 600 --seconds 480 --work-dir records_cuda
+    python scripts/bench_alexnet.py --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: Romou's side
+
+The shapes are those without the two towers. The peak is that of the target's device file (measured, where ArchProbe wrote it). How both sides are
+timed: scripts/kernel_bench.py.
+"""
+
+from __future__ import annotations
+
+import click
+from kernel_bench import Options, command, compare, is_right, print_table
+from romou.schedules.workload import Conv2d
+
+from romou.operators import conv
+
+# (input channels, side, output channels, kernel, stride, padding) of layers 1 to 5.
+LAYERS = ((3, 224, 96, 11, 4, 2), (96, 27, 256, 5, 1, 2), (256, 13, 384, 3, 1, 1), (384, 13, 384, 3, 1, 1), (384, 13, 256, 3, 1, 1))
+
+
+def layer(number: int, batch: int, dtype: str) -> Conv2d:
+    """Layer 1 to 5."""
+    channels, side, outputs, kernel, stride, padding = LAYERS[number - 1]
+    return conv(channels, (side,) * 2, outputs, (kernel,) * 2, dtype, stride=(stride,) * 2, padding=(padding,) * 4, batch=batch)
+
+
+@command
+@click.option("--batch", type=click.IntRange(min=1), default=128, show_default=True)
+def main(options: Options, batch: int) -> None:
+    """Print the table; exit code 1 if an output is wrong."""
+    rows, head = compare([layer(number, batch, options.dtype) for number in range(1, len(LAYERS) + 1)], options)
+    print_table(rows, head, f"AlexNet's convolutions, batch {batch}", "cuDNN")
+    raise SystemExit(0 if is_right(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

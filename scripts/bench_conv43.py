@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""The 43 convolutions of Boda's and MetaGPU's papers (batch 5) against cuDNN, which is free to choose its layout and algorithm: one table.
+
+    python scripts/bench_conv43.py --target "cuda -device=nvidia_h200" --trials 4000 --seconds 480 --work-dir records_cuda
+    python scripts/bench_conv43.py --target "opencl -device=nvidia_h200" --seconds 480 --work-dir records_opencl --json conv43_opencl.json
+    python scripts/bench_conv43.py --target opencl --only 1x1_s1 --trials 50 --no-peer         without an NVIDIA GPU: Romou's side
+
+fp32 without TF32 (--dtype float16: half precision, where cuDNN has tensor cores). The peer is the faster of cuDNN's two layouts (NCHW and
+channels_last) in benchmark mode, through PyTorch. What both sides are given, and how they are timed: scripts/kernel_bench.py.
+"""
+
+from __future__ import annotations
+
+from kernel_bench import Options, command, compare, is_right, print_table
+from operator_lists import conv43
+
+
+@command
+def main(options: Options) -> None:
+    """Print the table; exit code 1 if an output is wrong."""
+    rows, head = compare(conv43(options.dtype), options)
+    print_table(rows, head, f"{len(rows)} of 43 convolutions, batch 5", "cuDNN")
+    raise SystemExit(0 if is_right(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Square matrix products of the sizes of Boda's paper (Table I) against cuBLAS: one table.
+
+    python scripts/bench_sgemm.py --target "cuda -device=nvidia_h200" --trials 800 --seconds 300 --work-dir records_cuda
+    python scripts/bench_sgemm.py --target opencl --only 128x128 --trials 20 --no-peer         without an NVIDIA GPU: Romou's side
+
+fp32 without TF32. The right side is a constant that Romou packs at compile time; cuBLAS, through PyTorch, gets it row by row and column by column,
+and the faster one counts. How both sides are timed: scripts/kernel_bench.py.
+"""
+
+from __future__ import annotations
+
+from kernel_bench import Options, command, compare, is_right, print_table
+from romou.schedules.workload import Dense
+
+SIZES = (128, 256, 384, 512, 768, 1024, 1536, 2048)
+
+
+@command
+def main(options: Options) -> None:
+    """Print the table; exit code 1 if an output is wrong."""
+    rows, head = compare([Dense(m=size, k=size, n=size, dtype=options.dtype) for size in SIZES], options)
+    print_table(rows, head, "square matrix products", "cuBLAS")
+    raise SystemExit(0 if is_right(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""CUDA: every kernel of whole models is compiled by NVRTC, and run where there is a GPU; what is missing is said clearly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from click.testing import CliRunner
+from operators import conv, has_device, target_of, task_of
+from romou.tvm_patches import cuda_runtime
+from small_networks import random_inputs, residual_net
+
+import romou
+from romou import models
+from romou.backends import backend
+from romou.backends.cuda import compiler, devices
+from romou.build import build_task
+from romou.cli import main
+from romou.dialects import complete_cuda
+from romou.errors import BuildError, CompatError, DeviceError
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.measure.fingerprint import device_fingerprint
+from romou.module.tuned_model import split_kernels
+from romou.target import Target
+
+TARGET = target_of("cuda")
+NETWORKS = {
+    "single": lambda: residual_net(),
+    "half": lambda: residual_net(dtype="float16"),
+    "bert_2layer": lambda: models.load("bert_2layer"),
+    "mobilenet_v2": lambda: models.load("mobilenet_v2"),
+}
+
+
+def error_of(compiled: romou.TunedModel, model: onnx.ModelProto) -> float:
+    inputs = random_inputs(model, seed=5) if model.graph.input[0].type.tensor_type.elem_type != onnx.TensorProto.INT64 else {}
+    for name, (shape, dtype) in compiled.inputs.items():
+        inputs.setdefault(name, np.random.default_rng(5).integers(0, 2, shape).astype(dtype))
+    reference = run_onnxruntime(model, inputs)
+    assert reference is not None
+    return max(relative_l2_error(a, b) for a, b in zip(compiled.run(inputs), reference, strict=True))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_models(name: str) -> None:
+    model = NETWORKS[name]()
+    compiled = romou.compile(model, target=TARGET)
+    sources = compiled.sources()
+    assert len(sources) >= 15
+    for kernel, source in sources.items():
+        assert f" {kernel}(" in source
+        assert source.count("__global__") == 1
+        # By itself, and by the header that it brings.
+        assert compiler.compile_cuda(source, str(TARGET.arch)).startswith(b"\x7fELF")
+    if has_device(TARGET):
+        assert error_of(compiled, model) < (2e-2 if name == "half" else 1e-4)
+
+
+def test_a_model_is_saved_and_loaded(tmp_path: Path) -> None:
+    saved = romou.compile(residual_net(), target=TARGET).save(tmp_path / "model.romou")
+    if has_device(TARGET):
+        assert error_of(romou.load(saved), residual_net()) < 1e-4
+    else:
+        with pytest.raises(DeviceError, match="no CUDA device: "):
+            romou.load(saved)
+
+
+def test_sources_are_written_as_cu_files(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(residual_net().SerializeToString())
+    arguments = ["compile", str(tmp_path / "net.onnx"), "--target", str(TARGET), "--emit-source", str(tmp_path / "out"), "--output", str(tmp_path / "m")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    written = list((tmp_path / "out").iterdir())
+    assert written
+    assert {path.suffix for path in written} == {".cu"}
+
+
+def test_what_opencl_spells_otherwise_is_not_left() -> None:
+    """Nor is anything that CUDA has no part of: images, half arithmetic, vector operators."""
+    for dtype in ("float32", "float16"):
+        task = task_of(conv(32, (14, 14), 24, (3, 3), dtype, padding=(1, 1, 1, 1)))
+        space = task.space(TARGET)
+        assert {name: space.knobs[name] for name in ("data", "weight", "output", "autobroadcast", "multiply_add", "accumulate")} == {
+            "data": ("buffer",),
+            "weight": ("buffer",),
+            "output": ("buffer",),
+            "autobroadcast": (False,),
+            "multiply_add": ("fma",),
+            "accumulate": ("float32",),
+        }
+        source = build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()
+        for word in ("(float4)(", "mad(", "vload", "vstore", "image2d", "cuda_fp16"):
+            assert word not in source
+        assert ("float_of_half" in source) == (dtype == "float16")
+
+
+def test_functions_come_before_the_kernels_that_call_them() -> None:
+    assert complete_cuda("__global__ void f() {}") == "__global__ void f() {}"
+    text = complete_cuda("__global__ void f(float* a, unsigned short* b) { a[0] = float_of_half(b[0]); }")
+    assert compiler.compile_cuda(text, "sm_90a")
+    assert "half_of_float" not in text
+
+
+def test_the_library_headers_say_the_truth() -> None:
+    """The few lines that stand for the C++ library's headers in TVM's preamble."""
+    checks = """
+    static_assert(sizeof(uint8_t) == 1 && sizeof(uint16_t) == 2 && sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "");
+    static_assert(int8_t(-1) < 0 && int16_t(-1) < 0 && int32_t(-1) < 0 && int64_t(-1) < 0 && uint8_t(-1) > 0, "");
+    static_assert(std::is_same_v<int, int> && !std::is_same_v<int, float> && std::is_integral<long long>::value && !std::is_integral<float>::value, "");
+    static_assert(std::is_floating_point<double>::value && std::is_signed<char>::value && std::is_unsigned<unsigned>::value, "");
+    static_assert(std::is_same<std::conditional<true, int, float>::type, int>::value && std::is_same_v<std::enable_if<true, int>::type, int>, "");
+    """
+    task = task_of(conv(8, (7, 7), 8, (1, 1)))
+    (source,) = split_kernels(build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()).values()
+    assert compiler.compile_cuda(source + checks, "sm_90a")
+
+
+def test_a_kernel_that_is_refused_says_why() -> None:
+    with pytest.raises(BuildError, match=r'(?s)refused a kernel for sm_90a: .*identifier "y" is undefined'):
+        compiler.compile_cuda("__global__ void f() { int x = y; }", "sm_90a")
+
+
+def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler._nvrtc.cache_clear()
+    monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
+    try:
+        with pytest.raises(CompatError, match=r"(?s)compiling for CUDA needs NVIDIA's NVRTC.*pip install 'romou\[cuda\]'"):
+            compiler.compile_cuda("", "sm_90a")
+    finally:
+        compiler._nvrtc.cache_clear()
+
+
+def test_the_attached_gpu_or_none() -> None:
+    if has_device(TARGET):
+        report = backend("cuda").check_device(0)
+        assert report.is_usable, report
+        assert not report.has_images
+        found = device_fingerprint("cuda:0")
+        assert (found.kind, found.is_host_cpu, found.name) == ("cuda", False, tvm.cuda(0).device_name)
+        assert romou.tune(residual_net(), target="cuda", trials=12).summary().is_right
+        return
+    assert devices.list_devices() == []
+    assert cuda_runtime.load() is not None
+    with pytest.raises(DeviceError, match="no CUDA device: "):
+        device_fingerprint("cuda:0")
+    with pytest.raises(DeviceError, match=r"(?s)no CUDA device: .*cuda -device=nvidia_h200"):
+        Target("cuda").tvm_target  # noqa: B018
+    with pytest.raises(DeviceError, match="no CUDA device: "):
+        romou.tune(residual_net(), target=TARGET, trials=1)
+
+
+def test_an_architecture_is_enough_to_compile_for() -> None:
+    target = Target("cuda -arch=sm_80")
+    assert target.tvm_target.export()["arch"] == "sm_80"
+    task = task_of(conv(8, (7, 7), 8, (1, 1)))
+    assert compiler.compile_cuda(build_task(task, task.default_config(target), target).imports[0].inspect_source(), "sm_80")

@@ -1,0 +1,60 @@
+"""The wheel's CUDA runtime, also where only NVIDIA's wheels bring the library that it needs."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+_SIDECAR, _DRIVER, _CUDART = "libtvm_runtime_cuda.so", "libcuda.so.1", "libcudart.so.13"
+_libraries: list[ctypes.CDLL] = []
+
+
+def load() -> str | None:
+    """Have TVM's CUDA runtime in the process: None, or why it cannot be. TVM tries by itself, does without a word, and looks in the system's folders alone."""
+    import tvm_ffi
+
+    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None:
+        return None
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return f"no NVIDIA driver on this machine ({_DRIVER})"
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or spec.origin is None:
+        return "TVM is not installed"
+    sidecar = Path(spec.origin).parent / "lib" / _SIDECAR
+    if not sidecar.is_file():
+        return f"this TVM wheel brings no CUDA runtime ({sidecar})"
+    problem = ""
+    for cudart in (_CUDART, *_cudart_of_wheels()):
+        try:
+            _libraries.append(ctypes.CDLL(cudart, mode=ctypes.RTLD_GLOBAL))
+            _libraries.append(ctypes.CDLL(str(sidecar), mode=ctypes.RTLD_LOCAL))
+            return None
+        except OSError as error:
+            problem = str(error)
+    return f"TVM's CUDA runtime needs {_CUDART}: {problem}"
+
+
+def device_count() -> int:
+    """GPUs that the driver offers (CUDA_VISIBLE_DEVICES counts); 0 without a driver or without TVM's CUDA runtime.
+
+    Asking TVM for a device that is not there leaves an error behind in the CUDA runtime, which PyTorch in the same process then takes for its own.
+    """
+    if load() is not None:
+        return 0
+    driver, count = ctypes.CDLL(_DRIVER), ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def _cudart_of_wheels() -> list[str]:
+    """Where NVIDIA's wheels put it."""
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except ImportError:
+        return []
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return [str(path) for folder in folders for path in Path(folder).glob(f"*/lib/{_CUDART}")]
