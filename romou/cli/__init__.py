@@ -19,6 +19,8 @@ COMMANDS = {
     "space": "Show how many configs each task has, and what the facts of the device exclude; no device needed.",
     "records": "Export and import measured configs in Kernel Tuner's T4 format.",
     "run": "Run a tuned model.",
+    "bench": "Time a model by operator and save what romou compare needs.",
+    "compare": "Compare with a saved bench: is a kernel slower, or worse by what can be read off it?",
     "doctor": "Check this machine: build and run a tiny kernel on every device, and say what to mend.",
     "devices": "List attached devices and those that -device= knows.",
 }
