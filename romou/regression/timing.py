@@ -52,7 +52,8 @@ def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> d
     for _ in range(rounds):
         for name in rng.permutation(names):
             timer = subjects[name]()
-            launches.setdefault(name, launches_of(timer))
+            if name not in launches:
+                launches[name] = launches_of(timer)
             found[name].append(tuple(timer(launches[name], REPEATS)))
     return {name: tuple(times) for name, times in found.items()}
 
@@ -96,7 +97,8 @@ def time_in_turns(
             for name in rng.permutation(left):
                 timers = [side[name]() for side in both]
                 # One number for both: a shorter kernel that is launched more often would have warmer caches.
-                launches.setdefault(name, max(map(launches_of, timers)))
+                if name not in launches:
+                    launches[name] = max(map(launches_of, timers))
                 for side in rng.permutation(2):
                     pairs[name][side].append(tuple(timers[side](launches[name], REPEATS)))
         found = {name: (tuple(a), tuple(b)) for name, (a, b) in pairs.items()}
