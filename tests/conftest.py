@@ -13,6 +13,7 @@ import tvm
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
+    parser.addoption("--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew.")
 
 
 @pytest.fixture(scope="session")

@@ -89,11 +89,11 @@ class Bench:
         return round_median(self.model_times_ms)
 
     def to_json(self) -> str:
-        """As text, one line an operator."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("operators", "compiled")}
-        head = json.dumps({"kind": KIND, "schema": SCHEMA, **data}, indent=1, allow_nan=False)
-        lines = ",\n  ".join(json.dumps(dataclasses.asdict(o), allow_nan=False) for o in self.operators)
-        return f'{head.removesuffix("}").rstrip()},\n "operators": [\n  {lines}\n ]\n}}\n'
+        """As text, one line a field and an operator: versions of it can be told apart line by line."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("operators", "compiled")}
+        head = "".join(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)},\n" for name, value in {"kind": KIND, "schema": SCHEMA, **fields}.items())
+        lines = ",\n".join(f"  {json.dumps(dataclasses.asdict(o), allow_nan=False)}" for o in self.operators)
+        return f'{{\n{head} "operators": [\n{lines}\n ]\n}}\n'
 
     def save(self, path: str | Path, *, has_module: bool = True) -> Path:
         """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is replaced."""
