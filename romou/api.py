@@ -30,7 +30,7 @@ from romou.module import LayerRow, Summary, TunedModel, compile_model, random_in
 from romou.pruning import PrunedSpace, Rules
 from romou.records import RecordStore
 from romou.regression import Bench, Comparison, compare_benches, compare_recorded, load_module, operators_of, parse_threshold, time_in_turns, with_times
-from romou.regression.comparison import IN_TURNS, STAGES, common_operators, open_names, refusal_of_recorded, time_verdicts
+from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
 from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
 from romou.space import Config
 from romou.target import Target
@@ -323,10 +323,22 @@ def compare(
     modules = (None, None) if is_recorded else (_module_of(before, baseline, target), _module_of(after, current, target))
     if modules[0] is not None and modules[1] is not None:
         sides = (modules[0], modules[1])
-        pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
-        device = device_fingerprint(f"{target.kind}:{sides[1].device_index}").name
-        times = time_verdicts(pairs, share)
-        return compare_benches(before, after, fail_over=share, times=times, timing=IN_TURNS, device=device, has_measures=has_measures)
+        here = device_fingerprint(f"{target.kind}:{sides[1].device_index}")
+        try:
+            pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
+        except tvm.error.TVMError as error:
+            hint = "Compare the recorded times (is_recorded, --recorded), or save the baseline anew on this device."
+            raise DeviceError(f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint) from error
+        return compare_benches(
+            before,
+            after,
+            fail_over=share,
+            times=time_verdicts(pairs, share),
+            timing=IN_TURNS,
+            reason=compiled_elsewhere(before, here.to_dict()),
+            device=here.name,
+            has_measures=has_measures,
+        )
     reason = "the baseline's compiled model is not at hand" if modules[0] is None else "the current compiled model is not at hand"
     refusal = refusal_of_recorded(before, after)
     if refusal is not None:

@@ -72,7 +72,8 @@ class Comparison:
     """Two benches of a model.
 
     fail_over   share by which a time or a measure may rise
-    timing      "in turns", "recorded" or "not compared", and `reason`, why no better one
+    timing      "in turns", "recorded" or "not compared"
+    reason      why no better one; of times in turns, what to know of them; None
     machine     how many times slower the machine was in the second bench, by the reference model; None unless recorded
     device      name of the device that the times are of; None where they were not compared
     rows        the whole model first, if it was timed; then the operators of the second bench, then those that are gone
@@ -197,6 +198,13 @@ def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
     theirs, ours = (Origin(device=dict(device), romou="", tvm="") for device in (before.device, after.device))
     refusal = ours.refusal(theirs)
     return f"the baseline was {refusal}, and its compiled model is not at hand to be timed here" if refusal else None
+
+
+def compiled_elsewhere(before: Bench, device: Mapping[str, Any]) -> str | None:
+    """What to know of times in turns: that the baseline's kernels were chosen for another device than `device`; None where they were not."""
+    if before.device is None or (before.device.get("kind"), before.device.get("name")) == (device.get("kind"), device.get("name")):
+        return None
+    return f"the baseline was compiled within the limits of {before.device.get('name')!r}"
 
 
 def compare_recorded(before: Bench, after: Bench, *, fail_over: float, reason: str, has_measures: bool = True) -> Comparison:

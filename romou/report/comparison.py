@@ -52,7 +52,7 @@ def headline(comparison: Comparison) -> str:
 def remarks(comparison: Comparison) -> Iterator[str]:
     """How the times were compared, and what that leaves open."""
     if comparison.timing == "in turns":
-        yield f"Times: both measured in turns on {comparison.device}."
+        yield f"Times: both measured in turns on {comparison.device}" + (f"; {comparison.reason}." if comparison.reason else ".")
     elif comparison.timing == "recorded":
         yield f"Times: as recorded on {comparison.device}, because {comparison.reason}."
         yield f"The machine took {comparison.machine:.3f} times as long for the reference model; times count in units of that, and its drift widens the limit."

@@ -111,6 +111,13 @@ def test_without_the_compiled_model_recorded_times_are_compared(model: Path, bas
     assert found["timing"] == "recorded"
     assert found["reason"] == "the baseline's compiled model is not at hand"
     assert found["machine"] > 0
+    # With the compiled model, another device does not matter.
+    shutil.copytree(baseline.with_suffix(".romou"), tmp_path / "moved.romou")
+    made = Bench.load(baseline)
+    assert made.device is not None
+    (tmp_path / "moved.json").write_text(dataclasses.replace(made, device={**made.device, "name": "Another"}).to_json())
+    found = json.loads(compare(tmp_path / "moved.json", model, "--repeats", 8, "--json").stdout)
+    assert (found["timing"], found["reason"]) == ("in turns", "the baseline was compiled within the limits of 'Another'")
     # A device of another name: only what can be read off the kernels is left.
     made = Bench.load(alone)
     assert made.device is not None
