@@ -2,10 +2,10 @@
 """How often `romou compare` cries wolf, and how often it sees a kernel that really became slower, on this machine as busy as it is.
 
     python scripts/bench_compare.py                       20 comparisons of equals and 20 with one kernel 10% slower, in turns and as recorded
-    python scripts/bench_compare.py --pairs 5 --model squeezenet1_0 --operator conv2d_1x64x27x27_256_3x3_s1 --json result.json
+    python scripts/bench_compare.py --pairs 5 --model resnet18 --nodes 0 --operator conv2d_1x128x28x28_256_1x1_s2 --json result.json
 
-One kernel of the model gets a loop of multiply-adds in front, as long as it takes for the slowdown that is asked for; how slow it really is, is measured
-in turns with many pairs and printed. Each comparison, and each bench that it reads, is a process of its own.
+One kernel of the model does a tenth more turns of its reduction; how slow that really makes it, is measured in turns with many pairs and printed. Each comparison
+in turns loads both models anew; each recorded one reads two benches that were compiled and timed one after the other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,49 +20,83 @@ from pathlib import Path
 from typing import Any
 
 import click
+import onnx
 import tvm
+import tvm_ffi
 from rich.console import Console
 from rich.table import Table
 
 import romou
 from romou import models
-from romou.regression import Bench, time_in_turns
+from romou.regression import Bench, Comparison, time_in_turns
 from romou.regression.statistics import Shift, paired_shift
 from romou.regression.timing import MODEL
 
 POSTPROC = "tvm_callback_opencl_postproc"
-CALIBRATION_PAIRS = 100
+TRUE_PAIRS = 100
+# The reduction loop of a kernel, which stands after the zeros of its sums.
+LOOP = re.compile(r"^  for \(int (\w+) = 0; \1 < (\d+); \+\+\1\) \{\n.*?^  \}\n", re.DOTALL | re.MULTILINE)
+ZERO = re.compile(r"^  (\w+\[\d+\]) = \(\(float4\)\(0\.0+e\+00f(?:, 0\.0+e\+00f)*\)\);\n", re.MULTILINE)
 
 
-def with_extra_work(source: str, function: str, turns: int) -> str:
-    """OpenCL source whose kernels of `function` first run `turns` multiply-adds, each of which needs the one before; what they compute stays the same."""
+def with_extra_work(source: str, share: float) -> str:
+    """A kernel that does a share more of its reduction, and what it computes stays the same. With a share of 0 it does one turn more: a compiler
+    treats a kernel with the second loop otherwise than one without, so that the one to compare with has it too.
 
-    def add(head: re.Match[str]) -> str:
-        output = re.search(r"__global \w+\* (?:restrict )?(\w+)", head[0])
-        assert output is not None, "a kernel writes somewhere"
-        loop = f"for (int turn = 0; turn < {turns}; ++turn) extra = mad(extra, 0.999f, 0.5f);"
-        # Never true, which the compiler cannot know.
-        return f"{head[0]}\n  float extra = (float)get_local_id(0);\n  {loop}\n  if (extra < -1.0f) ((__global float*){output[1]})[0] = extra;"
-
-    # A declaration ends with a semicolon; this is the definition.
-    return re.sub(rf"__kernel void {re.escape(function)}_kernel\w*\([^)]*\) \{{", add, source)
+    for (i < 128) sum += ...   ->   for (i < 14) sum += ...;  if (sum != 1.2345e-30f) sum = 0;  for (i < 128) sum += ...
+    """
+    loop = LOOP.search(source)
+    assert loop is not None, "a reduction has a loop"
+    zeros = list(ZERO.finditer(source, 0, loop.start()))
+    assert zeros, "sums start at zero"
+    counter, turns = loop[1], int(loop[2])
+    more = min(turns, round((turns + 1) * (1 + share)) - turns)
+    extra = loop[0].replace(f"{counter} < {turns};", f"{counter} < {more};", 1)
+    # Always true, which the compiler cannot know.
+    again = f"  if ({zeros[0][1]}.s0 != 1.2345e-30f) {{\n" + "".join(zero[0] for zero in zeros) + "  }\n"
+    return source[: loop.start()] + extra + again + source[loop.start() :]
 
 
 @contextlib.contextmanager
-def slower(function: str, turns: int) -> Iterator[None]:
-    """Everything that is compiled inside has the extra work."""
+def slower(function: str, share: float) -> Iterator[None]:
+    """What is compiled inside does a share more of one function's work (`with_extra_work`)."""
+
+    def rewrite(source: str, _target: tvm.target.Target) -> str:
+        # Declarations stand before the kernels.
+        kernels = re.split(r"^(?=__kernel void )", source, flags=re.MULTILINE)
+        return "".join(with_extra_work(k, share) if re.match(rf"__kernel void {function}_kernel\([^;]*{{\n", k) else k for k in kernels)
+
     before = tvm.get_global_func(POSTPROC, allow_missing=True)
-    tvm.register_global_func(POSTPROC, lambda source, _target: with_extra_work(source, function, turns), override=True)
+    tvm.register_global_func(POSTPROC, rewrite, override=True)
     try:
         yield
     finally:
-        tvm.register_global_func(POSTPROC, before or (lambda source, _target: source), override=True)
+        if before is None:
+            tvm_ffi.registry.remove_global_func(POSTPROC)
+        else:
+            tvm.register_global_func(POSTPROC, before, override=True)
 
 
-def bench(model: str, target: str, *, function: str, turns: int, repeats: int = 16) -> Bench:
-    """The model with extra work in one function; none where turns is 0."""
-    with slower(function, turns) if turns else contextlib.nullcontext():
-        return romou.bench(models.load(model), target=target, repeats=repeats, label=model)
+def tail(name: str, nodes: int) -> onnx.ModelProto:
+    """The last nodes of a bundled model, from one tensor on; all of it where `nodes` is 0."""
+    model = models.load(name)
+    if not nodes:
+        return model
+    first = model.graph.node[-nodes].input[0]
+    model = onnx.shape_inference.infer_shapes(model)
+    # The names of inputs become those of kernel parameters.
+    for value in model.graph.value_info:
+        value.name = value.name.replace(first, "data")
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["data" if name == first else name for name in names]
+    return onnx.utils.Extractor(model).extract_model(["data"], [o.name for o in model.graph.output])
+
+
+def bench(model: onnx.ModelProto, target: str, *, function: str, share: float = 0.0) -> Bench:
+    """The model with a share of extra work in one function."""
+    with slower(function, share):
+        return romou.bench(model, target=target)
 
 
 def really(plain: Bench, other: Bench, operator: str, *, pairs: int, seed: int) -> Shift:
@@ -76,76 +108,44 @@ def really(plain: Bench, other: Bench, operator: str, *, pairs: int, seed: int) 
     return paired_shift(*([min(r) for r in rounds] for rounds in found[operator]))
 
 
-def calibrated_turns(plain: Bench, model: str, target: str, *, operator: str, slowdown: float) -> int:
-    """Turns of the extra loop that make the operator `slowdown` slower, by halving: a processor hides the first ones behind the kernel's loads."""
-    function = next(o.function for o in plain.operators if o.name == operator)
-    low, high = 0, None
-    turns = 64
-    for _ in range(10):
-        extra = really(plain, bench(model, target, function=function, turns=turns, repeats=8), operator, pairs=15, seed=1).ratio - 1
-        if 0.9 * slowdown < extra < 1.1 * slowdown:
-            break
-        low, high = (turns, high) if extra < slowdown else (low, turns)
-        turns = 2 * low if high is None else (low + high) // 2
-    return turns
-
-
-def bench_process(path: Path, model: str, target: str, function: str, turns: int) -> Path:
-    """`bench` in a process of its own."""
-    arguments = ["--model", model, "--target", target, "--save-bench", str(path), "--function", function, "--turns", str(turns)]
-    subprocess.run([sys.executable, __file__, *arguments], check=True)
-    return path
-
-
-def compare_process(before: Path, after: Path) -> dict[str, Any]:
-    """`romou compare`, in turns, in a process of its own."""
-    command = [sys.executable, "-m", "romou.cli", "compare", str(before), str(after), "--json", "--only", "times"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return dict(json.loads(done.stdout))
-
-
-def digest(found: dict[str, Any], operator: str) -> dict[str, Any]:
+def digest(found: Comparison, operator: str) -> dict[str, Any]:
     """Of a comparison: names of the rows that failed, how slow the operator is, how many rows there are and how many stay open."""
-    mine = next(row for row in found["rows"] if row["name"] == operator)["times"]
+    mine = next(row for row in found.rows if row.name == operator).times
+    assert mine is not None
     return {
-        "alarms": [row["name"] for row in found["rows"] if row["is_regression"]],
-        "verdict": mine["verdict"],
-        "ratio": mine["shift"]["ratio"],
-        "rows": len(found["rows"]),
-        "undecided": sum(row["times"]["verdict"] == "undecided" for row in found["rows"]),
+        "timing": found.timing,
+        "alarms": [row.name for row in found.regressions],
+        "verdict": mine.verdict,
+        "ratio": mine.shift.ratio,
+        "rows": len(found.rows),
+        "undecided": len(found.undecided),
     }
 
 
-def run(folder: Path, model: str, target: str, operator: str, slowdown: float, pairs: int, out: Console) -> dict[str, Any]:
+def run(folder: Path, model: onnx.ModelProto, target: str, operator: str, slowdown: float, pairs: int, out: Console) -> dict[str, Any]:
     """All comparisons; the numbers as data."""
-    plain = bench(model, target, function="", turns=0)
-    function = next((o.function for o in plain.operators if o.name == operator), None)
+    operators = romou.bench(model, target=target, has_times=False).operators
+    function = next((o.function for o in operators if o.name == operator), None)
     if function is None:
-        raise SystemExit(f"{model} has no operator {operator!r}; it has {', '.join(o.name for o in plain.operators)}")
-    turns = calibrated_turns(plain, model, target, operator=operator, slowdown=slowdown)
-    slow = bench(model, target, function=function, turns=turns)
-    real = really(plain, slow, operator, pairs=CALIBRATION_PAIRS, seed=2)
-    out.print(f"{operator}, {turns} turns of extra work: {real.ratio:.3f} times as long (99% bounds {real.low:.3f} to {real.high:.3f})")
-    results: dict[str, Any] = {"operator": operator, "turns": turns, "ratio": real.ratio, "low": real.low, "high": real.high, "runs": {}}
-    runs = results["runs"] = {"equal, in turns": [], "slower, in turns": [], "equal, recorded": [], "slower, recorded": []}
-    files = [bench_process(folder / f"bench{i}.json", model, target, function, 0) for i in range(2)]
-    worse = bench_process(folder / "slower.json", model, target, function, turns)
+        raise SystemExit(f"there is no operator {operator!r}; there are {', '.join(o.name for o in operators)}")
+    plain = bench(model, target, function=function)
+    slow = bench(model, target, function=function, share=slowdown)
+    real = really(plain, slow, operator, pairs=TRUE_PAIRS, seed=2)
+    out.print(f"{operator}, {slowdown:.0%} more work: {real.ratio:.3f} times as long (99% bounds {real.low:.3f} to {real.high:.3f})")
+    files = [made.save(folder / f"{name}.json") for name, made in (("before", plain), ("equal", bench(model, target, function=function)), ("slower", slow))]
+    runs: dict[str, list[dict[str, Any]]] = {}
     for i in range(pairs):
-        runs["equal, in turns"].append(digest(compare_process(*files), operator))
-        runs["slower, in turns"].append(digest(compare_process(files[0], worse), operator))
+        for name, file in (("equal, in turns", files[1]), ("slower, in turns", files[2])):
+            runs.setdefault(name, []).append(digest(romou.compare(files[0], file, has_measures=False, seed=i), operator))
         print_progress(runs, f"{i + 1}/{pairs}", out)
-    before = Bench.load(files[1])
+    before = bench(model, target, function=function)
     for i in range(pairs):
-        after = Bench.load(bench_process(folder / "bench2.json", model, target, function, 0))
-        slower_one = Bench.load(bench_process(folder / "slower.json", model, target, function, turns))
-        for name, other in (("equal", after), ("slower", slower_one)):
-            found = romou.compare(before, other, is_recorded=True, has_measures=False)
-            runs[f"{name}, recorded"].append(digest(found.to_dict(), operator))
+        equal = bench(model, target, function=function)
+        for name, after in (("equal, recorded", equal), ("slower, recorded", bench(model, target, function=function, share=slowdown))):
+            runs.setdefault(name, []).append(digest(romou.compare(before, after, is_recorded=True, has_measures=False), operator))
         print_progress(runs, f"{i + 1}/{pairs}", out)
-        before = after
-    return results
+        before = equal
+    return {"operator": operator, "ratio": real.ratio, "low": real.low, "high": real.high, "runs": runs}
 
 
 def print_progress(runs: dict[str, list[dict[str, Any]]], title: str, out: Console) -> None:
@@ -161,7 +161,7 @@ def has_false_alarm(found: dict[str, Any], operator: str) -> bool:
 
 def print_counts(results: dict[str, Any], slowdown: float, out: Console) -> None:
     """One line a kind of comparison."""
-    table = Table(title=f"romou compare --fail-over 5%, {results['operator']} made {slowdown:.0%} slower (really {results['ratio'] - 1:.1%})")
+    table = Table(title=f"romou compare --fail-over 5%, {results['operator']} with {slowdown:.0%} more work (really {results['ratio'] - 1:.1%} slower)")
     for title in ("comparisons", "number", "with a false alarm", "slower kernel seen", "rows each", "undecided, mean"):
         table.add_column(title)
     for name, runs in results["runs"].items():
@@ -173,23 +173,18 @@ def print_counts(results: dict[str, Any], slowdown: float, out: Console) -> None
 
 
 @click.command()
-@click.option("--model", default="mobilenetv1_100", show_default=True, help="A bundled model.")
+@click.option("--model", default="squeezenet1_0", show_default=True, help="A bundled model.")
+@click.option("--nodes", default=11, show_default=True, help="Only so many nodes at its end; 0: all.")
 @click.option("--target", default="opencl", show_default=True)
-@click.option("--operator", default="conv2d_1x256x14x14_512_1x1_s1", show_default=True, help="The one that becomes slower.")
-@click.option("--slowdown", default=0.10, show_default=True, help="Share by which it becomes slower.")
+@click.option("--operator", default="conv2d_1x512x13x13_64_1x1_s1", show_default=True, help="The one that becomes slower.")
+@click.option("--slowdown", default=0.10, show_default=True, help="Share of work that it does more.")
 @click.option("--pairs", default=20, show_default=True, help="Comparisons of each kind.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
-@click.option("--save-bench", type=click.Path(path_type=Path), default=None, hidden=True)
-@click.option("--function", default="", hidden=True)
-@click.option("--turns", default=0, hidden=True)
-def main(model: str, target: str, operator: str, slowdown: float, pairs: int, output: Path | None, save_bench: Path | None, function: str, turns: int) -> None:
+def main(model: str, nodes: int, target: str, operator: str, slowdown: float, pairs: int, output: Path | None) -> None:
     """Print the counts; exit code 1 if a comparison in turns raised a false alarm or missed the slower kernel."""
-    if save_bench is not None:
-        bench(model, target, function=function, turns=turns).save(save_bench)
-        return
     out = Console(width=160)
     with tempfile.TemporaryDirectory(prefix="romou-compare-") as folder:
-        results = run(Path(folder), model, target, operator, slowdown, pairs, out)
+        results = run(Path(folder), tail(model, nodes), target, operator, slowdown, pairs, out)
     if output is not None:
         output.write_text(json.dumps(results, indent=1))
     print_counts(results, slowdown, out)
