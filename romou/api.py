@@ -339,7 +339,8 @@ def compare(
             device=here.name,
             has_measures=has_measures,
         )
-    reason = "the baseline's compiled model is not at hand" if modules[0] is None else "the current compiled model is not at hand"
+    missing = "baseline's" if modules[0] is None else "current"
+    reason = "that was asked for" if is_recorded else f"the {missing} compiled model is not at hand"
     refusal = refusal_of_recorded(before, after)
     if refusal is not None:
         if not has_measures:

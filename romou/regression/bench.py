@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from romou.errors import ModelError, UsageError
 from romou.module.tuned_model import Argument, load
+from romou.target import Target
 
 if TYPE_CHECKING:
     from romou.module import TunedModel
@@ -141,7 +142,7 @@ class Bench:
             raise UsageError("two operators have one name")
         return cls(
             model=_read(data, "model", str),
-            target=_read(data, "target", str),
+            target=_field("target", lambda: Target.from_json(_read(data, "target", str))).to_json(),
             device=_read(data, "device", dict, type(None)),
             romou=_read(data, "romou", str),
             tvm=_read(data, "tvm", str),

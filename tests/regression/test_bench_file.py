@@ -34,6 +34,8 @@ def test_untimed(tmp_path: Path) -> None:
     [
         (lambda d: d.update(schema=2), "written in schema 2, this Romou reads 1"),
         (lambda d: d.update(kind="archprobe"), "this is no file of `romou bench`"),
+        (lambda d: d.update(target="opencl"), "target: target is not JSON"),
+        (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),
         (lambda d: d.pop("operators"), "operators is missing"),
         (lambda d: d.update(model=7), "model is 7; expected str"),
         (lambda d: d["operators"][1].pop("measures"), r"operators\[1\]: measures is missing"),
