@@ -33,7 +33,7 @@ from romou.regression.statistics import Shift, paired_shift
 from romou.regression.timing import MODEL
 
 POSTPROC = "tvm_callback_opencl_postproc"
-TRUE_PAIRS = 100
+TRUE_PAIRS = 50
 # The reduction loop of a kernel, which stands after the zeros of its sums.
 LOOP = re.compile(r"^  for \(int (\w+) = 0; \1 < (\d+); \+\+\1\) \{\n.*?^  \}\n", re.DOTALL | re.MULTILINE)
 ZERO = re.compile(r"^  (\w+\[\d+\]) = \(\(float4\)\(0\.0+e\+00f(?:, 0\.0+e\+00f)*\)\);\n", re.MULTILINE)
@@ -108,6 +108,11 @@ def really(plain: Bench, other: Bench, operator: str, *, pairs: int, seed: int) 
     return paired_shift(*([min(r) for r in rounds] for rounds in found[operator]))
 
 
+def loaded(path: Path) -> Bench:
+    """A saved bench with its compiled model, which starts anew."""
+    return replace(Bench.load(path), compiled=romou.load(path.with_suffix(".romou")))
+
+
 def digest(found: Comparison, operator: str) -> dict[str, Any]:
     """Of a comparison: names of the rows that failed, how slow the operator is, how many rows there are and how many stay open."""
     mine = next(row for row in found.rows if row.name == operator).times
@@ -136,7 +141,7 @@ def run(folder: Path, model: onnx.ModelProto, target: str, operator: str, slowdo
     runs: dict[str, list[dict[str, Any]]] = {}
     for i in range(pairs):
         for name, file in (("equal, in turns", files[1]), ("slower, in turns", files[2])):
-            runs.setdefault(name, []).append(digest(romou.compare(files[0], file, has_measures=False, seed=i), operator))
+            runs.setdefault(name, []).append(digest(romou.compare(loaded(files[0]), loaded(file), has_measures=False, seed=i), operator))
         print_progress(runs, f"{i + 1}/{pairs}", out)
     before = bench(model, target, function=function)
     for i in range(pairs):
