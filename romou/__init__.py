@@ -18,6 +18,8 @@ _HOME = {
     "tune": "romou.api",
     "compile": "romou.api",
     "inspect": "romou.api",
+    "bench": "romou.api",
+    "compare": "romou.api",
     "load": "romou.module.tuned_model",
     "TunedModel": "romou.module.tuned_model",
     "Target": "romou.target",

@@ -8,27 +8,32 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tvm import tirx
+import tvm
 
+import romou
 from romou.backends import backend
 from romou.errors import DeviceError, UsageError, unknown_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import extract_tasks
+from romou.frontend.tasks import count_calls, extract_tasks
 from romou.hardware import known_devices
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.library import compiler_for, is_here
-from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
-from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, schedule_model
+from romou.measure import DeviceFingerprint, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
+from romou.measure.fingerprint import device_fingerprint
+from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, scheduled_functions
 from romou.module.remote import RemoteDevice
 from romou.pruning import PrunedSpace, Rules
 from romou.records import RecordStore
+from romou.regression import Bench, Comparison, compare_benches, compare_recorded, load_module, operators_of, parse_threshold, time_in_turns, with_times
+from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
 from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
 from romou.space import Config
@@ -38,8 +43,9 @@ from romou.tvm_patches.compat import check_versions
 from romou.tvm_patches.quiet import quiet_stderr
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     import onnx
-    import tvm
 
     from romou.frontend import ImportedModel
     from romou.task import Task
@@ -212,21 +218,17 @@ def inspect(
     check_versions()
     target = as_target(target)
     graph = _lower(_import(model, shapes), target)
-    configs = _recorded_configs(work_dir)
-    scheduled = schedule_model(graph.fused, graph.task_of, configs, target)
-    functions = {str(f.attrs.get("global_symbol", v.name_hint)): (v.name_hint, f) for v, f in scheduled.functions_items() if isinstance(f, tirx.PrimFunc)}
+    functions = scheduled_functions(graph.fused, graph.task_of, _recorded_configs(work_dir), target)
     found: list[InspectedKernel] = []
-    known = set(functions)
-    for name, (hint, func) in functions.items():
-        task = graph.task_of.get(hint)
-        if task is not None:
-            known.add(task.name)
-        if kernel is not None and not kernel.startswith(name) and (task is None or kernel != task.name):
+    known = {one.name for one in functions}
+    for one in functions:
+        task = one.task.name if one.task is not None else ""
+        known |= {task} - {""}
+        if kernel is not None and not kernel.startswith(one.name) and kernel != task:
             continue
-        config = (configs.get(task.key) or task.default_config(target)) if task is not None else {}
-        kernels = inspect_function(func, target, name=name, task=task.name if task is not None else "", config=config, with_passes=passes)
+        kernels = inspect_function(one.func, target, name=one.name, task=task, config=one.config, with_passes=passes)
         known |= {k.name for k in kernels}
-        found += [k for k in kernels if kernel is None or kernel in (k.name, name, k.task)]
+        found += [k for k in kernels if kernel is None or kernel in (k.name, one.name, k.task)]
     if kernel is not None and not found:
         raise unknown_name("kernel", kernel, known)
     return found
@@ -253,8 +255,8 @@ def pruned_spaces(
     return [(task, task.pruned_space(target, rules)) for task in _lower(_import(model, shapes), target).tasks]
 
 
-def _recorded_configs(work_dir: str | Path | None) -> dict[str, Config | None]:
-    """Task key -> config of its fastest record."""
+def _recorded_configs(work_dir: str | Path | None, device: DeviceFingerprint | None = None) -> dict[str, Config | None]:
+    """Task key -> config of its fastest record. device: records of others do not count; None: all do."""
     if work_dir is None:
         return {}
     if not Path(work_dir).is_dir():
@@ -263,9 +265,193 @@ def _recorded_configs(work_dir: str | Path | None) -> dict[str, Config | None]:
     times: dict[str, dict[Config, float | None]] = {}
     with RecordStore(work_dir) as store:
         for record in store:
-            times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
+            if device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name):
+                times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
     timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
     return {key: min(found, key=lambda pair: pair[0])[1] for key, found in timed.items() if found}
+
+
+def bench(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    work_dir: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    repeats: int = 16,
+    seed: int = 0,
+    has_times: bool = True,
+    label: str | None = None,
+) -> Bench:
+    """Compile a model and take the times and the measures that `compare` needs, by operator. Other arguments and errors are those of `tune`.
+
+    Parameters
+    ----------
+    work_dir
+        Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default schedules.
+    repeats
+        Rounds. In each, every operator and the whole model are timed once more, in random order, three repeats by the device's events.
+    has_times
+        False: only what can be read off the kernels; needs no device for a target that names one.
+    label
+        How the model is named in the bench; by default its path, or the graph's name.
+    """
+    return _bench(model, as_target(target), work_dir=work_dir, configs=None, shapes=shapes, repeats=repeats, seed=seed, has_times=has_times, label=label)
+
+
+def compare(
+    baseline: Bench | str | Path,
+    current: Bench | onnx.ModelProto | str | Path,
+    *,
+    fail_over: float | str = 0.05,
+    work_dir: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    repeats: int = 16,
+    seed: int = 0,
+    has_times: bool = True,
+    has_measures: bool = True,
+    is_recorded: bool = False,
+    label: str | None = None,
+) -> Comparison:
+    """Hold a model against an earlier bench of it, operator by operator.
+
+    Where the compiled models of both are at hand, they are timed in turns, now, on the attached device: neither another hour nor another machine
+    can then pass for a regression. Otherwise the recorded times are compared, in units of the reference model's, if they are of one device; if
+    they are not, `Comparison.reason` says so, and only measures are compared.
+
+    Parameters
+    ----------
+    baseline
+        A bench, or the file that `Bench.save` wrote.
+    current
+        The same, or a model: it is compiled for the baseline's target, with the baseline's configs unless `work_dir` is given.
+    fail_over
+        Share by which a time or a measure may rise: 0.05 or "5%".
+    repeats
+        Pairs of the first stage of timing in turns; what stays open is measured with up to four times as many. Or rounds.
+    has_times, has_measures
+        False: leave times, or measures, out.
+    is_recorded
+        Compare recorded times, even where both could be timed in turns.
+
+    Raises
+    ------
+    UsageError
+        A file that is no bench, benches of two targets or of nothing in common, or nothing left to compare.
+    DeviceError
+        Times are wanted and there is no device, or it does not compute a tiny kernel correctly.
+    """
+    share = parse_threshold(fail_over)
+    _check_rounds(repeats)
+    if not has_times and not has_measures:
+        raise UsageError("neither times nor measures are left to compare")
+    before = baseline if isinstance(baseline, Bench) else Bench.load(baseline)
+    after = Bench.load(current) if _is_bench_file(current) else current
+    target = Target.from_json(before.target)
+    if not isinstance(after, Bench):
+        configs = None if work_dir is not None else {o.key: Config(o.config) for o in before.operators if o.config}
+        # Timed below, when it is known against what.
+        after = _bench(after, target, work_dir=work_dir, configs=configs, shapes=shapes, repeats=0, seed=seed, has_times=has_times, label=label)
+    common_operators(before, after)  # before the long part
+    if not has_times:
+        return compare_benches(before, after, fail_over=share, reason="times were not asked for")
+    modules = (None, None) if is_recorded else (_module_of(before, baseline, target), _module_of(after, current, target))
+    if modules[0] is not None and modules[1] is not None:
+        sides = (modules[0], modules[1])
+        here = device_fingerprint(f"{target.kind}:{sides[1].device_index}")
+        try:
+            pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
+        except tvm.error.TVMError as error:
+            hint = "Compare the recorded times (is_recorded, --recorded), or save the baseline anew on this device."
+            raise DeviceError(f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint) from error
+        return compare_benches(
+            before,
+            after,
+            fail_over=share,
+            times=time_verdicts(pairs, share),
+            timing=IN_TURNS,
+            reason=compiled_elsewhere(before, here.to_dict()),
+            device=here.name,
+            has_measures=has_measures,
+        )
+    missing = "baseline's" if modules[0] is None else "current"
+    reason = "that was asked for" if is_recorded else f"the {missing} compiled model is not at hand"
+    refusal = refusal_of_recorded(before, after)
+    if refusal is not None:
+        if not has_measures:
+            raise UsageError(f"times cannot be compared: {refusal}", hint="Keep the baseline's .romou folder beside its file: both are timed here then.")
+        return compare_benches(before, after, fail_over=share, reason=refusal)
+    if after.compiled is not None and not after.model_times_ms:
+        after = with_times(after, after.compiled, repeats, seed=seed)
+    return compare_recorded(before, after, fail_over=share, reason=reason, has_measures=has_measures)
+
+
+def _bench(
+    model: onnx.ModelProto | str | Path,
+    target: Target,
+    *,
+    work_dir: str | Path | None,
+    configs: Mapping[str, Config] | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    repeats: int,
+    seed: int,
+    has_times: bool,
+    label: str | None,
+) -> Bench:
+    """See `bench`. configs: task key -> config, instead of records; one that the task's space does not hold gives way to the default."""
+    check_versions()
+    if repeats:
+        _check_rounds(repeats)
+    imported = _import(model, shapes)
+    index, here, device = 0, target, None
+    if has_times:
+        index = _usable_device(target)
+        here = target.limited_to(backend(target.kind).list_devices()[index])
+        device = device_fingerprint(f"{target.kind}:{index}")
+    graph = _lower(imported, here)
+    chosen = _recorded_configs(work_dir, device) if configs is None else _valid_configs(graph.tasks, configs, here)
+    made = Bench(
+        model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name),
+        target=target.to_json(),
+        device=device.to_dict() if device is not None else None,
+        romou=romou.__version__,
+        tvm=tvm.__version__,
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        operators=operators_of(scheduled_functions(graph.fused, graph.task_of, chosen, here), count_calls(graph.fused), here),
+    )
+    if not has_times:
+        return made
+    place = _Place(named=target, target=here, name=device.name if device is not None else "", index=index)
+    compiled = _model_of(graph, place, chosen, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=0.0))
+    made = replace(made, compiled=compiled)
+    return with_times(made, compiled, repeats, seed=seed) if repeats else made
+
+
+def _valid_configs(tasks: Sequence[Task], configs: Mapping[str, Config], target: Target) -> dict[str, Config | None]:
+    found: dict[str, Config | None] = {}
+    for task in tasks:
+        if task.key in configs:
+            try:
+                task.space(target).index_of(configs[task.key])
+            except UsageError:
+                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
+            else:
+                found[task.key] = configs[task.key]
+    return found
+
+
+def _is_bench_file(given: object) -> TypeGuard[str | Path]:
+    return isinstance(given, str | Path) and str(given).endswith(".json")
+
+
+def _check_rounds(repeats: int) -> None:
+    if not isinstance(repeats, int) or repeats < 8:
+        raise UsageError(f"repeats={repeats!r}: must be a whole number, at least 8: fewer can prove no difference", value=repeats)
+
+
+def _module_of(made: Bench, given: object, target: Target) -> TunedModel | None:
+    if made.compiled is not None or not isinstance(given, str | Path):
+        return made.compiled
+    return load_module(made, given, device=lambda: _usable_device(target))
 
 
 def as_target(target: Target | str | Mapping[str, object]) -> Target:

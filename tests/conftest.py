@@ -16,6 +16,7 @@ from romou.target import Target
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
+    parser.addoption("--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew.")
 
 
 @pytest.fixture(scope="session")

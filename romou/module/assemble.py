@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
@@ -22,6 +23,33 @@ def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mappi
     """Compile a fused module; the parameters are those of `schedule_model`."""
     scheduled = schedule_model(fused, tasks, configs, target)
     return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=pipeline.NAME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledFunction:
+    """A function as it is compiled.
+
+    name: in the module.   hint: in the fused graph.   plain: unscheduled.   task, config: None and empty where TVM's default schedule makes it.
+    """
+
+    name: str
+    hint: str
+    func: tirx.PrimFunc
+    plain: tirx.PrimFunc
+    task: Task | None
+    config: Mapping[str, int | str | bool]
+
+
+def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> list[ScheduledFunction]:
+    """The functions of `schedule_model`, each with what it was made from; the parameters are the same."""
+    found = []
+    for var, func in schedule_model(fused, tasks, configs, target).functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            task = tasks.get(var.name_hint)
+            config = (configs.get(task.key) or task.default_config(target)) if task is not None else {}
+            name = str(func.attrs.get("global_symbol", var.name_hint))
+            found.append(ScheduledFunction(name=name, hint=var.name_hint, func=func, plain=fused[var], task=task, config=config))
+    return found
 
 
 def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:

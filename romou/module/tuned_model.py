@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tvm import relax
 
 from romou.errors import DeviceError, ModelError, UsageError
 from romou.library import export_library
+from romou.measure.run_job import device_tensor
 from romou.module.machine import Machine
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
@@ -28,6 +30,15 @@ from romou.tvm_patches.quiet import quiet_stderr
 
 META = "romou.json"
 FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Argument:
+    """A tensor that a function of a model takes: shape, dtype, and the memory scope, "global" or that of an image."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str
 
 
 class TunedModel:
@@ -112,11 +123,7 @@ class TunedModel:
     def sources(self) -> dict[str, str]:
         """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""
         found: dict[str, str] = {}
-        library = getattr(self._executable, "mod", self._executable)
-        modules = [library]
-        while modules:
-            module = modules.pop(0)
-            modules += list(module.imports)
+        for module in self._modules():
             if module.kind == self.target.kind:
                 found.update(split_kernels(module.inspect_source()))
         return found
@@ -167,6 +174,41 @@ class TunedModel:
         if self._remote is not None:
             return self._remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall")
+
+    def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
+        """A timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
+
+        Parameters
+        ----------
+        function
+            Name of a function in the compiled module.
+        arguments, arrays
+            All of its parameters and what they hold; copied to the device now, into tensors that live as long as the timer.
+
+        Raises
+        ------
+        UsageError
+            The model has no such function.
+        """
+        self._machine()
+        library = next((m for m in self._modules() if m.kind != "relax.VMExecutable" and m.implements_function(function)), None)
+        if library is None:
+            raise UsageError(f"the model has no function {function!r}", function=function)
+        tensors = [device_tensor(array, self.device, argument.scope) for array, argument in zip(arrays, arguments, strict=True)]
+
+        def times(number: int, repeat: int) -> list[float]:
+            found = library.time_evaluator(function, self.device, number=number, repeat=repeat)(*tensors)
+            return [1e3 * float(t) for t in found.results]
+
+        return times
+
+    def _modules(self) -> Iterator[tvm.runtime.Module]:
+        """The library and all that it imports."""
+        modules = [getattr(self._executable, "mod", self._executable)]
+        while modules:
+            module = modules.pop(0)
+            modules += list(module.imports)
+            yield module
 
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced."""

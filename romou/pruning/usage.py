@@ -245,9 +245,7 @@ class _Kernel:
             if isinstance(load, tvm.ir.TensorLoad):
                 if str(load.source.scope()) != _PRIVATE and str(load.source.scope()) not in _LOCAL and _name(load.source) in self.operands:
                     yield load
-            elif (is_texel_load(load) and _name(load.args[0]) in self.operands) or (
-                _half_lanes(load) and _name(load.args[2]) in self.operands
-            ):
+            elif (is_texel_load(load) and _name(load.args[0]) in self.operands) or (_half_lanes(load) and _name(load.args[2]) in self.operands):
                 yield load
 
     # Evaluation

@@ -1,0 +1,22 @@
+"""Regression runs: what a model's operators take and use, kept in a file, and whether another version of them is worse."""
+
+from romou.regression.bench import Bench, OperatorBench, load_module
+from romou.regression.comparison import Comparison, Row, compare_benches, compare_recorded, parse_threshold
+from romou.regression.measures import JUDGED
+from romou.regression.operators import operators_of
+from romou.regression.timing import time_in_turns, with_times
+
+__all__ = [
+    "JUDGED",
+    "Bench",
+    "Comparison",
+    "OperatorBench",
+    "Row",
+    "compare_benches",
+    "compare_recorded",
+    "load_module",
+    "operators_of",
+    "parse_threshold",
+    "time_in_turns",
+    "with_times",
+]

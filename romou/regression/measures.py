@@ -1,0 +1,55 @@
+"""What can be read off a kernel on any machine: the numbers that a worse kernel raises, and a mark of its text."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from romou.pruning.usage import read_usage
+
+if TYPE_CHECKING:
+    from romou.inspection.kernels import InspectedKernel
+    from romou.schedules.template import Template
+
+# name -> (what it counts, measure that it is divided by before two are compared, or None). More is worse for each of them.
+JUDGED: dict[str, tuple[str, str | None]] = {
+    "registers": ("32-bit registers of a work-item, estimated", None),
+    "integer_operations_in_loops": ("integer operations in loops, as they stand in the code", None),
+    "integer_operations_in_loops_weighted": ("integer operations in loops, times the trips", None),
+    "divisions_in_loops": ("divisions and modulos of integers in loops", None),
+    "bytes_per_iteration": ("bytes that a work-item loads in one turn of its innermost loop", "multiply_adds_per_iteration"),
+    "group_bytes_per_iteration": ("distinct bytes of data and weight that a work group loads in one turn", "multiply_adds_per_iteration"),
+    "local_memory_bytes": ("local memory of a work group, in bytes", None),
+}
+
+
+def stable_measures(kernels: Sequence[InspectedKernel], template: Template | None) -> dict[str, int]:
+    """The measures of one operator, over all its kernels: the most registers, the sum of everything else.
+
+    Parameters
+    ----------
+    template
+        Of the operator; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
+    """
+    found = {
+        "registers": max(k.registers for k in kernels),
+        "integer_operations_in_loops": sum(k.operations.in_loops for k in kernels),
+        "integer_operations_in_loops_weighted": sum(k.operations.in_loops_weighted for k in kernels),
+        "divisions_in_loops": sum(k.operations.divisions_in_loops for k in kernels),
+        "bytes_per_iteration": sum(k.traffic.bytes_loaded for k in kernels),
+        "multiply_adds_per_iteration": sum(k.traffic.multiply_adds for k in kernels),
+    }
+    if template is not None and len(kernels) == 1:
+        outputs = math.prod(template.contraction(flat=True).extents) * 4
+        usage = read_usage(kernels[0].lowered, **template.names, element_bytes=template.element_bytes, outputs=outputs)
+        found["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
+        found["local_memory_bytes"] = int(usage.local_memory_bytes)
+    return found
+
+
+def source_mark(kernels: Sequence[InspectedKernel]) -> tuple[str, int]:
+    """(SHA-256 of all kernels' sources, their size in bytes); the function's name, a number among its like, does not count."""
+    text = "".join(k.source.replace(k.function, "kernel") for k in kernels).encode()
+    return hashlib.sha256(text).hexdigest(), len(text)

@@ -1,0 +1,74 @@
+"""Is one set of times shifted against another? Rank tests, which ask nothing of how noise is distributed, and shifts with bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+# Of the bounds that are shown and that end a measurement.
+_CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """How many times longer the second of two takes.
+
+    ratio: Hodges and Lehmann's estimate.   low, high: its 99% bounds.
+    p_slower: chance of ranks like these, or clearer, were it no slower.   p_faster: the same, no faster.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    p_slower: float
+    p_faster: float
+
+
+def paired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
+    """Times measured in turns, the i-th of both next to each other: Wilcoxon's signed-rank test of the logarithms of their ratios.
+
+    Drift of the machine falls out of each pair; the sides of a pair must have run in random order.
+    """
+    ratios = np.log(np.asarray(after) / np.asarray(before))
+    n = len(ratios)
+    first, second = np.triu_indices(n)
+    walsh = np.sort((ratios[first] + ratios[second]) / 2)
+    spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    if not ratios.any():
+        return _shift(walsh, spread, 1.0, 1.0)
+    tests = [float(stats.wilcoxon(ratios, alternative=side).pvalue) for side in ("greater", "less")]
+    return _shift(walsh, spread, *tests)
+
+
+def unpaired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
+    """Times of two sessions: Mann and Whitney's test of their logarithms."""
+    x, y = np.log(np.asarray(before)), np.log(np.asarray(after))
+    differences = np.sort((y[:, None] - x[None, :]).ravel())
+    spread = math.sqrt(len(x) * len(y) * (len(x) + len(y) + 1) / 12)
+    tests = [float(stats.mannwhitneyu(y, x, alternative=side).pvalue) for side in ("greater", "less")]
+    return _shift(differences, spread, *tests)
+
+
+def _shift(differences: np.ndarray, spread: float, p_slower: float, p_faster: float) -> Shift:
+    """From the sorted differences of which a rank statistic counts the positive ones; `spread` is that statistic's standard deviation."""
+    z = float(stats.norm.ppf((1 + _CONFIDENCE) / 2))
+    cut = max(0, math.floor(len(differences) / 2 - z * spread))
+    ratio, low, high = (math.exp(v) for v in (float(np.median(differences)), differences[cut], differences[-1 - cut]))
+    return Shift(ratio=ratio, low=low, high=high, p_slower=p_slower, p_faster=p_faster)
+
+
+def holm(p_values: Sequence[float], *, stages: int = 1) -> list[float]:
+    """Adjusted p-values (Holm 1979): with all below alpha called significant, the chance of any false one is at most alpha.
+
+    stages: how often the same hypotheses are looked at before they are given up, each time with more data.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, running = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        running = max(running, min(1.0, p_values[index] * (len(order) - rank) * stages))
+        adjusted[index] = running
+    return adjusted

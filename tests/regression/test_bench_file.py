@@ -1,0 +1,85 @@
+"""The bench's file: what is written is read, and what is none is refused in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import bench, operator
+
+from romou.errors import UsageError
+from romou.regression import Bench, load_module
+
+
+def test_written_and_read(tmp_path: Path) -> None:
+    made = bench(operator("conv", times_ms=((1.5, 1.25), (2.0, 1.0))), operator("pool"))
+    path = made.save(tmp_path / "folder" / "baseline.json")
+    assert Bench.load(path) == made
+    assert made.operators[0].time_ms == 1.125
+    assert len(path.read_text().splitlines()) == 17, "a line for each field and operator"
+
+
+def test_untimed(tmp_path: Path) -> None:
+    made = dataclasses.replace(bench(operator("conv")), device=None, model_times_ms=(), reference_times_ms=())
+    assert Bench.load(made.save(tmp_path / "b.json")) == made
+    assert made.time_ms is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(schema=2), "written in schema 2, this Romou reads 1"),
+        (lambda d: d.update(kind="archprobe"), "this is no file of `romou bench`"),
+        (lambda d: d.update(target="opencl"), "target: target is not JSON"),
+        (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),
+        (lambda d: d.pop("operators"), "operators is missing"),
+        (lambda d: d.update(model=7), "model is 7; expected str"),
+        (lambda d: d["operators"][1].pop("measures"), r"operators\[1\]: measures is missing"),
+        (lambda d: d["operators"][0].update(calls="many"), r"operators\[0\]: calls is 'many'; expected int"),
+        (lambda d: d["operators"][0].update(arguments=[{"shape": [1]}]), r"operators\[0\]: KeyError: 'dtype'"),
+        (lambda d: d["operators"][0].update(times_ms=[[1.0, -1.0]]), r"operators\[0\]: times_ms: every round needs times above zero"),
+        (lambda d: d["operators"][0].update(times_ms=[["quick"]]), r"operators\[0\]: times_ms: ValueError"),
+        (lambda d: d.update(model_times_ms=[[]]), "model_times_ms: every round needs times above zero"),
+        (lambda d: d["operators"].append(d["operators"][0]), "two operators have one name"),
+        (lambda d: d["operators"].append(3), r"operators\[2\]: must be an object"),
+    ],
+)
+def test_what_is_no_bench_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:
+    path = bench(operator("conv"), operator("pool")).save(tmp_path / "b.json")
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=f"b.json: {message}(?s:.*)\nWrite it anew: romou bench MODEL --save"):
+        Bench.load(path)
+
+
+def test_every_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = bench(operator("conv")).save(tmp_path / "b.json")
+    text = path.read_text()
+    for length in range(0, len(text) - 2, 37):
+        path.write_text(text[:length])
+        with pytest.raises(UsageError, match="not JSON, or cut off"):
+            Bench.load(path)
+    path.write_bytes(b"\xff\x00\x80")
+    with pytest.raises(UsageError, match="cannot be read"):
+        Bench.load(path)
+    with pytest.raises(UsageError, match=r"bench '.*none.json' does not exist"):
+        Bench.load(tmp_path / "none.json")
+
+
+def test_a_model_beside_that_belongs_to_another_bench_is_refused(tmp_path: Path) -> None:
+    made = dataclasses.replace(bench(operator("conv")), module="module-one.so")
+    path = tmp_path / "b.json"
+    path.write_text(made.to_json())
+    assert load_module(made, path, device=lambda: 0) is None, "nothing lies there"
+    (tmp_path / "b.romou").mkdir()
+    (tmp_path / "b.romou" / "module-two.so").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"b.romou holds another model than .*b.json was measured with"):
+        load_module(made, path, device=lambda: 0)
+    (tmp_path / "b.romou" / "module-two.so").rename(tmp_path / "b.romou" / "module-one.so")
+    with pytest.raises(UsageError, match=r"no saved model(?s:.*)Restore the folder, or delete it"):
+        load_module(made, path, device=lambda: 0)

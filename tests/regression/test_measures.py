@@ -1,0 +1,51 @@
+"""Kernels of whole networks with default schedules may not become worse by what can be read off them, on any machine.
+
+    pytest tests/regression --update-baseline       after a change that is meant
+
+A worse measure fails; another text, config or operator is told in pytest's warnings. The texts themselves are held in tests/golden.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+from small_networks import residual_net
+
+import romou
+from romou import models
+from romou.inspection.kernels import inspect_function
+from romou.regression import operators
+
+BASELINES = Path(__file__).parent / "baselines"
+# A phone of each kind of memory, images first and buffers alone, and a desktop GPU.
+NETWORKS = {"squeezenet1_0": "adreno640", "mobilenetv1_100": "mali_g76", "resnet18": "nvidia_h200"}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_kernel_became_worse(name: str, request: pytest.FixtureRequest) -> None:
+    path = BASELINES / f"{name}_{NETWORKS[name]}.json"
+    current = romou.bench(models.load(name), target=f"opencl -device={NETWORKS[name]}", has_times=False, label=f"bundled:{name}")
+    if request.config.getoption("--update-baseline"):
+        current.save(path)
+    found = romou.compare(path, current, fail_over=0, has_times=False)
+    for row in found.rows:
+        if row.notes:
+            warnings.warn(f"{name}: {row.name}: {'; '.join(row.notes)}; if that is meant: pytest tests/regression --update-baseline", stacklevel=1)
+    assert not found.regressions, "\n".join(f"{row.name}: {rise.measure} {rise.before:g} -> {rise.after:g}" for row in found.regressions for rise in row.rises)
+
+
+def test_each_baseline_is_tested() -> None:
+    assert {p.name for p in BASELINES.glob("*.json")} == {f"{name}_{device}.json" for name, device in NETWORKS.items()}
+
+
+def test_a_pass_left_out_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, target = residual_net(), "opencl -device=adreno640"
+    before = romou.bench(network, target=target, has_times=False)
+    monkeypatch.setattr(operators, "inspect_function", partial(inspect_function, without=["eliminate_addresses"]))
+    after = romou.bench(network, target=target, has_times=False)
+    worse = {rise.measure for row in romou.compare(before, after, fail_over=0, has_times=False).regressions for rise in row.rises}
+    assert "integer_operations_in_loops_weighted" in worse
+    assert romou.compare(before, before, fail_over=0, has_times=False).regressions == []

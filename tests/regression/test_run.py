@@ -1,0 +1,164 @@
+"""A small model, really benched and compared, as it is and with a kernel that really is slower."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import onnx
+import pytest
+import tvm
+from click.testing import CliRunner, Result
+from small_networks import Graph
+
+import romou
+from romou.cli import main
+from romou.errors import UsageError
+from romou.records import Record, RecordStore
+from romou.regression import Bench
+from romou.regression.timing import MODEL, REPEATS
+
+SCRIPT = Path(__file__).parents[2] / "scripts/bench_compare.py"
+CONV = "conv2d_1x32x20x20_32_3x3_s1"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_compare", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    g = Graph({"image": (1, 32, 20, 20)})
+    x = g.add("Relu", g.conv("image", 32, 32, pads=[1, 1, 1, 1]))
+    x = g.add("Relu", g.conv(x, 32, 48, (1, 1)))
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    onnx.save(g.model(g.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def baseline(model: Path, tmp_path_factory: pytest.TempPathFactory, opencl_device: tvm.runtime.Device) -> Path:
+    path = tmp_path_factory.mktemp("bench") / "baseline.json"
+    result = CliRunner().invoke(main, ["bench", str(model), "--save", str(path), "--repeats", "8"])
+    assert result.exit_code == 0, result.output
+    assert "Whole model:" in result.stdout
+    return path
+
+
+def compare(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["compare", *map(str, arguments)])
+
+
+def test_a_bench_holds_every_repeat_of_every_operator(baseline: Path) -> None:
+    made = Bench.load(baseline)
+    assert CONV in {o.name for o in made.operators}
+    assert {o.function for o in made.operators} == {k.function for k in romou.inspect(made.model)}
+    for rounds in (made.model_times_ms, made.reference_times_ms, *(o.times_ms for o in made.operators)):
+        assert {len(r) for r in rounds} == {REPEATS}
+        assert len(rounds) == 8
+    assert made.device is not None
+    conv = next(o for o in made.operators if o.name == CONV)
+    (kernel,) = romou.inspect(made.model, kernel=CONV)
+    assert conv.measures["registers"] == kernel.registers
+    assert conv.measures["integer_operations_in_loops"] == kernel.operations.in_loops
+    assert conv.config == dict(kernel.config)
+
+
+def test_the_same_model_is_measured_in_turns_and_passes(model: Path, baseline: Path) -> None:
+    result = compare(baseline, model, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["timing"] == "in turns"
+    assert found["rows"][0]["name"] == MODEL
+    assert all(row["times"] is not None and row["notes"] == [] for row in found["rows"][1:])
+
+
+def test_a_kernel_that_really_is_slower_fails(model: Path, baseline: Path, script: ModuleType, tmp_path: Path) -> None:
+    conv = next(o for o in Bench.load(baseline).operators if o.name == CONV)
+    with script.slower(conv.function, 1.0):
+        made = romou.bench(model, repeats=8)
+    assert next(o for o in made.operators if o.name == CONV).source_sha256 != conv.source_sha256
+    result = compare(baseline, made.save(tmp_path / "slower.json"), "--json")
+    assert result.exit_code == 1, result.output
+    found = json.loads(result.stdout)
+    assert found["timing"] == "in turns"
+    row = next(row for row in found["rows"] if row["name"] == CONV)
+    assert row["times"]["verdict"] == "slower"
+    assert row["times"]["shift"]["ratio"] > 1.1
+    assert row["notes"] == ["another text"]
+    assert {r["name"] for r in found["rows"] if r["is_regression"]} <= {CONV, MODEL}
+    # The registered function must not stay.
+    assert romou.bench(model, has_times=False).operators[0].source_sha256 in {o.source_sha256 for o in Bench.load(baseline).operators}
+
+
+def test_without_the_compiled_model_recorded_times_are_compared(model: Path, baseline: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.json"
+    shutil.copy(baseline, alone)
+    found = json.loads(compare(alone, model, "--repeats", 8, "--json").stdout)
+    assert found["timing"] == "recorded"
+    assert found["reason"] == "the baseline's compiled model is not at hand"
+    assert found["machine"] > 0
+    # With the compiled model, another device does not matter.
+    shutil.copytree(baseline.with_suffix(".romou"), tmp_path / "moved.romou")
+    made = Bench.load(baseline)
+    assert made.device is not None
+    (tmp_path / "moved.json").write_text(dataclasses.replace(made, device={**made.device, "name": "Another"}).to_json())
+    found = json.loads(compare(tmp_path / "moved.json", model, "--repeats", 8, "--json").stdout)
+    assert (found["timing"], found["reason"]) == ("in turns", "the baseline was compiled within the limits of 'Another'")
+    # A device of another name: only what can be read off the kernels is left.
+    made = Bench.load(alone)
+    assert made.device is not None
+    dataclasses.replace(made, device={**made.device, "name": "Another"}).save(alone)
+    result = compare(alone, model)
+    assert result.exit_code == 0, result.output
+    assert "Times were NOT compared: the baseline was measured on 'Another'" in " ".join(result.stdout.split())
+
+
+def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_path: Path) -> None:
+    plain = romou.bench(model, has_times=False)
+    conv = next(o for o in plain.operators if o.name == CONV)
+    other = {**conv.config, "tile_w": 2 if conv.config["tile_w"] != 2 else 1}
+    with RecordStore(tmp_path / "records") as store:
+        store.append(Record(task_key=conv.key, task_name=CONV, config=other, device={}, outcome="ok", times_s=(1.0,)))
+    tuned = romou.bench(model, has_times=False, work_dir=tmp_path / "records")
+    assert next(o for o in tuned.operators if o.name == CONV).config == other
+    found = romou.compare(tuned, model, has_times=False)
+    assert all(row.notes == () for row in found.rows), "built again as the baseline was"
+    found = romou.compare(plain, tuned, has_times=False)
+    assert next(row for row in found.rows if row.name == CONV).notes == ("another config (tile_w): measures not compared",)
+
+
+def test_measures_need_no_device(model: Path, tmp_path: Path) -> None:
+    code = "import sys\nfrom romou.cli import main\nmain(sys.argv[1:])"
+    env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path)}
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=env, capture_output=True, text=True, check=False)
+
+    path = tmp_path / "measures.json"
+    target = "opencl -device=adreno640"
+    done = run("bench", model, "--save", path, "--target", target, "--no-times")
+    assert done.returncode == 0, done.stderr
+    assert not path.with_suffix(".romou").exists()
+    done = run("compare", path, model, "--only", "measures")
+    assert done.returncode == 0, done.stderr
+    assert "Times were NOT compared: times were not asked for." in done.stdout
+    assert run("compare", path, model).returncode == 3
+
+
+def test_a_function_that_is_not_there(baseline: Path) -> None:
+    with pytest.raises(UsageError, match="the model has no function 'none'"):
+        romou.load(baseline.with_suffix(".romou")).operator_timer("none", (), ())
