@@ -1,17 +1,24 @@
 # Sourced by setup_mobile_compilers.sh and setup_arm64.sh: programs of Debian for arm64 in a folder of their own, and a qemu that runs them.
+#   check_arm64_tools             fails where a tool is missing that the other needs
 #   fetch_arm64 DIR PACKAGE...    DIR/arm64 (the packages and all that they depend on, unpacked) and DIR/qemu-aarch64; the name and version of each
 #                                 package, a line each, in DIR/packages. DIR must be empty.
 # Needs apt-get, dpkg-deb and the network, not root: nothing is installed into the system. The sourcing script has `say` and `fail`.
 
 ARM64_SUITE=trixie
 
-fetch_arm64() {
-  local dir=$1 tool keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror native apt name
-  shift
+DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
+
+check_arm64_tools() {
+  local tool
   for tool in apt-get apt-config dpkg-deb; do
     command -v "$tool" > /dev/null || fail "$tool is missing; this works on Debian and its descendants"
   done
-  [ -f "$keyring" ] || fail "$keyring is missing; apt-get install debian-archive-keyring"
+  [ -f "$DEBIAN_KEYS" ] || fail "$DEBIAN_KEYS is missing; apt-get install debian-archive-keyring"
+}
+
+fetch_arm64() {
+  local dir=$1 mirror native apt name
+  shift
   # The mirror that the system uses, if it is one of Debian's.
   mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2> /dev/null | grep -v '^ *#' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' ') || true
   mirror=${mirror:-http://deb.debian.org/debian}
@@ -21,7 +28,7 @@ fetch_arm64() {
   mkdir -p "$apt"/{lists/partial,cache/archives/partial,etc/preferences.d,etc/sources.list.d,etc/apt.conf.d}
   : > "$apt/status"
   native=$(dpkg --print-architecture)
-  echo "deb [arch=arm64,$native signed-by=$keyring] $mirror $ARM64_SUITE main" > "$apt/etc/sources.list"
+  echo "deb [arch=arm64,$native signed-by=$DEBIAN_KEYS] $mirror $ARM64_SUITE main" > "$apt/etc/sources.list"
   {
     cat << X
 APT::Architecture "arm64";

@@ -78,7 +78,7 @@ PY
 [ -n "${ROMOU_VERSION:-}" ] || fail "the installed TVM packages are not the pinned pair; pip install '$ROOT'"
 
 # ---- compiling
-CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/romou/phone_runtime/$TARGET
+CACHE=$HOME/.cache/romou/phone_runtime/$TARGET
 PATCHES=$ROOT/tvm_patches
 mkdir -p "$CACHE"
 WORK=$(mktemp -d -- "$CACHE/work.XXXXXX")

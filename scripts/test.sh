@@ -19,7 +19,7 @@ assert tvm.get_global_func("romou.opencl.source_kernel", allow_missing=True) is 
 PY
 }
 
-setup_system vulkan
+setup_system vulkan arm64
 if is_complete; then
   VENV=$VIRTUAL_ENV
   say "using the active environment $VENV"
