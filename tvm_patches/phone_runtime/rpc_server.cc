@@ -73,6 +73,7 @@ struct Options {
   int tracker_port = 0;
   double timeout_s = 300;
   std::string work_dir;
+  bool is_query = false;  ///< print the OpenCL devices and end
 };
 
 constexpr const char* kUsage =
@@ -83,7 +84,8 @@ constexpr const char* kUsage =
     "  --port      port to listen on; 0: any free one\n"
     "  --tracker   report to this TVM tracker\n"
     "  --timeout   end a session in which nothing was sent or received for so long: a kernel that hangs, a host that is gone; 0: never (300)\n"
-    "  --work-dir  where uploaded modules are kept during a session\n";
+    "  --work-dir  where uploaded modules are kept during a session\n"
+    "  --devices   print this device's OpenCL library and devices as JSON, and serve nobody\n";
 
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void say(const char* format, ...) {
@@ -557,6 +559,10 @@ Options parse(int argc, char** argv) {
       std::printf("%s", kUsage);
       std::exit(0);
     }
+    if (name == "--devices") {
+      options.is_query = true;
+      continue;
+    }
     static const std::set<std::string> known = {"--host", "--port", "--key", "--tracker", "--timeout", "--work-dir"};
     if (known.count(name) == 0) refuse("unknown option " + name + "\n" + kUsage);
     if (i + 1 == argc) refuse(name + " needs a value");
@@ -577,6 +583,7 @@ Options parse(int argc, char** argv) {
       options.tracker_port = whole_number("--tracker", value.substr(colon + 1), 1, 65535);
     }
   }
+  if (options.is_query) return options;
   if (options.key.empty()) refuse("--key is missing: choose a secret word, which clients have to name\n" + std::string(kUsage));
   if (options.key.find_first_of(" \t\n/") != std::string::npos) refuse("--key: no spaces and no slashes");
   if (options.work_dir.empty()) options.work_dir = default_work_dir();
@@ -602,10 +609,30 @@ void register_versions() {
                            false);
 }
 
+/// The OpenCL library that was opened and its devices, or why there are none; what `romou phone status` reads.
+int print_devices() {
+  json::Object answer;
+  try {
+    const auto ask = [](const char* name) { return ffi::Function::GetGlobalRequired(name)().cast<ffi::String>(); };
+    answer.Set(ffi::String("library"), ask("romou.opencl.library"));
+    answer.Set(ffi::String("failure"), ask("romou.opencl.failure"));
+    answer.Set(ffi::String("devices"), json::Parse(ask("romou.opencl.devices")));
+  } catch (const std::exception& error) {
+    answer.Set(ffi::String("failure"), ffi::String(error.what()));
+  }
+  say("%s", json::Stringify(answer).c_str());
+  // No exit handlers: drivers may hang in theirs.
+  _exit(0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
+  if (options.is_query) {
+    load_opencl_runtime();
+    return print_devices();
+  }
   std::signal(SIGPIPE, SIG_IGN);
   struct sigaction stop {};
   stop.sa_handler = [](int) { stopping = 1; };  // without SA_RESTART: waiting calls return
