@@ -114,7 +114,7 @@ class Phone:
             options += ["--tracker", f"127.0.0.1:{tracker_port}"]
         command = shlex.join([f"./{SERVER}", *options])
         # Its own session, and no open streams: it outlives the adb shell.
-        self._shell(f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}", what="start the server")
+        self._shell(f"cd {FOLDER} || exit 1; LD_LIBRARY_PATH={FOLDER} setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}", what="start the server")
         try:
             self._wait_for_server()
         except DeviceError:
