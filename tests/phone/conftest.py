@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rpc_servers import ROOT, Server, build, running
+from phone_servers import ROOT, Server, build, running
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import tvm
 from click.testing import CliRunner, Result
-from rpc_servers import ROOT
+from phone_servers import ROOT
 from tvm import rpc
 
 from romou.cli import main

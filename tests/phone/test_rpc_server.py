@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from rpc_servers import Server
+from phone_servers import Server
 from tvm import rpc
 from tvm.rpc.tracker import Tracker
 

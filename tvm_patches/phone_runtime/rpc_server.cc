@@ -598,17 +598,6 @@ void load_opencl_runtime() {
   if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) say("warning: no OpenCL runtime: %s", dlerror());
 }
 
-/// What the host compares with its own packages when it connects.
-void register_versions() {
-  constexpr const char* name = "romou.rpc.versions";
-  if (ffi::Function::GetGlobal(name).has_value()) return;
-  ffi::Function::SetGlobal(name, ffi::Function::FromTyped([] {
-                             return ffi::String("{\"tvm\": \"" ROMOU_TVM_VERSION "\", \"tvm_ffi\": \"" ROMOU_TVM_FFI_VERSION
-                                                "\", \"romou\": \"" ROMOU_VERSION "\"}");
-                           }),
-                           false);
-}
-
 /// The OpenCL library that was opened and its devices, or why there are none; what `romou phone status` reads.
 int print_devices() {
   json::Object answer;
@@ -640,7 +629,6 @@ int main(int argc, char** argv) {
   sigaction(SIGINT, &stop, nullptr);
   Handle listener = listen_on(options);
   load_opencl_runtime();
-  register_versions();
   say("serving on %s:%d", options.host.c_str(), port_of(listener.get()));
   if (!is_loopback(listener.get())) {
     say("warning: %s is open to the network; whoever knows the key can run any program here, and the key travels in the clear", options.host.c_str());
