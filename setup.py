@@ -43,11 +43,12 @@ def site_folder(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def tvm_version() -> str:
-    """The pinned version: what the headers at hand belong to."""
+def definitions(romou: str) -> list[str]:
+    """Versions that the runtime is built for, as the compiler's options: what the headers at hand belong to, and Romou's own."""
     from importlib.metadata import version
 
-    return version("apache-tvm")
+    found = {"ROMOU_TVM_VERSION": version("apache-tvm"), "ROMOU_TVM_FFI_VERSION": version("apache-tvm-ffi"), "ROMOU_VERSION": romou}
+    return [f'-D{name}="{text}"' for name, text in found.items()]
 
 
 class BuildRuntime(build_ext):
@@ -64,7 +65,7 @@ class BuildRuntime(build_ext):
         includes = [RUNTIME, RUNTIME / "shim", tvm / "include", tvm / "src", ffi / "include"]
         output = Path(self.get_ext_fullpath(ext.name))
         output.parent.mkdir(parents=True, exist_ok=True)
-        command = [*compiler.split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", f'-DROMOU_TVM_VERSION="{tvm_version()}"']
+        command = [*compiler.split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", *definitions(self.distribution.get_version())]
         command += [f"-I{path}" for path in includes[:2]] + [f"-isystem{path}" for path in includes[2:]]
         # libtvm_runtime and libtvm_ffi are in the process already when TVM loads this library: nothing is linked but libdl.
         command += [*ext.sources, "-o", str(output), "-ldl", "-lpthread"]

@@ -25,7 +25,7 @@ app = typer.Typer(help="Measures what a GPU's vendor does not tell.", no_args_is
 ReportFile = Annotated[Path, typer.Argument(help="A report that `archprobe run` wrote.")]
 
 
-RpcServer = Annotated[str, typer.Option("--rpc", help="host:port/key of a TVM RPC server with Romou, whose devices are meant.")]
+RpcServer = Annotated[str, typer.Option("--rpc", help="host:port/key of a TVM RPC server with Romou, or tracker://host:port/key: the devices there.")]
 
 
 @app.command()

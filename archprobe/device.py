@@ -105,7 +105,7 @@ class Device(abc.ABC):
 
 
 def open_device(text: str, *, rpc: str = "") -> Device:
-    """The device that `opencl:INDEX` (counted over all platforms), `cuda:INDEX` or `vulkan:INDEX` names, here or behind the RPC server "host:port/key".
+    """The device that `opencl:INDEX` (counted over all platforms), `cuda:INDEX` or `vulkan:INDEX` names, here or at the address `rpc` (see `RpcDevice`).
 
     Raises
     ------

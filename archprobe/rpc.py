@@ -1,16 +1,11 @@
 """OpenCL devices behind a TVM RPC server, a phone's for instance, through the OpenCL runtime of Romou that the server holds.
 
-On the server: ``python -m tvm.exec.rpc_server --host ADDRESS --port 9090 --key phone``, with Romou installed. Kernels are compiled and timed there;
-only their text, arguments and results travel.
+On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed there; only their text, arguments and results travel.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import json
-import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,9 +14,10 @@ import numpy as np
 from archprobe.device import Device, Facts
 from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
 from archprobe.opencl import PRELUDE
+from romou import errors, rpc
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
-_PATIENCE_S = 20.0
+_PATIENCE_S = rpc.connection.PATIENCE_S
 _ZERO = """
 __kernel void zero_words(__global uint *out, uint count) {
   for (uint i = get_global_id(0); i < count; i += get_global_size(0)) out[i] = 0;
@@ -33,22 +29,25 @@ __kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
 
 
 class RpcDevice(Device):
-    """Kernels through ``romou.opencl.source_kernel`` of the server at `address` ("host:port/key"), on its OpenCL device `index`.
+    """Kernels through ``romou.opencl.source_kernel`` of the server at `address`, on its OpenCL device `index`.
+
+    `address` is "host:port/key", or "tracker://host:port/key" for whichever of a tracker's servers is free first.
 
     Raises
     ------
     UsageError
         `address` has another form.
     DeviceError
-        Nobody answers there, the key is another one, the server has no Romou or another TVM, or it has no such device.
+        Nobody answers there, the key is another one, the server has no Romou or other versions, or it has no such device.
     ConnectionLostError
         From any method, once the connection is cut.
     """
 
     def __init__(self, address: str, index: int) -> None:
         self.address = address
-        self.session = _connect(address)
-        found = _devices(self.session, address)
+        self.connection = _connect(address)
+        self.session = self.connection.session
+        found = self.connection.devices
         if index >= len(found):
             names = "; ".join(f"opencl:{i} is {d['name']}" for i, d in enumerate(found))
             raise DeviceError(f"the server at {address} has no OpenCL device {index}; it sees {names or 'none at all'}", index=index)
@@ -156,7 +155,9 @@ class RpcDevice(Device):
 
 def list_devices(address: str) -> list[str]:
     """Names of the server's OpenCL devices; errors as of `RpcDevice`."""
-    return [f"{d['name']}  ({d['platform']}, driver {d['driver']})" for d in _devices(_connect(address), address)]
+    connection = _connect(address)
+    connection.close()
+    return [f"{d['name']}  ({d['platform']}, driver {d['driver']})" for d in connection.devices]
 
 
 def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> list[Any]:
@@ -165,49 +166,13 @@ def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> li
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
 
 
-def _connect(address: str) -> Any:
-    from tvm import rpc
-
-    parts = re.fullmatch(r"(?P<host>[^/\s]+):(?P<port>\d+)(/(?P<key>\S*))?", address)
-    if parts is None:
-        raise UsageError(f"{address!r} names no RPC server; write host:port/key, for example 192.168.1.20:9090/phone", address=address)
-    key, where = parts["key"] or "", f"{parts['host']}:{parts['port']}"
-    # A thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be ended.
-    answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-    def connect() -> None:
-        try:
-            answer.set_result(rpc.connect(parts["host"], int(parts["port"]), key))
-        except RuntimeError as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=connect, daemon=True).start()
+def _connect(address: str) -> rpc.Connection:
     try:
-        return answer.result(_PATIENCE_S)
-    except concurrent.futures.TimeoutError as error:
-        raise DeviceError(f"the RPC server at {where} did not answer within {_PATIENCE_S} s; it serves one session at a time and may have another") from error
-    except RuntimeError as error:
-        if "matches key" in str(error):
-            raise DeviceError(f"the RPC server at {where} does not serve the key {key!r}; write the one that it was started with: --rpc {where}/KEY") from error
-        reason = str(error).splitlines()[0]
-        start = f"python -m tvm.exec.rpc_server --host ADDRESS --port {parts['port']} --key {key or 'KEY'}"
-        raise DeviceError(f"no TVM RPC server answers at {where} ({reason}); start one there: {start}") from error
-
-
-def _devices(session: Any, address: str) -> list[dict[str, Any]]:
-    """The server's OpenCL devices as its runtime lists them, once it is known to be a runtime that the probes can use."""
-    from importlib.metadata import version
-
-    try:
-        built = str(session.get_function("romou.opencl.built_against")())
-        session.get_function("romou.opencl.source_kernel")
-        ask = session.get_function("romou.opencl.devices")
-    except AttributeError as error:
-        raise DeviceError(f"the RPC server at {address} lacks Romou's OpenCL runtime ({error}); install this version of romou there") from error
-    # The protocol itself compares no versions, and other pairs crash.
-    if built != version("apache-tvm"):
-        raise DeviceError(f"the RPC server at {address} runs TVM {built}, here is {version('apache-tvm')}; install the same one on both sides")
-    return list(json.loads(str(ask())))
+        return rpc.connect(rpc.Address.parse(address), patience_s=_PATIENCE_S)
+    except errors.UsageError as error:
+        raise UsageError(str(error), **error.fields) from error
+    except errors.RomouError as error:
+        raise DeviceError(str(error), **error.fields) from error
 
 
 def _facts(found: dict[str, Any]) -> Facts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import tempfile
@@ -10,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import tirx
@@ -20,12 +21,16 @@ from romou.errors import DeviceError, UsageError, unknown_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.frontend.tasks import extract_tasks
+from romou.hardware import known_devices
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels, place_images
-from romou.measure import LocalBuilder, LocalRunner, MeasureOptions
+from romou.library import compiler_for, is_here
+from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, schedule_model
+from romou.module.remote import RemoteDevice
 from romou.pruning import PrunedSpace, Rules
 from romou.records import RecordStore
+from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, no_progress, terminal_progress
 from romou.space import Config
 from romou.target import Target
@@ -57,6 +62,22 @@ class _Graph:
     task_of: dict[str, Task]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where candidates are measured and models run.
+
+    named: the target as it was asked for.   target: the same within the limits of the device.   name: the device's own.
+    index, remote: which device of this machine, or one behind a connection.   compile_for: see `LocalBuilder`.
+    """
+
+    named: Target
+    target: Target
+    name: str
+    index: int = 0
+    remote: RemoteDevice | None = None
+    compile_for: str | None = None
+
+
 def tune(
     model: onnx.ModelProto | str | Path,
     *,
@@ -68,15 +89,17 @@ def tune(
     seed: int = 0,
     progress: bool = False,
     prune: bool = True,
+    rpc: str | None = None,
 ) -> TunedModel:
-    """Tune a model on the attached device.
+    """Tune a model on the attached device, or on devices elsewhere.
 
     Parameters
     ----------
     model
         An ONNX file, or a loaded model.
     target
-        What to compile for, e.g. "opencl", "opencl -device=adreno640"; candidates are measured on the attached device.
+        What to compile for, e.g. "opencl", "opencl -device=adreno640"; candidates are measured on the attached device. With `rpc` it has to
+        name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
     trials
         Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
         are the default schedules of each task.
@@ -92,6 +115,9 @@ def tune(
         Show a progress bar on stderr.
     prune
         Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default schedules are tried in any case.
+    rpc
+        Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all servers under a key of a
+        tracker, which candidates are spread over. The model that is returned runs there too.
 
     Raises
     ------
@@ -100,30 +126,32 @@ def tune(
     ModelError
         The model is missing, broken, or holds an operator that TVM's importer lacks.
     DeviceError
-        There is no device, or it does not compute a tiny kernel correctly.
+        There is no device, it does not compute a tiny kernel correctly, or no server can be reached any more; what was measured is in `work_dir`.
     CompatError
-        The TVM packages are not the pair that this version was made for.
+        The TVM packages are not the pair that this version was made for, or a server has other ones.
     """
     started = time.monotonic()
     options = TuningOptions(trials=trials, seconds=seconds, seed=seed)
     check_versions()
     target = as_target(target)
     imported = _import(model, shapes)
-    index = _usable_device(target)
-    here = target.limited_to(list_devices()[index])
-    graph = _lower(imported, here)
-    results: Mapping[str, TaskResult] = {}
-    if graph.tasks and trials:
-        measuring = MeasureOptions(seed=seed)
-        with (
-            _records(work_dir) as store,
-            contextlib.closing(LocalRunner(f"{target.kind}:{index}", measuring)) as runner,
-            contextlib.closing(LocalBuilder(here, measuring, compile_for=None if runner.fingerprint().is_host_cpu else f"{target.kind}:{index}")) as builder,
-        ):
-            tasks = [task.pruned() for task in graph.tasks] if prune else graph.tasks
-            session = TuningSession(tasks, here, store=store, builder=builder, runner=runner, options=options)
-            results = session.run(terminal_progress if progress else no_progress)
-    return _assemble(graph, target, here, index, results, started)
+    measuring = MeasureOptions(seed=seed)
+    with _local(target, measuring) if rpc is None else _remote(target, measuring, Address.parse(rpc)) as (place, runner):
+        graph = _lower(imported, place.target)
+        results: Mapping[str, TaskResult] = {}
+        if graph.tasks and trials:
+            with (
+                _records(work_dir) as store,
+                contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
+            ):
+                tasks = [task.pruned() for task in graph.tasks] if prune else graph.tasks
+                session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options)
+                results = session.run(terminal_progress if progress else no_progress)
+    try:
+        return _assemble(graph, place, results, started)
+    finally:
+        if place.remote is not None:
+            place.remote.release()
 
 
 def compile(
@@ -151,7 +179,8 @@ def compile(
             raise no_device_error(device, found)
         here = target.limited_to(found[device])
     graph = _lower(_import(model, shapes), here)
-    return _model_of(graph, target, here, device or 0, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
+    place = _Place(named=target, target=here, name="", index=device or 0)
+    return _model_of(graph, place, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
 
 
 def inspect(
@@ -254,6 +283,42 @@ def _lower(imported: ImportedModel, target: Target) -> _Graph:
     return _Graph(imported=imported, fused=fused, tasks=tasks, task_of={name: by_key[key] for name, key in key_of.items()})
 
 
+@contextlib.contextmanager
+def _local(target: Target, options: MeasureOptions) -> Iterator[tuple[_Place, Runner]]:
+    index = _usable_device(target)
+    facts, device = list_devices()[index], f"{target.kind}:{index}"
+    with contextlib.closing(LocalRunner(device, options)) as runner:
+        compile_for = None if facts["type"] == "cpu" else device
+        yield _Place(named=target, target=target.limited_to(facts), name=str(facts["name"]), index=index, compile_for=compile_for), runner
+
+
+@contextlib.contextmanager
+def _remote(target: Target, options: MeasureOptions, address: Address) -> Iterator[tuple[_Place, Runner]]:
+    with contextlib.closing(RpcRunner(address, options, device_name=target.device_name)) as runner:
+        facts = runner.facts
+        named = _for_server(target, facts, runner.host, str(address))
+        remote = RemoteDevice(address, named.device_name)
+        yield _Place(named=named, target=named.limited_to(facts), name=str(facts["name"]), remote=remote), runner
+
+
+def _for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) -> Target:
+    """`target` with the device and the host that the server at `where` has."""
+    if target.device_name is None:
+        if facts["type"] != "cpu":
+            raise UsageError(
+                f"the target has to name the device at {where}, which is {facts['name']}: {target.kind} -device=NAME; known: {', '.join(known_devices())}",
+                hint=f"`archprobe run --rpc {where} -o NAME.json` measures one that is not known.",
+            )
+        target = Target({**json.loads(target.to_json()), "device": "host"})
+    if target.host is not None and target.host.partition("-")[0] != host.partition("-")[0]:
+        raise UsageError(f"the target's host is {target.host}, but the machine at {where} is {host}", hint="Leave -host= out.")
+    if not is_here(host):
+        target = Target(target, host=target.host or host)
+        # Before anything is built: without it, every candidate would fail alike.
+        compiler_for(str(target.host))
+    return target
+
+
 def _usable_device(target: Target) -> int:
     index = device_index(target.device_name)
     report = check_device(index)
@@ -271,15 +336,15 @@ def _records(work_dir: str | Path | None) -> Iterator[RecordStore]:
         yield stack.enter_context(RecordStore(folder))
 
 
-def _assemble(graph: _Graph, target: Target, here: Target, index: int, results: Mapping[str, TaskResult], started: float) -> TunedModel:
-    """Compile with the best configs, compare with the default schedules and with onnxruntime. `here`: the target within the device's limits."""
+def _assemble(graph: _Graph, place: _Place, results: Mapping[str, TaskResult], started: float) -> TunedModel:
+    """Compile with the best configs, compare with the default schedules and with onnxruntime."""
     configs = {key: result.config for key, result in results.items()}
-    plain = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
+    plain = Summary.unmeasured(target=str(place.named), rows=(), seconds=0.0)
     # A task where no config worked is left to TVM in both.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
-    default = _model_of(graph, target, here, index, broken, plain)
+    default = _model_of(graph, place, broken, plain)
     is_tuned = any(result.config is not None and not result.is_default for result in results.values())
-    tuned = _model_of(graph, target, here, index, configs, plain) if is_tuned else default
+    tuned = _model_of(graph, place, configs, plain) if is_tuned else default
     default_times, tuned_times = [], []
     for _ in range(WHOLE_MODEL_REPEATS):
         # In turns, so that a slow moment of the machine hits both.
@@ -287,8 +352,8 @@ def _assemble(graph: _Graph, target: Target, here: Target, index: int, results: 
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
     error, limit = _check(graph, tuned)
     summary = Summary(
-        target=str(target),
-        device=str(list_devices()[index]["name"]),
+        target=str(place.named),
+        device=place.name,
         rows=_rows(graph, results),
         default_ms=float(np.median(default_times)),
         tuned_ms=float(np.median(tuned_times)),
@@ -300,14 +365,15 @@ def _assemble(graph: _Graph, target: Target, here: Target, index: int, results: 
     return tuned.with_summary(summary)
 
 
-def _model_of(graph: _Graph, target: Target, here: Target, index: int, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
+def _model_of(graph: _Graph, place: _Place, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
     return TunedModel(
-        compile_model(graph.fused, graph.task_of, configs, here),
-        target=target,
+        compile_model(graph.fused, graph.task_of, configs, place.target),
+        target=place.named,
         inputs=graph.imported.inputs,
         outputs=graph.imported.outputs,
         summary=summary,
-        device_index=index,
+        device_index=place.index,
+        remote=place.remote,
     )
 
 

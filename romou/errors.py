@@ -70,6 +70,10 @@ class DeviceError(RomouError):
     exit_code = EXIT_NO_DEVICE
 
 
+class ConnectionLostError(DeviceError):
+    """A device elsewhere does not answer, or the connection to it was cut; trying again may help."""
+
+
 class ModelError(RomouError):
     """The ONNX model is broken or uses something that Romou cannot compile."""
 

@@ -14,8 +14,8 @@ import archprobe, romou
 for package in (archprobe, romou):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
 import tvm
-# The newest function of the OpenCL runtime: one that lacks it was built from older sources.
-assert tvm.get_global_func("romou.opencl.failure", allow_missing=True) is not None
+# The newest functions of the OpenCL runtime: one that lacks them was built from older sources.
+assert all(tvm.get_global_func(name, allow_missing=True) is not None for name in ("romou.rpc.versions", "romou.opencl.failure"))
 PY
 }
 

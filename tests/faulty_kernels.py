@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 
 import tvm
 from tvm.script import ir as I
@@ -11,12 +12,12 @@ from tvm.script import tirx as T
 
 from romou.build import build_task
 from romou.errors import InvalidConfigError
-from romou.space import Config
+from romou.space import Config, Space
 from romou.target import Target
 from romou.task import Task
 
 SHAPE = (1, 1, 5, 5, 4)
-FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up")
+FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up", "slow")
 
 
 def task() -> Task:
@@ -47,6 +48,28 @@ def task() -> Task:
 def config(fault: str = "none") -> Config:
     """The default config, with the fault that `build` looks for."""
     return task().default_config(Target("opencl")).replace(fault=fault)
+
+
+@dataclass(frozen=True)
+class FaultyTask(Task):
+    """The operator of this file with the fault for its only knob."""
+
+    faults: tuple[str, ...] = ()
+
+    def space(self, target: Target) -> Space:
+        space = Space()
+        for name, value in super().default_config(target).items():
+            space.define_knob(name, [value])
+        space.define_knob("fault", self.faults)
+        return space
+
+    def default_config(self, target: Target) -> Config:
+        return super().default_config(target).replace(fault="none")
+
+
+def faulty_task(*faults: str) -> FaultyTask:
+    made = task()
+    return FaultyTask(made.key, made.name, made.family, made.func, made.calls, made.flops, faults=("none", *faults))
 
 
 @I.ir_module
@@ -91,6 +114,23 @@ class Hang:
 
 
 @I.ir_module
+class Slow:
+    """Right, after some tenths of a second on any processor."""
+
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            for lane in range(4):
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane]
+                for _turn in T.serial(60000):
+                    out[0, 0, i // 5, i % 5, lane] = T.sin(out[0, 0, i // 5, i % 5, lane] + data[0, 0, i // 5, i % 5, lane])
+                # No sine is above 2, which no compiler knows.
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.if_then_else(
+                    out[0, 0, i // 5, i % 5, lane] > T.float32(2), T.float32(1), T.float32(0)
+                )
+
+
+@I.ir_module
 class Crash:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
@@ -107,7 +147,7 @@ class BadSource:
             out[0, 0, i // 5, i % 5, 0] = T.call_extern("float32", "no_such_function", data[0, 0, i // 5, i % 5, 0])
 
 
-_MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "bad_source": BadSource}
+_MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "slow": Slow, "bad_source": BadSource}
 
 
 def build(made: Task, chosen: Config, target: Target) -> tvm.runtime.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
+import romou
 from romou import tvm_patches
 from romou.errors import CompatError
 
@@ -27,6 +28,11 @@ def check_versions() -> None:
         if found != wanted:
             raise CompatError(f"{name} is {found}; this Romou works with {wanted} alone, other versions crash", hint=MEND, package=name, found=found)
     check_runtime()
+
+
+def romou_versions() -> dict[str, str]:
+    """What both sides of a connection must have alike; the runtime of the other side answers `romou.rpc.versions` with the same keys."""
+    return {"tvm": PINNED["apache-tvm"], "tvm_ffi": PINNED["apache-tvm-ffi"], "romou": romou.__version__}
 
 
 def check_runtime() -> None:

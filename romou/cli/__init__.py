@@ -19,6 +19,7 @@ COMMANDS = {
     "space": "Show how many configs each task has, and what the facts of the device exclude; no device needed.",
     "records": "Export and import measured configs in Kernel Tuner's T4 format.",
     "run": "Run a tuned model.",
+    "serve": "Serve this machine's OpenCL devices over TVM RPC, to be tuned on from elsewhere.",
     "phone": "Push the runtime to a phone, start, stop and look at its RPC server, over adb.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, and say what to mend.",
     "devices": "List attached devices and those that -device= knows.",

@@ -42,6 +42,11 @@ def debug_option(function: _F) -> _F:
     )(function)
 
 
+def rpc_option(function: _F) -> _F:
+    text = "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under a key."
+    return click.option("--rpc", default=None, metavar="ADDRESS", help=text)(function)
+
+
 def print_json(data: Any) -> None:
     """One document on stdout; NaN and infinity, which JSON does not have, are a bug here."""
     click.echo(json.dumps(data, indent=2, allow_nan=False))

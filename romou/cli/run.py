@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
 from romou.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -55,9 +55,12 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
 @click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True, help="Timed runs.")
 @click.option("--profile", is_flag=True, help="Also print the time of every layer.")
 @click.option("--save-outputs", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the outputs as output_0.npy, output_1.npy, …")
+@rpc_option
 @json_option
 @debug_option
-def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profile: bool, save_outputs: Path | None, is_json: bool) -> None:
+def command(
+    module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profile: bool, save_outputs: Path | None, rpc: str | None, is_json: bool
+) -> None:
     """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time."""
     import numpy as np
 
@@ -65,7 +68,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
         raise UsageError(f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module))
     import romou
 
-    model = romou.load(module)
+    model = romou.load(module, rpc=rpc)
     values = random_inputs(model.inputs, seed=seed) | read_inputs(inputs, model.inputs)
     outputs = model.run(values)
     time_ms = model.time(repeat=repeat)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
 from romou.errors import UsageError
 
 _BUNDLED = "bundled:"
@@ -45,6 +45,7 @@ def default_output(model: str) -> Path:
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
+@rpc_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search; the same seed tries the same candidates first.")
 @json_option
 @debug_option
@@ -57,6 +58,7 @@ def command(
     shapes: tuple[str, ...],
     output: Path | None,
     prune: bool,
+    rpc: str | None,
     seed: int,
     is_json: bool,
 ) -> None:
@@ -71,7 +73,8 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    tuned = romou.tune(source, target=parsed, trials=trials, seconds=seconds, work_dir=work_dir, shapes=fixed or None, seed=seed, prune=prune, progress=True)
+    how: dict[str, Any] = {"trials": trials, "seconds": seconds, "work_dir": work_dir, "seed": seed, "prune": prune, "rpc": rpc}
+    tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
     path = output or default_output(model)
     tuned.save(path)
     summary = tuned.summary()
@@ -82,7 +85,7 @@ def command(
 
         out = console(is_json=False)
         print_summary(summary, out)
-        out.print(f"Saved to {path}. Run it: romou run {path}", markup=False)
+        out.print(f"Saved to {path}. Run it: romou run {path}{f' --rpc {rpc}' if rpc else ''}", markup=False)
     if summary.is_right is False:
         # The table has said by how much; a script must see it too.
         raise SystemExit(1)

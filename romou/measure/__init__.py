@@ -4,6 +4,7 @@ from romou.measure.builder import LocalBuilder
 from romou.measure.child import ChildBugError
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.options import MeasureOptions
+from romou.measure.rpc_runner import RpcRunner
 from romou.measure.runner import LocalRunner
 from romou.measure.types import OUTCOMES, Builder, BuildResult, Candidate, MeasureResult, Runner, Toolchain
 
@@ -18,6 +19,7 @@ __all__ = [
     "LocalRunner",
     "MeasureOptions",
     "MeasureResult",
+    "RpcRunner",
     "Runner",
     "Toolchain",
 ]

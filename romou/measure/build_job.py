@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Any
 
+from romou.library import export_library
 from romou.measure.failures import outcome_of_build
 from romou.measure.fingerprint import split_device
 from romou.measure.types import Toolchain, resolve, shorten
@@ -13,9 +14,11 @@ from romou.space import Config
 
 
 def build(
-    toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, compile_for: str | None
+    toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, entry: str, compile_for: str | None
 ) -> tuple[str, float, str | None, tuple[str, ...]]:
-    """Build one candidate into the shared library file `library`; with `compile_for` ("opencl:0") its kernels also reach the driver's cache.
+    """Build one candidate into the shared library file `library`, under the name `entry`.
+
+    With `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
     Returns
     -------
@@ -31,7 +34,7 @@ def build(
     start = time.perf_counter()
     try:
         module = resolve(toolchain.build)(task, Config(config), target)
-        module.export_library(library)
+        export_library(module, library, host=target.host, entry=entry)
         if compile_for is not None:
             _compile(module, compile_for)
     except Exception as error:

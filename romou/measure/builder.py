@@ -75,7 +75,7 @@ class LocalBuilder:
         child = self._idle.get()
         start = time.monotonic()
         try:
-            arguments = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json, str(library), self._compile_for)
+            arguments = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json, str(library), candidate.name, self._compile_for)
             outcome, seconds, error, scopes = child.call("romou.measure.build_job:build", *arguments, timeout_s=limit_s)
         except ChildTimeoutError:
             if limit_s < self._options.build_timeout_s:
@@ -87,7 +87,8 @@ class LocalBuilder:
             self._idle.put(child)
         if outcome != "ok":
             library.unlink(missing_ok=True)
-        return BuildResult(candidate=candidate, outcome=outcome, library=str(library) if outcome == "ok" else None, seconds=seconds, error=error, scopes=scopes)
+        path = str(library) if outcome == "ok" else None
+        return BuildResult(candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, entry=candidate.name)
 
     def close(self) -> None:
         """End all workers, also in the middle of a build, and remove the temporary folder."""

@@ -29,6 +29,14 @@ class DeviceFingerprint:
         return dataclasses.asdict(self)
 
     @staticmethod
+    def of_facts(kind: str, facts: Mapping[str, Any], *, is_here: bool = True) -> DeviceFingerprint:
+        """Of an entry of `list_devices`, of this machine or of another one."""
+        is_host_cpu = is_here and facts["type"] == "cpu"
+        return DeviceFingerprint(
+            kind=kind, name=str(facts["name"]), driver=str(facts["driver"]), platform=str(facts["platform"]), is_host_cpu=is_host_cpu
+        )
+
+    @staticmethod
     def from_dict(data: Mapping[str, Any]) -> DeviceFingerprint:
         """Inverse of `to_dict`; TypeError for missing or unknown fields."""
         return DeviceFingerprint(**data)
@@ -61,14 +69,7 @@ def device_fingerprint(device: str) -> DeviceFingerprint:
         found = list_devices()
         if index >= len(found):
             raise no_device_error(index, found)
-        facts = found[index]
-        return DeviceFingerprint(
-            kind=kind,
-            name=str(facts["name"]),
-            driver=str(facts["driver"]),
-            platform=str(facts["platform"]),
-            is_host_cpu=facts["type"] == "cpu",
-        )
+        return DeviceFingerprint.of_facts(kind, found[index])
     handle = tvm.device(kind, index)
     if not handle.exist:
         raise DeviceError(f"there is no device {kind}:{index}", device=device, hint="`romou devices` lists what is there.")

@@ -61,6 +61,15 @@ class MeasureOptions(CheckedOptions):
     min_repeat_ms         launches are repeated until one timing takes this long, within a third of run_timeout_s for all of them
     skip_ratio            a candidate whose first timing is this many times the best keeps only that one
     seed                  of the input data
+
+    For devices behind a connection:
+
+    connect_timeout_s     until a server answers
+    upload_timeout_s      one candidate's library
+    unreachable_s         without any device before the run ends
+    clock_every_s         how long the speed of a device's clock is taken for unchanged
+    clock_limit           a reference kernel this many times slower than at its best lets the device cool down
+    cool_down_s           at most so long at a time; 0: never. CPUs, whose clock others' work hides, never do
     """
 
     build_timeout_s: float = number(30.0)
@@ -71,3 +80,9 @@ class MeasureOptions(CheckedOptions):
     min_repeat_ms: float = number(20.0, lowest=0)
     skip_ratio: float = number(3.0, lowest=1)
     seed: int = whole(0, lowest=0)
+    connect_timeout_s: float = number(20.0)
+    upload_timeout_s: float = number(60.0)
+    unreachable_s: float = number(120.0)
+    clock_every_s: float = number(10.0, lowest=0)
+    clock_limit: float = number(1.15, lowest=1)
+    cool_down_s: float = number(60.0, lowest=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ _references: dict[str, tuple[list[np.ndarray], np.ndarray]] = {}
 _compiled: dict[str, Any] = {}
 
 
-class _KernelError(Exception):
-    """A built kernel or the driver failed; the text is for the record."""
+class KernelError(Exception):
+    """A built kernel or the driver failed; the text is for the record, the cause is what was raised."""
 
 
 @contextlib.contextmanager
@@ -35,14 +35,19 @@ def _kernel_call(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _KernelError(shorten(f"{what}: {type(error).__name__}: {error}")) from error
+        raise KernelError(shorten(f"{what}: {type(error).__name__}: {error}")) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One candidate for `run`, in a form that crosses the process border. scopes: the memory scope of each parameter, "global" for a buffer."""
+    """One candidate for `run`, in a form that crosses the process border.
+
+    entry: the function of the library that is the candidate, under a name that no other candidate's library has.
+    scopes: the memory scope of each parameter, "global" for a buffer.
+    """
 
     library: str
+    entry: str
     scopes: tuple[str, ...]
     reference: str
     device: str
@@ -62,6 +67,7 @@ class RunReply:
     relative_l2_error: float | None = None
     max_error: float | None = None
     run_s: float = 0.0
+    clock_ratio: float | None = None
 
 
 def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:
@@ -117,20 +123,35 @@ def run(spec: RunSpec) -> RunReply:
     DeviceError
         The device is gone.
     """
-    inputs, reference = _reference(spec.reference)
+    import tvm
+
     device = _device(spec.device)
     try:
-        return _run(spec, device, inputs, reference)
-    except _KernelError as error:
+        return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or tvm.runtime.load_module(spec.library))
+    except KernelError as error:
         return RunReply(outcome="run_error", error=str(error))
 
 
-def _run(spec: RunSpec, device: Any, inputs: list[np.ndarray], reference: np.ndarray) -> RunReply:
-    import tvm
+def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunReply:
+    """Run, compare and time the module that `load` gives, on a device of this machine or of a connection.
 
+    Raises
+    ------
+    KernelError
+        The driver, the kernel, or what lies between here and the device failed.
+    LookupError
+        The module is that of another candidate.
+    """
+    inputs, reference = _reference(spec.reference)
     with _kernel_call("loading the candidate"):
-        module = _compiled.pop(spec.library, None) or tvm.runtime.load_module(spec.library)
-        function = module["main"]
+        module = load()
+    try:
+        with _kernel_call("loading the candidate"):
+            function = module[spec.entry]
+    except KernelError as error:
+        if isinstance(error.__cause__, AttributeError):
+            raise LookupError(f"{spec.library} is not the library of {spec.entry}: a result of it would be another candidate's") from error
+        raise
     with _kernel_call("copying the inputs"):
         # New tensors for every candidate: one that writes past its output must not spoil the inputs of the next.
         arrays = (*inputs, verify.poison(reference.shape, str(reference.dtype)))
@@ -156,12 +177,12 @@ def _run(spec: RunSpec, device: Any, inputs: list[np.ndarray], reference: np.nda
 def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:
     """Seconds of one launch, one mean for each repeat; a single one where the first is already too slow."""
     with _kernel_call("timing the kernel"):
-        first_s = float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0])
+        first_s = float(module.time_evaluator(spec.entry, device, number=1, repeat=1)(*tensors).results[0])
         if first_s > spec.skip_above_s or first_s * spec.repeat > spec.timing_limit_s:
             return (first_s,)
         longest_s = spec.timing_limit_s / spec.repeat
         number = math.ceil(min(spec.min_repeat_ms / 1e3, longest_s) / max(first_s, 1e-7))
-        found = module.time_evaluator("main", device, number=max(1, number), repeat=spec.repeat)(*tensors)
+        found = module.time_evaluator(spec.entry, device, number=max(1, number), repeat=spec.repeat)(*tensors)
     return tuple(float(seconds) for seconds in found.results)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from romou.errors import BuildError, UsageError
-from romou.measure.child import ChildBugError, ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
+from romou.errors import UsageError
+from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.options import MeasureOptions
+from romou.measure.references import References
 from romou.measure.run_job import RunReply, RunSpec
-from romou.measure.types import BuildResult, MeasureResult, TaskLike, Toolchain
+from romou.measure.types import BuildResult, MeasureResult, Toolchain
 
 _DEVICE_TIMEOUT_S = 60.0
 # Of run_timeout_s, how much the timed launches may take; loading and the driver's compiler need the rest.
@@ -48,19 +48,18 @@ class LocalRunner:
     ) -> None:
         self._device = device
         self._options = options or MeasureOptions()
-        self._toolchain = toolchain or Toolchain()
         self._children = [ChildProcess("device") for _ in range(processes)]
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         for child in self._children:
             self._idle.put(child)
         self._device_lock = threading.Lock()
-        self._reference_lock = threading.Lock()
-        # The reference has a process of its own: it is trusted code, and must not die with a candidate.
-        self._reference_child = ChildProcess("reference")
-        self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="romou-run-")
-        self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
-        self._references: dict[str, str] = {}
+        self._references = References(self._options, toolchain or Toolchain(), folder)
         self._fingerprint: DeviceFingerprint | None = None
+
+    @property
+    def width(self) -> int:
+        """One: more processes only wait for the driver's compiler at the same time."""
+        return 1
 
     def fingerprint(self) -> DeviceFingerprint:
         """Name, driver and platform of the device; DeviceError where there is none."""
@@ -84,38 +83,25 @@ class LocalRunner:
         """
         best = math.inf if best_s is None else best_s
         for built in batch:
-            if built.library is None:
-                raise UsageError(f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run")
-            with self._reference_lock:
-                reference = self._reference(built.candidate.task, stop_at)
-            reply = None if reference is None else self._run_one(built.library, built.scopes, reference, best, stop_at)
+            reference = self._references.of(built.candidate.task, stop_at)
+            reply = None if reference is None else self._run_one(run_spec(built, reference, self._device, best, self._options), stop_at)
             if reply is None:
                 return
-            result = MeasureResult(candidate=built.candidate, seed=self._options.seed, **{f.name: getattr(reply, f.name) for f in dataclasses.fields(reply)})
+            result = result_of(built, reply, self._options)
             if result.times_s:
                 best = min(best, median(result.times_s))
             yield result
 
-    def _run_one(self, library: str, scopes: tuple[str, ...], reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+    def _run_one(self, spec: RunSpec, stop_at: float | None) -> RunReply | None:
         options = self._options
         limit_s = min(options.run_timeout_s, seconds_left(stop_at))
         if limit_s <= 0:
             return None
-        spec = RunSpec(
-            library=library,
-            scopes=scopes,
-            reference=reference,
-            device=self._device,
-            repeat=options.repeat,
-            min_repeat_ms=options.min_repeat_ms,
-            skip_above_s=best_s * options.skip_ratio,
-            timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
-        )
         child = self._idle.get()
         start = time.monotonic()
         try:
             if len(self._children) > 1:
-                child.call("romou.measure.run_job:compile_kernels", library, self._device, timeout_s=limit_s)
+                child.call("romou.measure.run_job:compile_kernels", spec.library, self._device, timeout_s=limit_s)
             compile_s = time.monotonic() - start
             with self._device_lock:
                 # Waiting for the device is no part of the candidate's time.
@@ -124,7 +110,7 @@ class LocalRunner:
         except ChildTimeoutError:
             if limit_s < options.run_timeout_s:
                 return None
-            reply = RunReply(outcome="timeout", error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")
+            reply = timed_out(options)
         except ChildCrashError as crash:
             reply = RunReply(outcome="run_error", error=str(crash))
         finally:
@@ -132,29 +118,35 @@ class LocalRunner:
         assert isinstance(reply, RunReply)
         return dataclasses.replace(reply, run_s=time.monotonic() - start)
 
-    def _reference(self, task: TaskLike, stop_at: float | None) -> str | None:
-        """The file with inputs and reference of `task`; None where `stop_at` came first."""
-        if task.key in self._references:
-            return self._references[task.key]
-        limit_s = min(self._options.reference_timeout_s, seconds_left(stop_at))
-        arguments = (self._toolchain, task.to_json(), self._options.seed, str(self._folder))
-        try:
-            path = self._reference_child.call("romou.measure.run_job:prepare", *arguments, timeout_s=limit_s)
-        except ChildTimeoutError:
-            if limit_s < self._options.reference_timeout_s:
-                return None
-            raise BuildError(
-                f"{task.name}: its reference result took longer than reference_timeout_s = {limit_s:g} s", task=task.name, hint="Raise reference_timeout_s."
-            ) from None
-        except ChildCrashError as crash:
-            raise ChildBugError(f"{task.name}: computing the reference on the CPU failed: {crash}") from crash
-        self._references[task.key] = str(path)
-        return self._references[task.key]
-
     def close(self) -> None:
         """End the processes and remove the temporary folder."""
         for child in self._children:
             child.kill()
-        self._reference_child.kill()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._references.close()
+
+
+def run_spec(built: BuildResult, reference: str, device: str, best_s: float, options: MeasureOptions) -> RunSpec:
+    """What a worker needs to run a built candidate; UsageError for one without a library."""
+    if built.library is None:
+        raise UsageError(f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run")
+    return RunSpec(
+        library=built.library,
+        entry=built.entry,
+        scopes=built.scopes,
+        reference=reference,
+        device=device,
+        repeat=options.repeat,
+        min_repeat_ms=options.min_repeat_ms,
+        skip_above_s=best_s * options.skip_ratio,
+        timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
+    )
+
+
+def result_of(built: BuildResult, reply: RunReply, options: MeasureOptions) -> MeasureResult:
+    """The result of a candidate from its worker's reply."""
+    return MeasureResult(candidate=built.candidate, seed=options.seed, **{f.name: getattr(reply, f.name) for f in dataclasses.fields(reply)})
+
+
+def timed_out(options: MeasureOptions) -> RunReply:
+    """The reply of a candidate that was given up."""
+    return RunReply(outcome="timeout", error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")

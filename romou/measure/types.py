@@ -6,6 +6,7 @@ The one way through: Candidate -> BuildResult -> MeasureResult. An outcome is da
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -79,12 +80,18 @@ class Candidate:
     config: Config
     trial: int
 
+    @property
+    def name(self) -> str:
+        """Names the kernel and the config, as an identifier: no other candidate has it."""
+        return f"candidate_{self.task.key}_{hashlib.sha256(self.config.key.encode()).hexdigest()[:16]}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildResult:
     """A candidate after building.
 
-    `outcome` is "ok", `library` its file and `scopes` the memory scope of each parameter; or "invalid" or "build_error" with `error`.
+    `outcome` is "ok", `library` its file, `entry` the name of its function and `scopes` the memory scope of each parameter; or "invalid"
+    or "build_error" with `error`.
     """
 
     candidate: Candidate
@@ -93,6 +100,7 @@ class BuildResult:
     seconds: float
     error: str | None = None
     scopes: tuple[str, ...] = ()
+    entry: str = "main"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +109,8 @@ class MeasureResult:
 
     `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is "ok".
     `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an element; both None where
-    the output was not compared or not finite. `run_s`: seconds to load, run, check and time it. `seed` gives the inputs again.
+    the output was not compared or not finite. `run_s`: seconds to load, run, check and time it. `seed` gives the inputs again. `clock_ratio`:
+    how much longer than at its best the device took for a reference kernel shortly before (1: full speed), None where that was not asked.
     """
 
     candidate: Candidate
@@ -112,6 +121,7 @@ class MeasureResult:
     max_error: float | None = None
     run_s: float = 0.0
     seed: int = 0
+    clock_ratio: float | None = None
 
 
 class Builder(Protocol):
@@ -125,7 +135,11 @@ class Builder(Protocol):
 
 
 class Runner(Protocol):
-    """Runs built candidates on one device. A remote or a replaying runner implements the same three methods."""
+    """Runs built candidates on one device, or on several that are alike. A remote or a replaying runner implements the same."""
+
+    @property
+    def width(self) -> int:
+        """How many candidates it runs at a time: so many threads may call `run`."""
 
     def fingerprint(self) -> DeviceFingerprint:
         """The device that the results belong to."""

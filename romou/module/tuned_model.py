@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ import tvm
 from tvm import relax
 
 from romou.errors import DeviceError, ModelError, UsageError
+from romou.library import export_library
+from romou.module.machine import Machine
+from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
-from romou.primitives import SEPARATORS
+from romou.rpc import Address
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -29,26 +32,30 @@ FORMAT = 1
 class TunedModel:
     """A model compiled for a target, with the record of how it was tuned.
 
-    inputs: name -> (shape, numpy dtype name), in call order. outputs: names, in the order of `run`.
+    inputs: name -> (shape, numpy dtype name), in call order. outputs: names, in the order of `run`. executable: what was compiled, or the
+    shared library that it was saved as. remote: where it runs, if not on this machine.
     """
 
     def __init__(
         self,
-        executable: relax.VMExecutable | tvm.runtime.Module,
+        executable: relax.VMExecutable | tvm.runtime.Module | Path,
         *,
         target: Target,
         inputs: Mapping[str, tuple[tuple[int, ...], str]],
         outputs: tuple[str, ...],
         summary: Summary,
         device_index: int = 0,
+        remote: RemoteDevice | None = None,
     ):
-        self._executable = executable
+        self._given = executable
         self.target = target
         self.inputs = dict(inputs)
         self.outputs = tuple(outputs)
         self.device_index = device_index
         self._summary = summary
-        self._vm: relax.VirtualMachine | None = None
+        self._remote = remote
+        self._local: Machine | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def summary(self) -> Summary:
         """What tuning brought, layer by layer."""
@@ -61,17 +68,43 @@ class TunedModel:
 
     @property
     def device(self) -> tvm.runtime.Device:
-        """The device that the model runs on."""
+        """The device of this machine that the model runs on; UsageError for one behind a connection."""
+        if self._remote is not None:
+            raise UsageError(f"the model runs at {self._remote.address}, which is no device of this machine")
         return tvm.device(self.target.kind, self.device_index)
 
-    def _machine(self) -> relax.VirtualMachine:
-        if self._vm is None:
+    @cached_property
+    def _executable(self) -> relax.VMExecutable | tvm.runtime.Module:
+        if not isinstance(self._given, Path):
+            return self._given
+        with quiet_stderr():
+            return tvm.runtime.load_module(str(self._given))
+
+    def _machine(self) -> Machine:
+        if self._local is None:
             if not self.device.exist:
                 raise DeviceError(f"{self.target.kind}:{self.device_index} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
             with quiet_stderr():
-                # Relax counts a device for each memory scope that a module names; here all of them are one.
-                self._vm = relax.VirtualMachine(self._executable, [self.device] * (1 + len(SEPARATORS)))
-        return self._vm
+                self._local = Machine(self._executable, self.device)
+        return self._local
+
+    def _library(self) -> Path:
+        """The shared library that is sent to a server."""
+        if isinstance(self._given, Path):
+            return self._given
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="romou-model-")
+            self._export(Path(self._folder.name) / _library_name())
+        return next(Path(self._folder.name).iterdir())
+
+    def _export(self, path: Path) -> None:
+        with quiet_stderr():
+            export_library(self._executable, path, host=self.target.host)
+
+    def release(self) -> None:
+        """Let go of a device behind a connection, so that others get it; the next run connects anew."""
+        if self._remote is not None:
+            self._remote.release()
 
     def sources(self) -> dict[str, str]:
         """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""
@@ -98,11 +131,8 @@ class TunedModel:
         UsageError
             If an input is missing, unknown, or of another shape or dtype.
         """
-        machine = self._machine()
-        arguments = [tvm.runtime.tensor(np.ascontiguousarray(a), self.device) for a in self._checked(inputs)]
-        result = machine["main"](*arguments)
-        outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
-        return [o.numpy() for o in outputs]
+        arrays = self._checked(inputs)
+        return self._machine().run(arrays) if self._remote is None else self._remote.run(self._library(), arrays)
 
     def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         for name in inputs:
@@ -126,24 +156,14 @@ class TunedModel:
         """Times of `repeat` runs in milliseconds, after one warm-up, on random inputs that already lie on the device.
 
         clock: "device" adds up the time of all kernels, from the device's events; "wall" is the time until the device is idle again,
-        launches and host code included.
+        launches and host code included, and the network where the device is behind a connection.
         """
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
-        machine = self._machine()
-        arguments = [tvm.runtime.tensor(a, self.device) for a in random_inputs(self.inputs, seed).values()]
-        machine["main"](*arguments)
-        self.device.sync()
-        if clock == "wall":
-            return [self._wall_ms(machine, arguments) for _ in range(repeat)]
-        evaluator = machine.time_evaluator("main", self.device, number=1, repeat=repeat)
-        return [1e3 * float(t) for t in evaluator(*arguments).results]
-
-    def _wall_ms(self, machine: relax.VirtualMachine, arguments: list[Any]) -> float:
-        start = time.perf_counter()
-        machine["main"](*arguments)
-        self.device.sync()
-        return 1e3 * (time.perf_counter() - start)
+        arrays = list(random_inputs(self.inputs, seed).values())
+        if self._remote is not None:
+            return self._remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
+        return self._machine().times(arrays, repeat, is_wall=clock == "wall")
 
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced."""
@@ -156,9 +176,8 @@ class TunedModel:
             fresh = Path(folder) / "model"
             fresh.mkdir()
             # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
-            library = f"module-{uuid.uuid4().hex[:12]}.so"
-            with quiet_stderr():
-                self._executable.export_library(str(fresh / library))
+            library = _library_name()
+            self._export(fresh / library)
             (fresh / META).write_text(json.dumps({**self._meta(), "library": library}, indent=1), encoding="utf-8")
             if path.exists():
                 shutil.rmtree(path)
@@ -175,8 +194,12 @@ class TunedModel:
         }
 
 
-def load(path: str | Path, *, device: int = 0) -> TunedModel:
-    """Load a model that `TunedModel.save` wrote; it runs on device number `device` of its target's kind.
+def _library_name() -> str:
+    return f"module-{uuid.uuid4().hex[:12]}.so"
+
+
+def load(path: str | Path, *, device: int = 0, rpc: str | None = None) -> TunedModel:
+    """Load a model that `TunedModel.save` wrote; it runs on device number `device` of its target's kind, or at the address `rpc` (see `tune`).
 
     Raises
     ------
@@ -195,16 +218,20 @@ def load(path: str | Path, *, device: int = 0) -> TunedModel:
     library = path / Path(meta["library"]).name
     if not library.is_file():
         raise ModelError(f"{path}: {library.name} is missing; save the model again")
-    with quiet_stderr():
-        executable = tvm.runtime.load_module(str(library))
-    return TunedModel(
-        executable,
-        target=Target.from_json(meta["target"]),
+    target = Target.from_json(meta["target"])
+    model = TunedModel(
+        library,
+        target=target,
         inputs={n: (tuple(s), d) for n, (s, d) in meta["inputs"].items()},
         outputs=tuple(meta["outputs"]),
         summary=Summary.from_dict(meta["summary"]),
         device_index=device,
+        remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name),
     )
+    if rpc is None:
+        # A library that does not fit this machine says so now.
+        _ = model._executable
+    return model
 
 
 def split_kernels(source: str) -> dict[str, str]:

@@ -26,6 +26,8 @@ class Record:
     relative_l2_error, max_error   against the reference; None where it was not compared
     error                 text, shortened; None for "ok"
     seed                  of the inputs that it was checked with
+    clock_ratio           time of a reference kernel shortly before, over its best on the same device: above 1 where the device throttles;
+                          None where it was not measured
     target, time, romou, tvm       context: target text, UTC time in ISO 8601, versions
     """
 
@@ -40,6 +42,7 @@ class Record:
     max_error: float | None = None
     error: str | None = None
     seed: int = 0
+    clock_ratio: float | None = None
     target: str = ""
     time: str = ""
     romou: str = ""

@@ -29,7 +29,7 @@ _INVALIDITY = {
 _OUTCOME = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}
 _MS = 1e3
 # What T4 keeps as measurements beside the time.
-_MEASURED = ("relative_l2_error", "max_error", "error", "seed")
+_MEASURED = ("relative_l2_error", "max_error", "error", "seed", "clock_ratio")
 
 
 def to_t4(records: Sequence[Record]) -> dict[str, Any]:

@@ -172,6 +172,11 @@ class ReplayDevice:
         """Seconds since the search began, up to the last measured config."""
         return self._now
 
+    @property
+    def width(self) -> int:
+        """One: a recording is of one device."""
+        return 1
+
     def fingerprint(self) -> DeviceFingerprint:
         """The device that the spaces were recorded on."""
         return DeviceFingerprint.from_dict(self._device)

@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -196,9 +196,9 @@ class TuningSession:
         progress = make_progress()
         progress.start(self.done, self._options.trials)
         try:
-            for built in self._built_batches():
-                for result in built:
-                    self._measure(result, progress.update)
+            for batch in self._built_batches():
+                for built, result in self._measured(batch):
+                    self._keep(built, result, progress.update)
         except KeyboardInterrupt:
             logger.warning("interrupted: going on with the %d trials that are finished", self.done)
         finally:
@@ -231,7 +231,8 @@ class TuningSession:
 
     def _propose(self) -> list[Candidate]:
         """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
-        room = min(self._options.batch_size, self._options.trials - self._proposed)
+        # Of several devices none waits for the others while the next batch is built.
+        room = min(max(self._options.batch_size, 2 * self._runner.width), self._options.trials - self._proposed)
         if room <= 0 or self._is_over():
             return []
         batch = [(state, config) for state in self._untried(room) for config in state.explorer.propose(1, state.measured)]
@@ -259,21 +260,36 @@ class TuningSession:
         past = state.progression
         return Progression(past.calls, past.times + [None] * state.waiting, past.is_exhausted) if state.waiting else past
 
-    def _measure(self, built: BuildResult, tell: object) -> None:
-        candidate = built.candidate
-        state = self._by_key[candidate.task.key]
+    def _measured(self, batch: list[BuildResult]) -> Iterator[tuple[BuildResult, MeasureResult]]:
+        """Each candidate of a batch with its result, as soon as it is there; one that the time limit cuts off has none."""
+        if self._runner.width == 1:
+            results = ((built, self._measure(built)) for built in batch)
+            yield from ((built, result) for built, result in results if result is not None)
+            return
+        pool = ThreadPoolExecutor(self._runner.width, thread_name_prefix="romou-run")
+        try:
+            running = {pool.submit(self._measure, built): built for built in batch}
+            for future in as_completed(running):
+                result = future.result()
+                if result is not None:
+                    yield running[future], result
+        finally:
+            # After an error the others end by themselves, or when the runner is closed.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _measure(self, built: BuildResult) -> MeasureResult | None:
         if built.outcome != "ok":
-            result = MeasureResult(candidate=candidate, outcome=built.outcome, error=built.error)
-        else:
-            found = list(self._runner.run([built], best_s=state.progression.best_s, stop_at=self._stop_at))
-            if not found:
-                return  # cut off by the time limit: not a finished trial
-            result = found[0]
+            return MeasureResult(candidate=built.candidate, outcome=built.outcome, error=built.error)
+        best_s = self._by_key[built.candidate.task.key].progression.best_s
+        return next(iter(self._runner.run([built], best_s=best_s, stop_at=self._stop_at)), None)
+
+    def _keep(self, built: BuildResult, result: MeasureResult, tell: Callable[[Status], None]) -> None:
+        state = self._by_key[built.candidate.task.key]
         state.waiting -= 1
         record = self._record(state.task, result, built.seconds)
         self._store.append(record)
-        state.add(candidate.config, record.outcome, record.time_s)
-        tell(self._status(state, record))  # type: ignore[operator]
+        state.add(built.candidate.config, record.outcome, record.time_s)
+        tell(self._status(state, record))
 
     def _record(self, task: Task, result: MeasureResult, build_s: float) -> Record:
         import tvm
@@ -290,6 +306,7 @@ class TuningSession:
             max_error=result.max_error,
             error=result.error,
             seed=result.seed,
+            clock_ratio=result.clock_ratio,
             target=str(self._target),
             time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             romou=romou.__version__,

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from rpc_servers import KEY, OTHER_VERSION, Server, free_port, plain_server, serving, tracking, wait_for
 from typer.testing import CliRunner
 
 from archprobe import session
@@ -27,6 +21,8 @@ from archprobe.probes.chase import ImageChase
 from archprobe.probes.probe import Probe
 from archprobe.report.document import load_report
 from archprobe.rpc import RpcDevice
+from romou.rpc import Address
+from romou.rpc.tracker import Tracker
 
 # Takes the entry point away by which TVM finds Romou's runtime, in the server and in the processes that it starts.
 NO_ROMOU = """
@@ -36,31 +32,15 @@ metadata.entry_points = lambda **how: () if how.get("group") == "tvm.backends" e
 """
 
 
-@contextlib.contextmanager
-def serving(**environment: str) -> Iterator[tuple[str, psutil.Process]]:
-    """("127.0.0.1:port", process) of a server with the key "phone"."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1), "--key", "phone"]
-    with subprocess.Popen([*command, "--silent"], env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        server = psutil.Process(process.pid)
-        try:
-            for _ in range(600):
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                    break
-                time.sleep(0.1)
-            yield f"127.0.0.1:{port}", server
-        finally:
-            for child in [*server.children(recursive=True), server]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-
-
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serving() as (where, _):
-        yield where
+def server() -> Iterator[Server]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def address(server: Server) -> str:
+    return server.address
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +51,7 @@ def _one_session_at_a_time() -> Iterator[None]:
 
 
 def test_what_an_opencl_device_does(address: str) -> None:
-    device = RpcDevice(f"{address}/phone", 0)
+    device = RpcDevice(address, 0)
     here = open_device("opencl:0").facts
     facts = device.facts
     assert (facts.name, facts.driver, facts.global_cache_line_bytes, facts.is_remote) == (here.name, here.driver, here.global_cache_line_bytes, True)
@@ -100,7 +80,7 @@ def test_what_an_opencl_device_does(address: str) -> None:
 
 
 def test_images_travel_or_are_zeroed_there(address: str) -> None:
-    device = RpcDevice(f"{address}/phone", 0)
+    device = RpcDevice(address, 0)
     assert [device.image(np.zeros((5, 7, 4), kind)).numpy().any() for kind in (np.int32, np.float32)] == [False, False]
     texels = np.arange(140, dtype=np.int32).reshape(5, 7, 4)
     np.testing.assert_array_equal(device.image(texels).numpy(), texels)
@@ -110,7 +90,7 @@ def test_images_travel_or_are_zeroed_there(address: str) -> None:
 
 
 def test_a_run_over_rpc(address: str, tmp_path: Path) -> None:
-    server, target = ["--rpc", f"{address}/phone"], tmp_path / "r.json"
+    server, target = ["--rpc", address], tmp_path / "r.json"
     result = CliRunner().invoke(app, ["run", *server, "--quick", "--only", "limits,launch,buffer_cache,gflops,write_speed", "-o", str(target)])
     assert result.exit_code == 0, result.output
     report = load_report(target)
@@ -122,45 +102,56 @@ def test_a_run_over_rpc(address: str, tmp_path: Path) -> None:
 
 
 def test_wrong_addresses_say_what_to_do(address: str) -> None:
-    with pytest.raises(DeviceError, match="does not serve the key 'tablet'; write the one that it was started with"):
-        open_device("opencl:0", rpc=f"{address}/tablet")
-    with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1:9 .*start one there: python -m tvm.exec.rpc_server"):
+    with pytest.raises(DeviceError, match="does not serve the key 'tablet'\nWrite the one that it was started with"):
+        open_device("opencl:0", rpc=address.replace(KEY, "tablet"))
+    with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: romou serve --port 9 --key phone"):
         open_device("opencl:0", rpc="127.0.0.1:9/phone")
     with pytest.raises(DeviceError, match="has no OpenCL device 77; it sees opencl:0 is"):
-        open_device("opencl:77", rpc=f"{address}/phone")
+        open_device("opencl:77", rpc=address)
     with pytest.raises(UsageError, match="names no RPC server; write host:port/key"):
         open_device("opencl:0", rpc="phone")
     with pytest.raises(UsageError, match="behind RPC only OpenCL is probed, not 'cuda'"):
-        open_device("cuda:0", rpc=f"{address}/phone")
+        open_device("cuda:0", rpc=address)
 
 
 def test_a_server_that_is_busy_is_not_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archprobe.rpc._PATIENCE_S", 1.0)
-    device = RpcDevice(f"{address}/phone", 0)
-    with pytest.raises(DeviceError, match=r"did not answer within 1.0 s; it serves one session at a time and may have another"):
-        RpcDevice(f"{address}/phone", 0)
+    device = RpcDevice(address, 0)
+    with pytest.raises(DeviceError, match=r"did not answer within 1 s; it serves one session at a time and may have another"):
+        RpcDevice(address, 0)
     assert device.facts.is_remote
 
 
 def test_a_server_without_romou(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_ROMOU)
-    wanted = "lacks Romou's OpenCL runtime .*install this version of romou there"
-    with serving(PYTHONPATH=str(tmp_path)) as (where, _), pytest.raises(DeviceError, match=wanted):
-        open_device("opencl:0", rpc=f"{where}/phone")
+    wanted = "lacks Romou's OpenCL runtime .*\nInstall this version of romou there"
+    with plain_server(PYTHONPATH=str(tmp_path)) as where, pytest.raises(DeviceError, match=wanted):
+        open_device("opencl:0", rpc=where)
+
+
+def test_a_server_of_another_version() -> None:
+    with plain_server(OTHER_VERSION) as where, pytest.raises(DeviceError, match=r"has tvm 0.26.0 \(here 0.27.0.post1\)"):
+        open_device("opencl:0", rpc=where)
+
+
+def test_a_device_of_a_tracker() -> None:
+    with tracking(free_port()) as tracker, serving("--tracker", tracker):
+        where = f"tracker://{tracker}/{KEY}"
+        wait_for(lambda: Tracker(Address.parse(where)).servers())
+        assert open_device("opencl:0", rpc=where).facts == open_device("opencl:0", rpc=where).facts
 
 
 def test_a_cut_connection_is_no_finding_and_the_run_goes_on(address: str, tmp_path: Path) -> None:
     target, (limits,) = tmp_path / "r.json", select("limits")
-    with serving() as (where, server):
+    with serving() as dying:
 
         def cut(bench: Bench) -> Findings:
-            for child in server.children(recursive=True):
-                child.kill()
+            dying.session().kill()
             return limits.measure(bench)
 
         broken = Probe(name="x", aspect="X", title="X", method="m", measure=cut)
-        with pytest.raises(ConnectionLostError, match=f"the connection to {where}/phone was cut .*; the same command goes on where it stopped"):
-            session.run(RpcDevice(f"{where}/phone", 0), [limits, broken], target)
+        with pytest.raises(ConnectionLostError, match=f"the connection to {dying.address} was cut .*; the same command goes on where it stopped"):
+            session.run(RpcDevice(dying.address, 0), [limits, broken], target)
     assert list(load_report(target).aspects) == ["Device"]
-    report = session.run(RpcDevice(f"{address}/phone", 0), [limits, Probe(name="x", aspect="X", title="X", method="m", measure=limits.measure)], target)
+    report = session.run(RpcDevice(address, 0), [limits, Probe(name="x", aspect="X", title="X", method="m", measure=limits.measure)], target)
     assert (list(report.aspects), report.aspects["X"].state, report.header["IsComplete"]) == (["Device", "X"], "done", True)

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import faulty_kernels
@@ -23,7 +22,6 @@ from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession
 from romou.search.replay import ReplayDevice, ReplayTask
-from romou.space import Config, Space
 from romou.target import Target
 from romou.task import Task
 
@@ -31,28 +29,6 @@ TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
 # Seconds that a candidate may hang; of a hang that is to be killed before, plenty.
 SHORT, LONG = 2.0, 60.0
-
-
-@dataclass(frozen=True)
-class FaultyTask(Task):
-    """The operator of `faulty_kernels` with the fault for its only knob."""
-
-    faults: tuple[str, ...] = ()
-
-    def space(self, target: Target) -> Space:
-        space = Space()
-        for name, value in super().default_config(target).items():
-            space.define_knob(name, [value])
-        space.define_knob("fault", self.faults)
-        return space
-
-    def default_config(self, target: Target) -> Config:
-        return super().default_config(target).replace(fault="none")
-
-
-def faulty_task(*faults: str) -> FaultyTask:
-    made = faulty_kernels.task()
-    return FaultyTask(made.key, made.name, made.family, made.func, made.calls, made.flops, faults=("none", *faults))
 
 
 @contextlib.contextmanager
@@ -71,14 +47,14 @@ def errors_of(folder: Path) -> dict[str, str]:
 
 
 def test_a_candidate_that_hangs(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    with real_session(tmp_path, faulty_task("hang"), SHORT) as (session, _):
+    with real_session(tmp_path, faulty_kernels.faulty_task("hang"), SHORT) as (session, _):
         (result,) = session.run().values()
     assert result.outcomes == {"ok": 1, "timeout": 1}
     assert "run_timeout_s = 2 s" in errors_of(tmp_path)["hang"]
 
 
 def test_a_worker_that_is_killed(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    with real_session(tmp_path, faulty_task("hang", "wrong"), LONG) as (session, runner):
+    with real_session(tmp_path, faulty_kernels.faulty_task("hang", "wrong"), LONG) as (session, runner):
 
         def kill() -> None:
             # The hanging candidate has no record while it hangs; by then the one before it has one.
@@ -97,7 +73,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, opencl_device: tvm.runtime.Devi
         thread.join()
     assert result.trials == 3
     assert "killed by SIGKILL" in errors_of(tmp_path)["hang"]
-    assert result.config == faulty_task().default_config(TARGET)
+    assert result.config == faulty_kernels.faulty_task().default_config(TARGET)
 
 
 def replay(folder: Path, trials: int) -> dict[str, TaskResult]:

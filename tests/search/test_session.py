@@ -42,6 +42,8 @@ class Builder:
 class Runner:
     """Seconds are a function of the config; every `wrong` task fails."""
 
+    width = 1
+
     def __init__(self, wrong: str = "", fail_after: int = 1_000_000, error: type[BaseException] = KeyboardInterrupt, seconds: float = 0.0) -> None:
         self.seen: list[str] = []
         self.wrong, self.fail_after, self.error, self.seconds = wrong, fail_after, error, seconds

@@ -42,15 +42,20 @@ def no_device_error(index: int, found: list[dict[str, Any]]) -> DeviceError:
     return DeviceError("no OpenCL device: no ICD loader was found, or no platform offers a device", index=index, hint="`romou doctor` says what is missing.")
 
 
-def device_index(device_name: str | None) -> int:
+def device_index(device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
     """Which `tvm.opencl(i)` a target runs on: the first CPU for "host", the first device for everything else.
+
+    Parameters
+    ----------
+    found
+        The devices of another machine; None: those of this one.
 
     Raises
     ------
     DeviceError
         No device is attached, or "host" was asked for and no device is a CPU.
     """
-    found = list_devices()
+    found = list_devices() if found is None else found
     if not found:
         raise no_device_error(0, found)
     if device_name != "host":

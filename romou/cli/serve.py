@@ -1,0 +1,24 @@
+"""romou serve: this machine's OpenCL devices for a tuner elsewhere."""
+
+from __future__ import annotations
+
+import click
+
+from romou.cli.common import debug_option
+
+
+@click.command("serve")
+@click.option("--key", required=True, help="What a client has to name. No protection on an open network: it travels unencrypted.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; one that other machines reach is warned of.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0: any free one, which is printed.")
+@click.option("--tracker", default=None, metavar="HOST:PORT", help="Register with this tracker (python -m tvm.exec.rpc_tracker).")
+@click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=3600.0, show_default=True, help="Seconds after which any session is ended.")
+@debug_option
+def command(key: str, host: str, port: int, tracker: str | None, limit_s: float) -> None:
+    """Serve this machine's OpenCL devices over TVM RPC, until it is stopped.
+
+    The server runs what it is sent, as the user who started it.
+    """
+    from romou.rpc.serve import ServeOptions, serve
+
+    serve(ServeOptions(host=host, port=port, key=key, tracker=tracker, limit_s=limit_s), lambda line: click.echo(line, err=True))

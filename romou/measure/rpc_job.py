@@ -1,0 +1,130 @@
+"""What a host-side process does that holds one session with an RPC server: connect, send a candidate, run it there, and end the session.
+
+A call that hangs is ended by killing this process, which cuts the connection; the server notices and ends its side. A server that fails
+raises ConnectionLostError here; what the device or the candidate fails at is the candidate's outcome, as in run_job.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from romou.errors import ConnectionLostError, DeviceError
+from romou.measure import run_job
+from romou.measure.fingerprint import split_device
+from romou.measure.run_job import RunReply, RunSpec
+from romou.rpc import Address, Connection
+from romou.rpc import connect as open_connection
+
+# One fused multiply-add after the other: it takes as long as the clock is slow, whatever the memory does.
+_CLOCK_KERNEL = """
+__kernel void clock_check(__global float *out, int turns) {
+  float a = (float)get_global_id(0), b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;
+  for (int i = 0; i < turns; i++) { a = mad(a, 0.5f, 1.0f); b = mad(b, 0.5f, 1.0f); c = mad(c, 0.5f, 1.0f); d = mad(d, 0.5f, 1.0f); }
+  out[get_global_id(0)] = a + b + c + d;
+}
+"""
+_CLOCK_TURNS, _CLOCK_LOCAL, _CLOCK_GROUPS_PER_UNIT, _CLOCK_LAUNCHES = 4096, 64, 4, 3
+
+_connection: Connection | None = None
+
+
+def connect(address: Address, patience_s: float, limit_s: float) -> tuple[tuple[dict[str, Any], ...], str]:
+    """Open the session of this process; facts of the server's devices and its LLVM triple. Errors are those of `romou.rpc.connect`."""
+    global _connection
+    disconnect()
+    _connection = open_connection(address, patience_s=patience_s, limit_s=limit_s)
+    return _connection.devices, _connection.host
+
+
+def disconnect() -> None:
+    """End the session, if there is one."""
+    global _connection
+    if _connection is not None:
+        _connection.close()
+        _connection = None
+
+
+def clock_check(device: str) -> float:
+    """Seconds of a fixed piece of arithmetic on the device, the least of a few launches.
+
+    Raises
+    ------
+    ConnectionLostError
+        The connection was cut.
+    DeviceError
+        The device cannot run it, or computes something else.
+    """
+    import tvm
+
+    session, handle = _session(), _handle(device)
+    assert _connection is not None
+    index = split_device(device)[1]
+    work_items = max(1, _connection.devices[index]["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
+    with _remote("running the reference kernel"):
+        module = session.get_function("romou.opencl.source_kernel")(index, _CLOCK_KERNEL, "clock_check")
+        output = tvm.runtime.empty((work_items,), "float32", handle)
+        launch = module["launch"]
+        times = [int(launch("mi", work_items, _CLOCK_LOCAL, output, _CLOCK_TURNS)) for _ in range(_CLOCK_LAUNCHES)]
+        found = output.numpy()
+    # Every sum goes to 2.
+    if not np.allclose(found, 8.0, rtol=1e-3):
+        raise DeviceError(f"the device at {_connection.server} computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
+    return max(min(times), 1) * 1e-9
+
+
+def upload(library: str, name: str) -> None:
+    """Send a file, which lies under `name` until the session ends."""
+    with _remote("uploading"):
+        _session().upload(library, name)
+
+
+def run(spec: RunSpec, name: str) -> RunReply:
+    """Load, run, compare and time the candidate that was uploaded under `name`; see `run_job.check_and_time`.
+
+    Raises
+    ------
+    ConnectionLostError
+        The server died or the connection was cut: of the candidate nothing is known.
+    """
+    from tvm.error import RPCError
+
+    try:
+        return run_job.check_and_time(spec, _handle(spec.device), lambda: _session().load_module(name))
+    except run_job.KernelError as error:
+        if isinstance(error.__cause__, RPCError):
+            return RunReply(outcome="run_error", error=str(error))
+        raise _lost(error) from error
+
+
+def _session() -> Any:
+    if _connection is None:
+        raise ConnectionLostError("there is no connection")
+    return _connection.session
+
+
+def _handle(device: str) -> Any:
+    return _session().device(*split_device(device))
+
+
+@contextlib.contextmanager
+def _remote(what: str) -> Iterator[None]:
+    """What the server raises is the device's fault, all else the connection's."""
+    from tvm.error import RPCError
+
+    try:
+        yield
+    except RPCError as error:
+        assert _connection is not None
+        raise DeviceError(f"{_connection.server}: {what} failed: {str(error).strip()[:800]}") from error
+    except RuntimeError as error:
+        raise _lost(error, what) from error
+
+
+def _lost(error: Exception, what: str = "") -> ConnectionLostError:
+    where = _connection.server if _connection is not None else "the server"
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return ConnectionLostError(f"the connection to {where} was cut{' while ' + what if what else ''}: {lines[0][:300]}")

@@ -1,0 +1,367 @@
+"""Runs candidates on devices behind RPC servers, and goes on when servers die, hang or throttle.
+
+Each candidate has a session of its own, in a process here that can be killed: connect, upload, run, end. So whatever a candidate leaves behind
+ends with it, and the next one goes to whichever device is free. What fails before a candidate runs is blamed on the device, which
+is tried again and in the end set aside; where it fails while the candidate runs, the candidate is tried once more, then it is to blame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from romou.backends.opencl import device_index
+from romou.errors import CompatError, ConnectionLostError, DeviceError
+from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
+from romou.measure.clock import ClockWatch
+from romou.measure.fingerprint import DeviceFingerprint, split_device
+from romou.measure.options import MeasureOptions
+from romou.measure.references import References
+from romou.measure.run_job import RunReply
+from romou.measure.runner import result_of, run_spec, timed_out
+from romou.measure.types import BuildResult, MeasureResult, Toolchain
+from romou.rpc import Address
+from romou.rpc.connection import is_loopback
+from romou.rpc.tracker import Tracker
+
+logger = logging.getLogger("romou")
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+# Of waiting for the tracker, how often it is looked whether the run is to end.
+_SLICE_S = 2.0
+# Failures of a device in a row, after which it is set aside where there are others.
+_FAILURES = 3
+_UPLOADS = 5
+_END_S = 5.0
+
+_TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Device:
+    """What is known of one server. reason: why it was set aside, or None."""
+
+    clock: ClockWatch
+    failures: int = 0
+    reason: str | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Lane:
+    """One session at a time: the process that holds it, and a connection to the tracker."""
+
+    child: ChildProcess
+    tracker: Tracker | None
+    is_open: bool = False
+
+
+class RpcRunner:
+    """`Runner` on the server at an address, or on all servers under the key of a tracker.
+
+    `run` may be called by `width` threads. All devices must be of the same kind and driver as the first; another one is set aside.
+
+    Parameters
+    ----------
+    device_name
+        That of the target; "host" stands for the server's CPU, anything else for its first device.
+    folder
+        See `References`.
+
+    Raises
+    ------
+    DeviceError
+        The tracker has no server with this key.
+    ConnectionLostError
+        The tracker does not answer.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        options: MeasureOptions | None = None,
+        *,
+        device_name: str | None = None,
+        toolchain: Toolchain | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._address = address
+        self._options = options or MeasureOptions()
+        self._device_name = device_name
+        self._width = 1
+        if address.is_tracker:
+            with contextlib.closing(Tracker(address)) as tracker:
+                self._width = tracker.check_key()
+        self._references = References(self._options, toolchain or Toolchain(), folder)
+        self._lanes = [_Lane(child=ChildProcess("connection"), tracker=Tracker(address) if address.is_tracker else None) for _ in range(self._width)]
+        self._idle: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
+        for lane in self._lanes:
+            self._idle.put(lane)
+        self._lock = threading.Lock()
+        self._devices: dict[str, _Device] = {}
+        self._last_contact = time.monotonic()
+        self._facts: dict[str, Any] | None = None
+        self._host = ""
+        self._device = ""
+        self._closing = threading.Event()
+
+    @property
+    def width(self) -> int:
+        """Servers that there were at the beginning."""
+        return self._width
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Of the device, as `romou.backends.opencl.list_devices` gives them; errors as of `fingerprint`."""
+        if self._facts is None:
+            lane = self._idle.get()
+            try:
+                self._open(lane, None, with_clock=False)
+                self._end(lane)
+            finally:
+                self._idle.put(lane)
+        assert self._facts is not None
+        return self._facts
+
+    @property
+    def host(self) -> str:
+        """LLVM triple of the machine that the device belongs to; errors as of `fingerprint`."""
+        return self._host if self.facts else ""
+
+    def fingerprint(self) -> DeviceFingerprint:
+        """Name, driver and platform of the devices.
+
+        Raises
+        ------
+        DeviceError, ConnectionLostError, CompatError
+            There is none, or none that can be used; see `romou.rpc.connect`.
+        """
+        return self._fingerprint_of(self.facts)
+
+    def _fingerprint_of(self, facts: dict[str, Any]) -> DeviceFingerprint:
+        return DeviceFingerprint.of_facts("opencl", facts, is_here=is_loopback(self._address.host))
+
+    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+        """See `Runner.run`.
+
+        Raises
+        ------
+        UsageError
+            A candidate without a library.
+        BuildError
+            The reference of a task cannot be computed.
+        DeviceError
+            No device can be reached any more, or each is set aside; the text names them.
+        """
+        best = math.inf if best_s is None else best_s
+        for built in batch:
+            # The first device says which one is meant.
+            self.fingerprint()
+            reference = self._references.of(built.candidate.task, stop_at)
+            if reference is None:
+                return
+            lane = self._idle.get()
+            try:
+                reply = self._run_one(lane, built, reference, best, stop_at)
+            finally:
+                self._idle.put(lane)
+            if reply is None:
+                return
+            result = result_of(built, reply, self._options)
+            if result.times_s:
+                best = min(best, median(result.times_s))
+            yield result
+
+    def _run_one(self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+        """The reply of a candidate, tried again once where a server failed under it; None where `stop_at` came first."""
+        options = self._options
+        spec = run_spec(built, reference, self._device, best_s, options)
+        name = f"{built.entry}.so"
+        started = time.monotonic()
+        troubles: list[tuple[str, Exception]] = []
+        uploads = 0
+        while True:
+            server = self._open(lane, stop_at)
+            if server is None:
+                return None
+            try:
+                lane.child.call("romou.measure.rpc_job:upload", spec.library, name, timeout_s=options.upload_timeout_s)
+            except (*_TROUBLE, DeviceError) as error:
+                uploads += 1
+                self._end(lane)
+                self._blame(server, error)
+                if uploads == _UPLOADS:
+                    raise DeviceError(f"{name} could not be sent in {uploads} attempts, the last to {server}: {_text(error)}", hint=_GO_ON) from error
+                continue
+            limit_s = min(options.run_timeout_s, seconds_left(stop_at))
+            try:
+                reply = lane.child.call("romou.measure.rpc_job:run", spec, name, timeout_s=limit_s)
+            except _TROUBLE as error:
+                if self._closing.is_set() or (limit_s < options.run_timeout_s and isinstance(error, ChildTimeoutError)):
+                    return None
+                troubles.append((server, error))
+                logger.info("%s failed under %s: %s", server, built.entry, _text(error))
+                if len(troubles) == 2:
+                    reply = _blamed(troubles, options)
+                    break
+            else:
+                assert isinstance(reply, RunReply)
+                self._praise(server)
+                for other, trouble in troubles:
+                    if other != server:
+                        self._blame(other, trouble)
+                break
+            finally:
+                self._end(lane)
+        return dataclasses.replace(reply, run_s=time.monotonic() - started, clock_ratio=self._devices[server].clock.ratio)
+
+    def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
+        """Begin a session with a device that is well and cool; its server's name, or None where `stop_at` came first."""
+        retry_s = _FIRST_PAUSE_S
+        while not self._closing.is_set() and seconds_left(stop_at) > 0:
+            server: Address | None = None
+            try:
+                server = self._next_server(lane, stop_at)
+                if server is None:
+                    self._give_up_if_unreachable(ConnectionLostError(f"no device of {self._address} was free for {self._options.unreachable_s:g} s"))
+                    continue
+                pause_s = self._begin(lane, server, with_clock=with_clock)
+            except _TROUBLE as error:
+                self._end(lane)
+                if server is not None:
+                    self._blame(server.where, error)
+                self._give_up_if_unreachable(error)
+                self._pause(retry_s, stop_at)
+                retry_s = min(2 * retry_s, _LONGEST_PAUSE_S)
+                continue
+            except (DeviceError, CompatError) as error:
+                # Waiting mends none of these.
+                self._end(lane)
+                if server is None or not self._address.is_tracker:
+                    raise
+                self._set_aside(server.where, error)
+                continue
+            if pause_s == 0:
+                return server.where
+            self._end(lane)
+            logger.info("%s runs at %.2f of its speed; leaving it alone for %g s", server.where, 1 / (self._devices[server.where].clock.ratio or 1), pause_s)
+            self._pause(pause_s, stop_at)
+        return None
+
+    def _next_server(self, lane: _Lane, stop_at: float | None) -> Address | None:
+        """A server that is ours for a session; None where none was free for a while. DeviceError where all of the tracker's are set aside."""
+        if lane.tracker is None:
+            return self._address
+        server = lane.tracker.request(min(_SLICE_S, seconds_left(stop_at)))
+        if server is None or server.where not in self._devices or self._devices[server.where].reason is None:
+            return server
+        known = lane.tracker.servers().get(self._address.key, [])
+        aside = {where: device.reason for where, device in self._devices.items() if device.reason is not None}
+        if set(known) <= set(aside):
+            raise DeviceError(f"no device is left: {'; '.join(f'{where}: {reason}' for where, reason in aside.items())}", hint=_GO_ON)
+        self._pause(_FIRST_PAUSE_S, stop_at)
+        return None
+
+    def _begin(self, lane: _Lane, server: Address, *, with_clock: bool) -> float:
+        """Connect, check that it is the device that is meant, and its clock; for how long it has to cool down first."""
+        options = self._options
+        # The server's own limit stands behind ours, should the connection be lost.
+        limit_s = 2 * options.connect_timeout_s + options.upload_timeout_s + 2 * options.run_timeout_s
+        arguments = (server, options.connect_timeout_s, limit_s)
+        devices, host = lane.child.call("romou.measure.rpc_job:connect", *arguments, timeout_s=3 * options.connect_timeout_s)
+        index = device_index(self._device_name, list(devices))
+        facts = devices[index]
+        with self._lock:
+            if self._facts is None:
+                self._facts, self._host, self._device = facts, host, f"opencl:{index}"
+            clock = self._device_at(server.where).clock
+        if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(self._device)[1] != index:
+            raise DeviceError(f"{server.where} is another device: {found.name}, driver {found.driver}; measured on {wanted.name}, driver {wanted.driver}")
+        pause_s = 0.0
+        if with_clock and clock.is_due(time.monotonic()):
+            seconds = lane.child.call("romou.measure.rpc_job:clock_check", self._device, timeout_s=options.connect_timeout_s)
+            pause_s = clock.tell(seconds, time.monotonic(), longest_s=0.0 if facts["type"] == "cpu" else options.cool_down_s)
+        with self._lock:
+            self._last_contact = time.monotonic()
+            lane.is_open = True
+        return pause_s
+
+    def _device_at(self, where: str) -> _Device:
+        """What is known of a server; called under the lock."""
+        watch = ClockWatch(every_s=self._options.clock_every_s, limit=self._options.clock_limit)
+        return self._devices.setdefault(where, _Device(clock=watch))
+
+    def _end(self, lane: _Lane) -> None:
+        """End the lane's session, by force where it has to be."""
+        with self._lock:
+            lane.is_open = False
+        try:
+            lane.child.call("romou.measure.rpc_job:disconnect", timeout_s=_END_S)
+        except _TROUBLE:
+            lane.child.kill()
+
+    def _praise(self, server: str) -> None:
+        with self._lock:
+            self._devices[server].failures = 0
+            self._last_contact = time.monotonic()
+
+    def _blame(self, server: str, error: Exception) -> None:
+        """A failure that no candidate can be held to account for."""
+        with self._lock:
+            device = self._device_at(server)
+            device.failures += 1
+            failures = device.failures
+        if failures >= _FAILURES and self._address.is_tracker:
+            self._set_aside(server, DeviceError(f"failed {failures} times in a row, the last time: {_text(error)}"))
+
+    def _set_aside(self, server: str, error: Exception) -> None:
+        with self._lock:
+            device = self._device_at(server)
+            is_new = device.reason is None
+            device.reason = _text(error)
+        if is_new:
+            logger.warning("%s is set aside for the rest of this run: %s", server, _text(error))
+
+    def _give_up_if_unreachable(self, error: Exception) -> None:
+        with self._lock:
+            is_lost = not any(lane.is_open for lane in self._lanes) and time.monotonic() - self._last_contact > self._options.unreachable_s
+        if is_lost:
+            limit_s = self._options.unreachable_s
+            raise DeviceError(f"no device answered for unreachable_s = {limit_s:g} s; the last error: {_text(error)}", hint=_GO_ON) from error
+
+    def _pause(self, seconds: float, stop_at: float | None) -> None:
+        self._closing.wait(min(seconds, seconds_left(stop_at)))
+
+    def close(self) -> None:
+        """End the processes, also in the middle of a candidate, and remove the temporary folder."""
+        self._closing.set()
+        for lane in self._lanes:
+            lane.child.kill()
+            if lane.tracker is not None:
+                lane.tracker.close()
+        self._references.close()
+
+
+_GO_ON = "What was measured is kept in work_dir; the same call goes on where it stopped."
+
+
+def _blamed(troubles: list[tuple[str, Exception]], options: MeasureOptions) -> RunReply:
+    """The reply of a candidate under which two sessions failed."""
+    texts = "; ".join(f"on {server}: {_text(error)}" for server, error in troubles)
+    if all(isinstance(error, ChildTimeoutError) for _, error in troubles):
+        reply = timed_out(options)
+        return dataclasses.replace(reply, error=f"{reply.error}, twice ({texts})")
+    return RunReply(outcome="run_error", error=f"took the server down twice: {texts}")
+
+
+def _text(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

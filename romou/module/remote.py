@@ -1,0 +1,99 @@
+"""Whole models on a device behind an RPC server."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from romou.errors import ConnectionLostError, DeviceError
+from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.rpc import Address
+
+logger = logging.getLogger("romou")
+
+_ATTEMPTS = 5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_CONNECT_S = 30.0
+_SLOWEST_UPLOAD_BYTES_PER_S = 250e3
+_TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
+
+
+class RemoteDevice:
+    """A device that keeps several models loaded in one session, so that they can be compared in turns.
+
+    The session begins with the first call and lasts until `release`: no other tuner gets the device meanwhile. Where it is lost, calls
+    begin another one and send their model again.
+
+    Parameters
+    ----------
+    device_name
+        That of the target; "host" stands for the server's CPU, anything else for its first device.
+    limit_s
+        Of one call.
+    """
+
+    def __init__(self, address: Address, device_name: str | None = None, *, limit_s: float = 300.0) -> None:
+        self.address = address
+        self._device_name = device_name
+        self._limit_s = limit_s
+        self._child = ChildProcess("connection")
+        self._is_open = False
+        self._loaded: set[str] = set()
+
+    def run(self, library: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs of the model in the file `library`, whose name stands for it on the server.
+
+        Raises
+        ------
+        DeviceError
+            The device failed, or cannot be reached in several attempts.
+        CompatError
+            The other side has other versions of TVM or Romou.
+        """
+        outputs = self._call(library, "run", list(inputs))
+        assert isinstance(outputs, list)
+        return outputs
+
+    def times(self, library: Path, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False) -> list[float]:
+        """Milliseconds of `repeat` runs; see `TunedModel.times`. Errors as of `run`."""
+        times = self._call(library, "times", list(inputs), repeat, is_wall)
+        assert isinstance(times, list)
+        return times
+
+    def _call(self, library: Path, function: str, *arguments: Any) -> Any:
+        pause_s = _FIRST_PAUSE_S
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                if not self._is_open:
+                    self._job("connect", self.address, self._device_name, _CONNECT_S, timeout_s=3 * _CONNECT_S)
+                    self._is_open = True
+                if library.name not in self._loaded:
+                    upload_s = library.stat().st_size / _SLOWEST_UPLOAD_BYTES_PER_S
+                    self._job("load", str(library), library.name, timeout_s=self._limit_s + upload_s)
+                    self._loaded.add(library.name)
+                return self._job(function, library.name, *arguments, timeout_s=self._limit_s)
+            except _TROUBLE as error:
+                self.release()
+                if attempt == _ATTEMPTS:
+                    raise DeviceError(f"no model runs at {self.address} after {attempt} attempts, the last: {error}", address=str(self.address)) from error
+                logger.info("%s failed (%s); trying again", self.address, error)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            except DeviceError:
+                self.release()
+                raise
+        raise AssertionError("unreachable")
+
+    def _job(self, function: str, *arguments: Any, timeout_s: float) -> Any:
+        return self._child.call(f"romou.module.remote_job:{function}", *arguments, timeout_s=timeout_s)
+
+    def release(self) -> None:
+        """End the session, so that others get the device; the next call begins another one."""
+        self._child.kill()
+        self._is_open = False
+        self._loaded.clear()

@@ -1,0 +1,59 @@
+"""What the process does that holds a session for whole models: connect, load, run, time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from romou.backends.opencl import device_index
+from romou.errors import ConnectionLostError, DeviceError
+from romou.module.machine import Machine
+from romou.rpc import Address, Connection
+from romou.rpc import connect as open_connection
+
+_connection: Connection | None = None
+_device = 0
+_machines: dict[str, Machine] = {}
+
+
+def connect(address: Address, device_name: str | None, patience_s: float) -> str:
+    """Open the session of this process; the server's name. Errors are those of `romou.rpc.connect`."""
+    global _connection, _device
+    _connection = open_connection(address, patience_s=patience_s)
+    _device = device_index(device_name, list(_connection.devices))
+    return _connection.server
+
+
+def load(library: str, name: str) -> None:
+    """Send a model's library, and start its machine there; its weights go to the device."""
+    assert _connection is not None
+    with _remote(f"loading {name}"):
+        _connection.session.upload(library, name)
+        _machines[name] = Machine(_connection.session.load_module(name), _connection.session.device("opencl", _device))
+
+
+def run(name: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """See `Machine.run`."""
+    with _remote("running the model"):
+        return _machines[name].run(inputs)
+
+
+def times(name: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -> list[float]:
+    """See `Machine.times`."""
+    with _remote("timing the model"):
+        return _machines[name].times(inputs, repeat, is_wall=is_wall)
+
+
+@contextlib.contextmanager
+def _remote(what: str) -> Iterator[None]:
+    from tvm.error import RPCError
+
+    assert _connection is not None
+    try:
+        yield
+    except RPCError as error:
+        raise DeviceError(f"{what} on {_connection.server} failed: {str(error).strip()[:800]}") from error
+    except RuntimeError as error:
+        raise ConnectionLostError(f"the connection to {_connection.server} was cut while {what}: {str(error).strip().splitlines()[0][:300]}") from error

@@ -1,0 +1,160 @@
+"""One session with one RPC server, opened only where both sides have the same versions.
+
+Calls of a session cannot be interrupted. Where a server may hang, a session belongs into a `ChildProcess`, which can be killed.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import ipaddress
+import json
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from romou.errors import CompatError, ConnectionLostError, DeviceError
+from romou.rpc.address import Address
+
+PATIENCE_S = 20.0
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """An open session.
+
+    session: TVM's `RPCSession`.   server: host:port, which names the device in messages.
+    devices: facts of the server's OpenCL devices, as `romou.backends.opencl.list_devices` gives them.
+    host: LLVM triple of the machine that the server runs on.
+    """
+
+    session: Any = field(repr=False)
+    server: str
+    devices: tuple[dict[str, Any], ...]
+    host: str
+
+    def close(self) -> None:
+        """End the session, so that the server can begin the next one; never raises."""
+        with contextlib.suppress(Exception):
+            self.session._sess["CloseRPCConnection"]()
+
+
+def connect(address: Address, *, patience_s: float = PATIENCE_S, limit_s: float | None = None) -> Connection:
+    """Open a session.
+
+    Parameters
+    ----------
+    address
+        Of a tracker: on whichever of its servers is free first.
+    patience_s
+        For the answer of a server, which serves one session at a time.
+    limit_s
+        After which the server ends the session, whatever runs there.
+
+    Raises
+    ------
+    ConnectionLostError
+        Nobody answers, or not in time: trying again may help.
+    DeviceError
+        The key is another one, the server has no Romou, or a tracker has no server with that key.
+    CompatError
+        The other side has other versions of TVM or Romou.
+    """
+    if address.is_tracker:
+        from romou.rpc.tracker import Tracker
+
+        with contextlib.closing(Tracker(address)) as tracker:
+            tracker.check_key()
+            found = tracker.request(patience_s)
+        if found is None:
+            raise ConnectionLostError(f"no device of {address} was free within {patience_s:g} s", address=str(address))
+        address = found
+    session = _open(address, patience_s, limit_s)
+    # What a tracker gives away ends in a secret that holds for one session.
+    where = address.where
+    return _checked(session, where, patience_s)
+
+
+def _open(address: Address, patience_s: float, limit_s: float | None) -> Any:
+    from tvm import rpc
+
+    key, where = address.key.partition(":")[0], address.where
+    try:
+        return _patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), patience_s)
+    except concurrent.futures.TimeoutError as error:
+        raise ConnectionLostError(
+            f"the RPC server at {where} did not answer within {patience_s:g} s; it serves one session at a time and may have another", address=where
+        ) from error
+    except RuntimeError as error:
+        if "matches key" in str(error):
+            raise DeviceError(
+                f"the RPC server at {where} does not serve the key {key!r}", hint=f"Write the one that it was started with: {where}/KEY.", address=where
+            ) from error
+        raise ConnectionLostError(
+            f"no TVM RPC server answers at {where} ({_first_line(error)})",
+            hint=f"Start one there: romou serve --port {address.port} --key {key}. If a tracker listens there, write tracker://{where}/{key}.",
+            address=where,
+        ) from error
+
+
+def _checked(session: Any, where: str, patience_s: float) -> Connection:
+    """The connection, once the other side is known to be one that kernels of ours run on."""
+    from romou.tvm_patches.compat import romou_versions
+
+    def ask() -> tuple[dict[str, str], list[dict[str, Any]]]:
+        return json.loads(str(session.get_function("romou.rpc.versions")())), json.loads(str(session.get_function("romou.opencl.devices")()))
+
+    try:
+        theirs, devices = _patiently(ask, patience_s)
+    except AttributeError as error:
+        raise DeviceError(
+            f"the RPC server at {where} lacks Romou's OpenCL runtime ({_first_line(error)})", hint="Install this version of romou there.", address=where
+        ) from error
+    except (RuntimeError, concurrent.futures.TimeoutError) as error:
+        raise ConnectionLostError(f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where) from error
+    ours = romou_versions()
+    differing = [f"{name} {theirs.get(name, 'of an unknown version')} (here {version})" for name, version in ours.items() if theirs.get(name) != version]
+    if differing:
+        Connection(session=session, server=where, devices=(), host="").close()
+        raise CompatError(
+            f"the RPC server at {where} has {', '.join(differing)}; TVM compares no versions, and other pairs crash",
+            hint="Install the same versions on both sides.",
+            address=where,
+            versions=theirs,
+        )
+    return Connection(session=session, server=where, devices=tuple(devices), host=str(theirs.get("host", "")))
+
+
+def _patiently(call: Callable[[], _T], patience_s: float) -> _T:
+    """What `call` returns or raises; TimeoutError when it takes longer.
+
+    In a thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be ended.
+    """
+    answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(patience_s)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(entry.partition("%")[0]).is_loopback for entry in found)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,162 @@
+"""Whole tunings over RPC, and models that run there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import faulty_kernels
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rpc_servers import KEY, Server, end, free_port, serving, tracking, wait_for
+from small_networks import Graph, random_inputs, residual_net
+
+import romou
+from romou.cli import main
+from romou.errors import DeviceError, UsageError
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.measure import LocalBuilder, MeasureOptions, RpcRunner, Toolchain
+from romou.records import FILE_NAME, RecordStore
+from romou.rpc import Address
+from romou.rpc.tracker import Tracker
+from romou.search import TuningOptions, TuningSession
+from romou.target import Target
+
+LIMIT = 1e-4
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as found:
+        yield found
+
+
+def records(folder: Path) -> list[dict]:  # type: ignore[type-arg]
+    return [json.loads(line) for line in (folder / FILE_NAME).read_text().splitlines()]
+
+
+def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
+    """The same table as on this machine, the right outputs, and the model runs there afterwards."""
+    model = residual_net()
+    with contextlib.ExitStack() as stack:
+        tracker = stack.enter_context(tracking(free_port()))
+        servers = [stack.enter_context(serving("--tracker", tracker)) for _ in range(2)]
+        address = f"tracker://{tracker}/{KEY}"
+        wait_for(lambda: len(Tracker(Address.parse(address)).servers().get(KEY, ())) == 2)
+
+        def kill() -> None:
+            wait_for(lambda: (tmp_path / FILE_NAME).exists() and len(records(tmp_path)) >= 4)
+            end(servers[1].process)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        tuned = romou.tune(model, rpc=address, trials=16, work_dir=tmp_path)
+        thread.join()
+        summary = tuned.summary()
+        assert (summary.target, summary.is_right) == ("opencl -device=host", True)
+        assert summary.relative_l2_error is not None
+        assert summary.relative_l2_error < LIMIT
+        assert sum(summary.outcomes.values()) == 16
+        assert set(summary.outcomes) <= {"ok", "timeout"}
+        assert all(row.tuned_ms is not None and row.default_ms is not None for row in summary.rows)
+        assert summary.default_ms
+        kept = records(tmp_path)
+        assert len({(r["task_key"], json.dumps(r["config"])) for r in kept}) == len(kept) == 16
+        assert all(r["clock_ratio"] >= 1 for r in kept)
+        # Nobody holds the device once the tuning is over.
+        wait_for(lambda: servers[0].running_session() is None)
+        inputs = random_inputs(model, seed=3)
+        reference = run_onnxruntime(model, inputs)
+        assert reference is not None
+        assert relative_l2_error(tuned.run(inputs)[0], reference[0]) < LIMIT
+
+
+def test_resumed_here_with_the_records_of_a_server(tmp_path: Path, server: Server) -> None:
+    """The device is the same whether a connection lies between or not."""
+    g = Graph({"image": (1, 5, 7, 7)})
+    model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
+    romou.tune(model, target="opencl -device=host", rpc=server.address, trials=4, work_dir=tmp_path)
+    again = romou.tune(model, target="opencl -device=host", trials=4, work_dir=tmp_path)
+    assert len(records(tmp_path)) == 4
+    assert again.summary().is_right
+
+
+def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
+    g = Graph({"a": (1, 6, 5, 5), "b": (1, 6, 5, 5)})
+    x = g.add("Relu", g.add("Add", g.conv("a", 6, 6, pads=[1, 1, 1, 1]), "b"))
+    model = g.model(x, g.add("GlobalAveragePool", x))
+    # In images, as on a phone.
+    path = romou.compile(model, target="opencl -device=adreno640", device=0).save(tmp_path / "m.romou")
+    there, here = romou.load(path, rpc=server.address), romou.load(path)
+    inputs = random_inputs(model)
+    for mine, theirs in zip(here.run(inputs), there.run(inputs), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert all(t > 0 for clock in ("device", "wall") for t in there.times(repeat=2, clock=clock))
+    # The server's side dies between two calls: the model is sent again.
+    server.session().kill()
+    np.testing.assert_allclose(there.run(inputs)[0], here.run(inputs)[0], rtol=1e-6)
+    with pytest.raises(UsageError, match="which is no device of this machine"):
+        there.device  # noqa: B018
+    there.release()
+    wait_for(lambda: server.running_session() is None)
+
+
+def test_the_command_line(tmp_path: Path, server: Server) -> None:
+    import onnx
+
+    onnx.save(residual_net(), tmp_path / "net.onnx")
+    options = ["--target", "opencl -device=host", "--rpc", server.address]
+    result = CliRunner().invoke(main, ["tune", str(tmp_path / "net.onnx"), *options, "--trials", "3", "--output", str(tmp_path / "m"), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["summary"]["is_right"]
+    result = CliRunner().invoke(main, ["run", str(tmp_path / "m"), "--rpc", server.address, "--repeat", "2"])
+    assert result.exit_code == 0, result.output
+    assert "median of 2 runs" in result.output
+    result = CliRunner().invoke(main, ["run", str(tmp_path / "m"), "--rpc", "nowhere"])
+    assert (result.exit_code, "names no RPC server; write host:port/key" in result.output) == (2, True)
+
+
+def test_a_candidate_that_takes_the_server_down_is_never_tried_again(tmp_path: Path, server: Server) -> None:
+    options = MeasureOptions(build_workers=1, run_timeout_s=60, min_repeat_ms=1)
+    toolchain = Toolchain(build="faulty_kernels:build")
+    task, target = faulty_kernels.faulty_task("crash", "wrong"), Target("opencl -device=host")
+    for _ in range(2):
+        with (
+            RecordStore(tmp_path) as store,
+            contextlib.closing(RpcRunner(Address.parse(server.address), options, toolchain=toolchain)) as runner,
+            contextlib.closing(LocalBuilder(target, options, toolchain=toolchain)) as builder,
+        ):
+            session = TuningSession([task], target, store=store, builder=builder, runner=runner, options=TuningOptions(trials=10))
+            (result,) = session.run().values()
+        assert result.outcomes == {"ok": 1, "run_error": 1, "wrong_result": 1}
+    kept = {r["config"]["fault"]: r for r in records(tmp_path)}
+    assert len(kept) == len(records(tmp_path)) == 3
+    assert "took the server down twice" in kept["crash"]["error"]
+
+
+def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured stays, and the next call goes on."""
+    g = Graph({"image": (1, 5, 9, 9)})
+    model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
+    real = MeasureOptions.__init__
+    monkeypatch.setattr(MeasureOptions, "__init__", lambda self, **values: real(self, **{"unreachable_s": 2.0, "connect_timeout_s": 10.0, **values}))
+    with serving() as short:
+
+        def kill() -> None:
+            wait_for(lambda: (tmp_path / FILE_NAME).exists() and len(records(tmp_path)) >= 3)
+            end(short.process)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        with pytest.raises(DeviceError, match=r"no device answered for unreachable_s = 2 s.*\n.*goes on where it stopped"):
+            romou.tune(model, target="opencl -device=host", rpc=short.address, trials=200, work_dir=tmp_path)
+        thread.join()
+    count = len(records(tmp_path))
+    assert count >= 3
+    tuned = romou.tune(model, target="opencl -device=host", trials=count + 1, work_dir=tmp_path)
+    assert len(records(tmp_path)) == count + 1
+    assert tuned.summary().is_right

@@ -1,0 +1,159 @@
+"""Servers and trackers as processes of their own on loopback, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+KEY = "phone"
+
+
+@dataclass
+class Server:
+    """`romou serve` under way."""
+
+    process: psutil.Process
+    port: int
+    log: Path
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}/{KEY}"
+
+    def serving(self) -> psutil.Process:
+        """The process that the watchdog watches."""
+        return wait_for(lambda: next(iter(self.process.children()), None))
+
+    def session(self) -> psutil.Process:
+        """The process of the session under way; waits until there is one."""
+        return wait_for(self.running_session)
+
+    def candidate(self) -> psutil.Process:
+        """The process of the session under way, once a library was sent to it whole."""
+
+        def ask() -> psutil.Process | None:
+            session = self.running_session()
+            with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
+                if session is not None and list((Path(session.cwd()) / "files").glob("candidate_*.so")):
+                    return session
+            return None
+
+        return wait_for(ask)
+
+    def running_session(self) -> psutil.Process | None:
+        """The process of the session under way, if there is one."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return next((p for child in self.process.children() for p in child.children() if p.status() != psutil.STATUS_ZOMBIE), None)
+        return None
+
+
+def wait_for(ask, seconds: float = 60.0):  # type: ignore[no-untyped-def]
+    """What `ask` returns once it is not None or False."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = ask()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise TimeoutError(f"nothing in {seconds} s")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def end(process: psutil.Process) -> None:
+    """Kill a process and all that it started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+@contextlib.contextmanager
+def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Process, Path]]:
+    """A process and the file of what it prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        how: dict[str, Any] = {"env": {**os.environ, **environment}, "stdin": subprocess.DEVNULL}
+        with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file, **how) as process:
+            try:
+                yield psutil.Process(process.pid), log
+            finally:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    end(psutil.Process(process.pid))
+
+
+@contextlib.contextmanager
+def serving(*options: str, **environment: str) -> Iterator[Server]:
+    """`romou serve` on a free port."""
+    with _served([sys.executable, "-m", "romou.cli", "serve", "--port", "0", "--key", KEY, *options], **environment) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving_watched(hang_s: float) -> Iterator[Server]:
+    """The same, with a watchdog of so little patience."""
+    code = f"import sys\nfrom romou.rpc.serve import *\nserve(ServeOptions(port=0, key={KEY!r}, hang_s={hang_s}), lambda line: print(line, file=sys.stderr))"
+    with _served([sys.executable, "-c", code]) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _served(command: list[str], **environment: str) -> Iterator[Server]:
+    with started(command, **environment) as (process, log):
+        line = wait_for(lambda: next((x for x in log.read_text().splitlines() if x.startswith("serving on ")), None))
+        yield Server(process, int(line.split()[2].rpartition(":")[2]), log)
+
+
+@contextlib.contextmanager
+def tracking(port: int) -> Iterator[str]:
+    """TVM's tracker; its host:port."""
+    command = [sys.executable, "-m", "tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1), "--silent"]
+    with started(command):
+        wait_for(lambda: answers(port))
+        yield f"127.0.0.1:{port}"
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+# A server as TVM itself has it, with the OpenCL runtime and whatever CODE changes; fork, so that sessions have it too.
+_PLAIN = """
+import json, sys
+import tvm, tvm_ffi
+from tvm.rpc import server
+exec(sys.argv[2])
+tracker = ("127.0.0.1", int(sys.argv[4])) if sys.argv[4] else None
+server._popen_start_rpc_server("127.0.0.1", int(sys.argv[1]), int(sys.argv[1]) + 1, key=sys.argv[3], tracker_addr=tracker, silent=True)
+"""
+OTHER_VERSION = """
+theirs = json.loads(str(tvm.get_global_func("romou.rpc.versions")()))
+tvm_ffi.register_global_func("romou.rpc.versions", lambda: json.dumps({**theirs, "tvm": "0.26.0"}), override=True)
+"""
+
+
+@contextlib.contextmanager
+def plain_server(code: str = "", tracker: str = "", **environment: str) -> Iterator[str]:
+    """host:port/key of TVM's own RPC server; tracker: host:port of one to register with."""
+    port = free_port()
+    with started([sys.executable, "-c", _PLAIN, str(port), code, KEY, tracker.rpartition(":")[2]], **environment):
+        wait_for(lambda: answers(port))
+        yield f"127.0.0.1:{port}/{KEY}"
