@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tvm import tirx
+from tvm import relax, tirx
 
 from romou.backends.opencl import check_device, device_index, list_devices, no_device_error
 from romou.errors import DeviceError, UsageError, unknown_name
@@ -366,14 +366,18 @@ def _assemble(graph: _Graph, place: _Place, results: Mapping[str, TaskResult], s
 
 
 def _model_of(graph: _Graph, place: _Place, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
+    def compiled(target: Target) -> relax.VMExecutable:
+        return compile_model(graph.fused, graph.task_of, configs, target)
+
     return TunedModel(
-        compile_model(graph.fused, graph.task_of, configs, place.target),
+        compiled(place.target),
         target=place.named,
         inputs=graph.imported.inputs,
         outputs=graph.imported.outputs,
         summary=summary,
         device_index=place.index,
         remote=place.remote,
+        rebuild=lambda host: compiled(Target(place.target, host=host)),
     )
 
 
