@@ -136,8 +136,8 @@ class Phone:
     def status(self) -> PhoneStatus:
         """What `romou phone status` prints."""
         pushed = self._pushed()
-        found = self._opencl() if pushed is not None else {"failure": "the runtime is not on the phone: romou phone push FOLDER"}
-        devices = tuple(str(d["name"]).strip() for d in found.get("devices", ()))
+        found: dict[str, Any] = {"failure": "the runtime is not on the phone: romou phone push FOLDER"} if pushed is None else self._opencl()
+        devices = tuple(str(d["name"]).strip() for d in found.get("devices", []))
         failure = str(found.get("failure") or "") or "no OpenCL device"
         return PhoneStatus(
             serial=self.serial,
@@ -206,7 +206,13 @@ class Phone:
         """Output of adb; `is_checked`: DeviceError if it fails."""
         try:
             done = subprocess.run(
-                [*self._adb, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_ADB_PATIENCE_S, check=False
+                [*self._adb, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_ADB_PATIENCE_S,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise DeviceError(f"adb could not {what} within {_ADB_PATIENCE_S:.0f} s", hint="Replug the phone, or: adb kill-server") from error

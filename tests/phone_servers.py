@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -61,6 +62,6 @@ def running(command: Sequence[str]) -> Iterator[Server]:
 def build(target: str, out: Path) -> Path:
     # Less optimised than for a phone, where a minute of compiling is nothing.
     script = [str(ROOT / "scripts/build_phone_runtime.sh"), "--target", target, "--out", str(out)]
-    done = subprocess.run(script, env={**os.environ, "CXXFLAGS": "-O1"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(script, env={**os.environ, "CXXFLAGS": "-O1", "PYTHON": sys.executable}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return out

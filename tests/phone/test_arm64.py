@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,14 @@ import numpy as np
 import pytest
 from operators import conv, error_of, random_arrays, reference, task_of
 from phone_servers import Server, running
+from small_networks import Graph
 
+import romou
 from romou.build import build_task
 from romou.library import export_library
+from romou.measure import MeasureOptions
 from romou.measure.run_job import device_tensor
+from romou.records import RecordStore
 from romou.rpc import Address, connect
 from romou.target import Target
 
@@ -24,7 +29,7 @@ def server(arm64: Path, arm64_runtime: Path, tmp_path_factory: pytest.TempPathFa
         yield process
 
 
-def test_convolutions_with_images_are_cross_compiled_and_right(server: Server, tmp_path: Path) -> None:
+def test_a_convolution_of_images_is_cross_compiled_and_right(server: Server, tmp_path: Path) -> None:
     connection = connect(Address.parse(f"127.0.0.1:{server.port}/phone"))
     assert connection.host == "aarch64-linux-gnu"
     assert "aarch64" in connection.devices[0]["version"]
@@ -33,15 +38,26 @@ def test_convolutions_with_images_are_cross_compiled_and_right(server: Server, t
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     device = connection.session.device("opencl", 0)
-    drawn = task.space(target).sample(rng, 100)
-    # All three tensors in images, in buffers, and a mixture.
-    configs = [next(c for c in drawn if (c["data"], c["weight"], c["output"]) == places) for places in (("image",) * 3, ("buffer",) * 3, ("buffer", "image", "buffer"))]
-    for number, config in enumerate(configs):
-        library = tmp_path / f"conv{number}.so"
-        export_library(build_task(task, config, target), library, host=target.host)
-        connection.session.upload(str(library))
-        scopes = task.image_scopes(config, target)
-        tensors = [device_tensor(a, device, scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, arrays, strict=True)]
-        connection.session.load_module(library.name)["main"](*tensors)
-        assert error_of(tensors[-1].numpy().astype(np.float64), expected) < 1e-5, config
+    config = next(c for c in task.space(target).sample(rng, 100) if (c["data"], c["weight"], c["output"]) == ("image",) * 3)
+    library = tmp_path / "conv.so"
+    export_library(build_task(task, config, target), library, host=target.host)
+    connection.session.upload(str(library))
+    scopes = task.image_scopes(config, target)
+    tensors = [device_tensor(a, device, scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, arrays, strict=True)]
+    connection.session.load_module(library.name)["main"](*tensors)
+    assert error_of(tensors[-1].numpy().astype(np.float64), expected) < 1e-5
     connection.close()
+
+
+def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Under qemu the driver's compiler is far slower than a phone's.
+    monkeypatch.setattr("romou.api.MeasureOptions", functools.partial(MeasureOptions, run_timeout_s=300.0))
+    graph = Graph({"x": (1, 8, 7, 7)})
+    model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
+    tuned = romou.tune(model, target="opencl -device=adreno640", rpc=f"127.0.0.1:{server.port}/phone", trials=3, work_dir=tmp_path)
+    tuned.release()
+    assert tuned.target.host == "aarch64-linux-gnu"
+    assert tuned.summary().outcomes == {"ok": 3}
+    assert tuned.summary().relative_l2_error < 1e-5
+    with RecordStore(tmp_path) as store:
+        assert {record.config["weight"] for record in store} == {"image"}

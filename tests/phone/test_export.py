@@ -46,7 +46,8 @@ def run_sample(command: Sequence[str], folder: Path, model: onnx.ModelProto, env
     for name, array in inputs.items():
         array.tofile(folder / f"{name}.bin")
         files.append(str(folder / f"{name}.bin"))
-    done = subprocess.run([*command, str(folder / "run_model"), str(folder), *files], capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    command = [*command, str(folder / "run_model"), str(folder), *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     for step in STEPS:
         assert re.search(rf"^{step} +\d+\.\d+ ms$", done.stdout, re.MULTILINE), done.stdout
