@@ -37,7 +37,7 @@ cat > "$work/run" << 'X'
 root=$(cd -- "$(dirname -- "$0")" && pwd)
 libraries=$root/arm64/usr/lib/aarch64-linux-gnu
 exec "$root/qemu-aarch64" -L "$root/arm64" \
-  -E LD_LIBRARY_PATH="$libraries" -E OCL_ICD_VENDORS="$root/arm64/etc/OpenCL/vendors" -E ROMOU_OPENCL_LIBRARY=libOpenCL.so.1 \
+  -E LD_LIBRARY_PATH="$libraries" -E OCL_ICD_VENDORS="$root/arm64/etc/OpenCL/vendors" \
   -E COMPILER_PATH="$root/linker" -E LIBRARY_PATH="$(echo "$root"/arm64/usr/lib/gcc/aarch64-linux-gnu/*):$libraries" "$@"
 X
 chmod 755 "$work/run" "$work/linker/ld"

@@ -81,9 +81,10 @@ def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
         raise UsageError(what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER")
     compiler = os.environ.get("CXX", "g++") if is_here(host) else compiler_for(str(host))
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
-    # The sample names no function of TVM's runtime, which registers what it calls: the linker must not leave it out.
     command = [*compiler.split(), "-std=c++17", "-O2", *(f"-I{path}" for path in sorted(includes))]
-    command += [str(folder / "run_model.cc"), "-o", str(folder / "run_model"), f"-L{runtime}", "-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl", f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}"]
+    command += [str(folder / "run_model.cc"), "-o", str(folder / "run_model"), f"-L{runtime}", f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}"]
+    # The sample names no function of TVM's runtime, which registers what it calls: the linker must not leave it out.
+    command += ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"compiling the C++ sample failed: {done.stderr.strip()[:800]}", command=" ".join(command))

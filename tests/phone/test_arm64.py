@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,3 +65,35 @@ def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path, monkeypatc
     assert tuned.summary().relative_l2_error < 1e-5
     with RecordStore(tmp_path) as store:
         assert {record.config["weight"] for record in store} == {"image"}
+
+
+def test_a_phones_driver_is_found_in_the_vendors_places(arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
+    """A root without an ICD loader, whose OpenCL lies where Mali phones keep it; qemu looks absolute paths up there first."""
+    real = arm64.parent / "arm64/usr/lib/aarch64-linux-gnu"
+    libraries = tmp_path / "root/usr/lib/aarch64-linux-gnu"
+    libraries.mkdir(parents=True)
+    for path in [*real.glob("*.so*"), real / "pocl"]:
+        if not path.name.startswith("libOpenCL"):
+            (libraries / path.name).symlink_to(path.resolve())
+    loader = arm64.parent / "arm64/usr/lib/ld-linux-aarch64.so.1"
+    (tmp_path / "root/lib").mkdir()
+    (tmp_path / "root/lib" / loader.name).symlink_to(loader.resolve())
+    environment = {"LD_LIBRARY_PATH": str(libraries), "OCL_ICD_VENDORS": str(arm64.parent / "arm64/etc/OpenCL/vendors")}
+    command = [str(arm64.parent / "qemu-aarch64"), "-L", str(tmp_path / "root")]
+    for name, value in environment.items():
+        command += ["-E", f"{name}={value}"]
+    command += [str(arm64_runtime / "romou_rpc_server"), "--devices"]
+
+    def devices() -> dict[str, Any]:
+        return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+    missing = devices()
+    assert missing["devices"] == []
+    for place in ("/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so", "/vendor/lib64/egl/libGLES_mali.so", "libmali.so"):
+        assert f"  {place}: " in missing["failure"]
+    driver = tmp_path / "root/vendor/lib64/egl/libGLES_mali.so"
+    driver.parent.mkdir(parents=True)
+    shutil.copyfile(real / "libOpenCL.so.1", driver)
+    found = devices()
+    assert found["library"] == "/vendor/lib64/egl/libGLES_mali.so"
+    assert "aarch64" in found["devices"][0]["version"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -190,6 +191,23 @@ def test_the_default_is_loopback_and_more_is_warned_of(serve: Callable[..., Serv
     assert not [line for line in server.lines if "warning" in line]
     server = serve("--host", "0.0.0.0")
     server.wait_for(r"warning: 0\.0\.0\.0 is open to the network; whoever knows the key can run any program here")
+
+
+def test_a_driver_that_hands_its_functions_out(host_runtime: Path, tmp_path: Path) -> None:
+    """libOpenCL-pixel.so does not export OpenCL: it has to be turned on, and asked for each function."""
+    source = """
+        #include <dlfcn.h>
+        static int is_enabled;
+        void enableOpenCL(void) { is_enabled = 1; }
+        void* loadOpenCLPointer(const char* name) { return is_enabled ? dlsym(dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL), name) : 0; }
+    """
+    (tmp_path / "pixel.c").write_text(source)
+    library = tmp_path / "libOpenCL-pixel.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "pixel.c"), "-ldl"], check=True)
+    environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library)}
+    done = subprocess.run([str(host_runtime / "romou_rpc_server"), "--devices"], capture_output=True, text=True, check=True, env=environment)
+    found = json.loads(done.stdout)
+    assert (found["library"], len(found["devices"]) > 0) == (str(library), True)
 
 
 def test_devices_are_printed(host_runtime: Path) -> None:
