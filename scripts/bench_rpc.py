@@ -16,6 +16,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -42,13 +43,16 @@ _START_S = 120.0
 @contextlib.contextmanager
 def process(command: list[str], core: int | None = None) -> Iterator[None]:
     """A command that runs while the block does, on one core if that is given."""
-    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as running:
+    with tempfile.TemporaryFile() as log, subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    ) as running:
         if core is not None:
             os.sched_setaffinity(running.pid, {core})
         try:
             yield
         finally:
-            running.terminate()
+            # The tracker's own process has another one do the work.
+            os.killpg(running.pid, signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -117,7 +121,8 @@ def main(model: str, trials: int, servers: list[int], output: Path | None) -> No
     rows = [measure(model, trials, count) for count in servers]
     if output is not None:
         output.write_text(json.dumps({"model": model, "trials": trials, "rows": rows}, indent=1))
-    table = Table("servers", "trials / s", "ratio", "seconds in all", "default ms", "tuned ms", "error", "outcomes", title=f"{model}, {trials} trials, {os.cpu_count()} cores")
+    columns = ("servers", "trials / s", "ratio", "seconds in all", "default ms", "tuned ms", "error", "outcomes")
+    table = Table(*columns, title=f"{model}, {trials} trials, {os.cpu_count()} cores")
     for row in rows:
         rate = row["trials_per_s"]
         cells = [f"{rate:.2f}", f"{rate / rows[0]['trials_per_s']:.2f}x", f"{row['seconds']:.0f}", f"{row['default_ms']:.1f}", f"{row['tuned_ms']:.1f}"]

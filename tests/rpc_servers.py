@@ -94,7 +94,14 @@ def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Pro
                 yield psutil.Process(process.pid), log
             finally:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    end(psutil.Process(process.pid))
+                    ours = psutil.Process(process.pid)
+                    rest = ours.children(recursive=True)
+                    # Asked first: what is killed leaves its folder behind.
+                    ours.terminate()
+                    psutil.wait_procs([ours], timeout=10)
+                    for one in [*rest, ours]:
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            one.kill()
 
 
 @contextlib.contextmanager

@@ -6,13 +6,11 @@ raises ConnectionLostError here; what the device or the candidate fails at is th
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from romou.errors import ConnectionLostError, DeviceError
+from romou.errors import ConnectionLostError
 from romou.measure import run_job
 from romou.measure.fingerprint import split_device
 from romou.measure.run_job import RunReply, RunSpec
@@ -54,32 +52,29 @@ def clock_check(device: str) -> float:
     Raises
     ------
     ConnectionLostError
-        The connection was cut.
-    DeviceError
-        The device cannot run it, or computes something else.
+        The connection was cut, or the device is ill: it cannot run the kernel, or computes something else.
     """
     import tvm
 
-    session, handle = _session(), _handle(device)
-    assert _connection is not None
-    index = split_device(device)[1]
-    work_items = max(1, _connection.devices[index]["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
-    with _remote("running the reference kernel"):
-        module = session.get_function("romou.opencl.source_kernel")(index, _CLOCK_KERNEL, "clock_check")
-        output = tvm.runtime.empty((work_items,), "float32", handle)
+    connection, index = _open(), split_device(device)[1]
+    work_items = max(1, connection.devices[index]["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
+    with connection.calling("running the reference kernel", ConnectionLostError):
+        module = connection.session.get_function("romou.opencl.source_kernel")(index, _CLOCK_KERNEL, "clock_check")
+        output = tvm.runtime.empty((work_items,), "float32", connection.session.device("opencl", index))
         launch = module["launch"]
         times = [int(launch("mi", work_items, _CLOCK_LOCAL, output, _CLOCK_TURNS)) for _ in range(_CLOCK_LAUNCHES)]
         found = output.numpy()
-    # Every sum goes to 2.
+    # Each of the four sums goes to 2.
     if not np.allclose(found, 8.0, rtol=1e-3):
-        raise DeviceError(f"the device at {_connection.server} computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
+        raise ConnectionLostError(f"the device at {connection.server} is ill: it computes wrong numbers, {found.min():g} to {found.max():g} where all are 8")
     return max(min(times), 1) * 1e-9
 
 
 def upload(library: str, name: str) -> None:
-    """Send a file, which lies under `name` until the session ends."""
-    with _remote("uploading"):
-        _session().upload(library, name)
+    """Send a file, which lies under `name` until the session ends. ConnectionLostError, or DeviceError where the server cannot keep it."""
+    connection = _open()
+    with connection.calling("uploading"):
+        connection.session.upload(library, name)
 
 
 def run(spec: RunSpec, name: str) -> RunReply:
@@ -92,39 +87,16 @@ def run(spec: RunSpec, name: str) -> RunReply:
     """
     from tvm.error import RPCError
 
+    connection = _open()
     try:
-        return run_job.check_and_time(spec, _handle(spec.device), lambda: _session().load_module(name))
+        return run_job.check_and_time(spec, connection.session.device(*split_device(spec.device)), lambda: connection.session.load_module(name))
     except run_job.KernelError as error:
         if isinstance(error.__cause__, RPCError):
             return RunReply(outcome="run_error", error=str(error))
-        raise _lost(error) from error
+        raise connection.lost(error, "it had a candidate") from error
 
 
-def _session() -> Any:
+def _open() -> Connection:
     if _connection is None:
         raise ConnectionLostError("there is no connection")
-    return _connection.session
-
-
-def _handle(device: str) -> Any:
-    return _session().device(*split_device(device))
-
-
-@contextlib.contextmanager
-def _remote(what: str) -> Iterator[None]:
-    """What the server raises is the device's fault, all else the connection's."""
-    from tvm.error import RPCError
-
-    try:
-        yield
-    except RPCError as error:
-        assert _connection is not None
-        raise DeviceError(f"{_connection.server}: {what} failed: {str(error).strip()[:800]}") from error
-    except RuntimeError as error:
-        raise _lost(error, what) from error
-
-
-def _lost(error: Exception, what: str = "") -> ConnectionLostError:
-    where = _connection.server if _connection is not None else "the server"
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return ConnectionLostError(f"the connection to {where} was cut{' while ' + what if what else ''}: {lines[0][:300]}")
+    return _connection

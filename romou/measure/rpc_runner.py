@@ -111,6 +111,7 @@ class RpcRunner:
         self._facts: dict[str, Any] | None = None
         self._host = ""
         self._device = ""
+        self._is_here = False
         self._closing = threading.Event()
 
     @property
@@ -147,7 +148,7 @@ class RpcRunner:
         return self._fingerprint_of(self.facts)
 
     def _fingerprint_of(self, facts: dict[str, Any]) -> DeviceFingerprint:
-        return DeviceFingerprint.of_facts("opencl", facts, is_here=is_loopback(self._address.host))
+        return DeviceFingerprint.of_facts("opencl", facts, is_here=self._is_here)
 
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
         """See `Runner.run`.
@@ -282,6 +283,7 @@ class RpcRunner:
         with self._lock:
             if self._facts is None:
                 self._facts, self._host, self._device = facts, host, f"opencl:{index}"
+                self._is_here = is_loopback(server.host)
             clock = self._device_at(server.where).clock
         if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(self._device)[1] != index:
             raise DeviceError(f"{server.where} is another device: {found.name}, driver {found.driver}; measured on {wanted.name}, driver {wanted.driver}")
@@ -301,8 +303,11 @@ class RpcRunner:
 
     def _end(self, lane: _Lane) -> None:
         """End the lane's session, by force where it has to be."""
-        with self._lock:
-            lane.is_open = False
+        lane.is_open = False
+        if self._closing.is_set():
+            # A call would start the process anew.
+            lane.child.kill()
+            return
         try:
             lane.child.call("romou.measure.rpc_job:disconnect", timeout_s=_END_S)
         except _TROUBLE:
@@ -331,6 +336,9 @@ class RpcRunner:
             logger.warning("%s is set aside for the rest of this run: %s", server, _text(error))
 
     def _give_up_if_unreachable(self, error: Exception) -> None:
+        if self._facts is None and not self._address.is_tracker:
+            # Rather a wrong address than a server that is about to come back.
+            raise error if isinstance(error, ConnectionLostError) else ConnectionLostError(f"{self._address}: {_text(error)}") from error
         with self._lock:
             is_lost = not any(lane.is_open for lane in self._lanes) and time.monotonic() - self._last_contact > self._options.unreachable_s
         if is_lost:

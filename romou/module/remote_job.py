@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from romou.backends.opencl import device_index
-from romou.errors import ConnectionLostError, DeviceError
 from romou.module.machine import Machine
 from romou.rpc import Address, Connection
 from romou.rpc import connect as open_connection
@@ -29,31 +27,20 @@ def connect(address: Address, device_name: str | None, patience_s: float) -> str
 def load(library: str, name: str) -> None:
     """Send a model's library, and start its machine there; its weights go to the device."""
     assert _connection is not None
-    with _remote(f"loading {name}"):
+    with _connection.calling("loading a model"):
         _connection.session.upload(library, name)
         _machines[name] = Machine(_connection.session.load_module(name), _connection.session.device("opencl", _device))
 
 
 def run(name: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """See `Machine.run`."""
-    with _remote("running the model"):
+    assert _connection is not None
+    with _connection.calling("running a model"):
         return _machines[name].run(inputs)
 
 
 def times(name: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -> list[float]:
     """See `Machine.times`."""
-    with _remote("timing the model"):
-        return _machines[name].times(inputs, repeat, is_wall=is_wall)
-
-
-@contextlib.contextmanager
-def _remote(what: str) -> Iterator[None]:
-    from tvm.error import RPCError
-
     assert _connection is not None
-    try:
-        yield
-    except RPCError as error:
-        raise DeviceError(f"{what} on {_connection.server} failed: {str(error).strip()[:800]}") from error
-    except RuntimeError as error:
-        raise ConnectionLostError(f"the connection to {_connection.server} was cut while {what}: {str(error).strip().splitlines()[0][:300]}") from error
+    with _connection.calling("timing a model"):
+        return _machines[name].times(inputs, repeat, is_wall=is_wall)

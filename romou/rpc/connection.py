@@ -11,7 +11,7 @@ import ipaddress
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -36,6 +36,22 @@ class Connection:
     server: str
     devices: tuple[dict[str, Any], ...]
     host: str
+
+    @contextlib.contextmanager
+    def calling(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
+        """For a block of calls: what the server raises becomes `kind`, all else a ConnectionLostError; `what` says what was being done."""
+        from tvm.error import RPCError
+
+        try:
+            yield
+        except RPCError as error:
+            raise kind(f"{self.server}: {what} failed: {str(error).strip()[:800]}", address=self.server) from error
+        except RuntimeError as error:
+            raise self.lost(error, what) from error
+
+    def lost(self, error: Exception, what: str) -> ConnectionLostError:
+        """The error for a connection that ended in the middle of something."""
+        return ConnectionLostError(f"the connection to {self.server} was cut while {what}: {_first_line(error)[:300]}", address=self.server)
 
     def close(self) -> None:
         """End the session, so that the server can begin the next one; never raises."""
@@ -73,16 +89,15 @@ def connect(address: Address, *, patience_s: float = PATIENCE_S, limit_s: float 
         if found is None:
             raise ConnectionLostError(f"no device of {address} was free within {patience_s:g} s", address=str(address))
         address = found
-    session = _open(address, patience_s, limit_s)
-    # What a tracker gives away ends in a secret that holds for one session.
-    where = address.where
-    return _checked(session, where, patience_s)
+    return _checked(_open(address, patience_s, limit_s), address.where, patience_s)
 
 
 def _open(address: Address, patience_s: float, limit_s: float | None) -> Any:
     from tvm import rpc
 
-    key, where = address.key.partition(":")[0], address.where
+    # What a tracker gives away ends in a secret that holds for one session.
+    key, _, secret = address.key.partition(":")
+    where = address.where
     try:
         return _patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), patience_s)
     except concurrent.futures.TimeoutError as error:
@@ -90,6 +105,8 @@ def _open(address: Address, patience_s: float, limit_s: float | None) -> Any:
             f"the RPC server at {where} did not answer within {patience_s:g} s; it serves one session at a time and may have another", address=where
         ) from error
     except RuntimeError as error:
+        if "matches key" in str(error) and secret:
+            raise ConnectionLostError(f"the RPC server at {where} has meanwhile taken back what the tracker offered", address=where) from error
         if "matches key" in str(error):
             raise DeviceError(
                 f"the RPC server at {where} does not serve the key {key!r}", hint=f"Write the one that it was started with: {where}/KEY.", address=where
@@ -105,28 +122,31 @@ def _checked(session: Any, where: str, patience_s: float) -> Connection:
     """The connection, once the other side is known to be one that kernels of ours run on."""
     from romou.tvm_patches.compat import romou_versions
 
-    def ask() -> tuple[dict[str, str], list[dict[str, Any]]]:
-        return json.loads(str(session.get_function("romou.rpc.versions")())), json.loads(str(session.get_function("romou.opencl.devices")()))
+    def ask(name: str) -> Any:
+        return _patiently(lambda: json.loads(str(session.get_function(name)())), patience_s)
 
+    ours = romou_versions()
     try:
-        theirs, devices = _patiently(ask, patience_s)
+        theirs = ask("romou.rpc.versions")
+        # Of another version, nothing else is asked.
+        devices = ask("romou.opencl.devices") if {name: theirs.get(name) for name in ours} == ours else ()
     except AttributeError as error:
         raise DeviceError(
             f"the RPC server at {where} lacks Romou's OpenCL runtime ({_first_line(error)})", hint="Install this version of romou there.", address=where
         ) from error
     except (RuntimeError, concurrent.futures.TimeoutError) as error:
         raise ConnectionLostError(f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where) from error
-    ours = romou_versions()
+    connection = Connection(session=session, server=where, devices=tuple(devices), host=str(theirs.get("host", "")))
     differing = [f"{name} {theirs.get(name, 'of an unknown version')} (here {version})" for name, version in ours.items() if theirs.get(name) != version]
     if differing:
-        Connection(session=session, server=where, devices=(), host="").close()
+        connection.close()
         raise CompatError(
             f"the RPC server at {where} has {', '.join(differing)}; TVM compares no versions, and other pairs crash",
             hint="Install the same versions on both sides.",
             address=where,
             versions=theirs,
         )
-    return Connection(session=session, server=where, devices=tuple(devices), host=str(theirs.get("host", "")))
+    return connection
 
 
 def _patiently(call: Callable[[], _T], patience_s: float) -> _T:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -62,8 +63,15 @@ def warning(options: ServeOptions) -> str | None:
     )
 
 
-def serve(options: ServeOptions, say: Callable[[str], None]) -> NoReturn:
-    """Serve until a signal ends the process. `say` is told what happens, line by line.
+def serve(options: ServeOptions, say: Callable[[str], None], on_listening: Callable[[str, int], None] = lambda host, port: None) -> NoReturn:
+    """Serve until a signal ends the process.
+
+    Parameters
+    ----------
+    say
+        Is told what happens, line by line.
+    on_listening
+        Is told host and port, once.
 
     Raises
     ------
@@ -74,6 +82,7 @@ def serve(options: ServeOptions, say: Callable[[str], None]) -> NoReturn:
     found = listener.getsockname()
     if (complaint := warning(options)) is not None:
         say(complaint)
+    on_listening(found[0], found[1])
     say(f"serving on {found[0]}:{found[1]} with the key {options.key}" + (f", registered at {options.tracker}" if options.tracker else ""))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -110,28 +119,33 @@ def _listener(options: ServeOptions) -> socket.socket:
 
 
 def _one_life(listener: socket.socket, options: ServeOptions) -> str:
-    """Start the serving process and watch it; how it ended."""
+    """Start the serving process and watch it; how it ended. What sessions leave behind goes with it."""
     ours, theirs = os.pipe()
-    command = python_command("romou.rpc.serving", json.dumps(asdict(options)), str(listener.fileno()), str(theirs))
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-        pass_fds=[listener.fileno(), theirs],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        start_new_session=True,
-    )
-    os.close(theirs)
-    try:
-        patience_s = _START_S
-        while select.select([ours], [], [], patience_s)[0]:
-            if not os.read(ours, 4096):
-                code = process.wait()
-                return f"the serving process {f'was killed by signal {-code}' if code < 0 else f'exited with code {code}'}"
-            patience_s = options.hang_s
-        return f"the serving process hung for {patience_s:g} s and was killed"
-    finally:
-        os.close(ours)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with tempfile.TemporaryDirectory(prefix="romou-serve-", ignore_cleanup_errors=True) as folder:
+        process = subprocess.Popen(
+            python_command("romou.rpc.serving", json.dumps(asdict(options)), str(listener.fileno()), str(theirs), folder),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            pass_fds=[listener.fileno(), theirs],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        try:
+            return _watch(process, ours, options.hang_s)
+        finally:
+            os.close(ours)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _watch(process: subprocess.Popen[bytes], heartbeat: int, hang_s: float) -> str:
+    """Return when the process ended or said nothing for too long; how that was."""
+    patience_s = _START_S
+    while select.select([heartbeat], [], [], patience_s)[0]:
+        if not os.read(heartbeat, 4096):
+            code = process.wait()
+            return f"the serving process {f'was killed by signal {-code}' if code < 0 else f'exited with code {code}'}"
+        patience_s = hang_s
+    return f"the serving process hung for {patience_s:g} s and was killed"

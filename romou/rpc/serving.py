@@ -1,6 +1,6 @@
 """The serving process: TVM's RPC protocol, one session at a time, each in a process of its own that can be killed.
 
-Started as `python -m romou.rpc.serving OPTIONS LISTENER HEARTBEAT`; serve.py watches it. TVM's own server does not survive a session that
+Started as `python -m romou.rpc.serving OPTIONS LISTENER HEARTBEAT FOLDER`; serve.py watches it. TVM's own server does not survive a session that
 crashes, ends none that hangs, and waits for ever for a client that says nothing.
 """
 
@@ -121,10 +121,11 @@ class Registration:
 class Serving:
     """The loop: accept a client, hand it to a process of its own, end that process in time."""
 
-    def __init__(self, options: ServeOptions, listener: socket.socket, heartbeat: int) -> None:
+    def __init__(self, options: ServeOptions, listener: socket.socket, heartbeat: int, folder: str) -> None:
         self._options = options
         self._listener = listener
         self._heartbeat = heartbeat
+        self._folder = folder
         self._session: _Session | None = None
         self._registration = Registration(options, listener.getsockname()[1]) if options.tracker else None
 
@@ -167,7 +168,7 @@ class Serving:
 
     def _begin(self, connection: socket.socket, client: str, limit_s: float) -> None:
         connection.settimeout(None)
-        folder = tempfile.mkdtemp(prefix="romou-session-")
+        folder = tempfile.mkdtemp(prefix="session-", dir=self._folder)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -200,7 +201,8 @@ class Serving:
             self._kill(session, "took too long")
         elif session.is_abandoned(now):
             self._kill(session, "went on without its client")
-        pid, status = _wait(session.pid, min(_TICK_S, max(0.0, session.ends_at - now)))
+        left_s = session.ends_at - now
+        pid, status = _wait(session.pid, min(_TICK_S, left_s) if left_s > 0 else _TICK_S)
         if pid == 0:
             return
         if os.WIFSIGNALED(status):
@@ -227,13 +229,13 @@ def _wait(pid: int, seconds: float) -> tuple[int, int]:
     return os.waitpid(pid, 0)
 
 
-def main(options: str, listener: str, heartbeat: str) -> None:
+def main(options: str, listener: str, heartbeat: str, folder: str) -> None:
     """Entry point; the arguments are those of the command line."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     tvm_server.logger.setLevel(logging.WARNING)
     os.environ.pop("PYTHONPATH", None)
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
-        Serving(ServeOptions(**json.loads(options)), socket.socket(fileno=int(listener)), int(heartbeat)).run()
+        Serving(ServeOptions(**json.loads(options)), socket.socket(fileno=int(listener)), int(heartbeat), folder).run()
 
 
 if __name__ == "__main__":

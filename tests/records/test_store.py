@@ -34,6 +34,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert all(json.loads(line)["schema"] == SCHEMA for line in lines)
 
 
+def test_lines_from_before_a_field_was_added_are_read() -> None:
+    old = json.loads(record(tile=1).to_line())
+    assert old.pop("clock_ratio", "missing") is None
+    assert Record.from_line(json.dumps(old)) == record(tile=1)
+    assert Record.from_line(json.dumps({**old, "clock_ratio": 1.25})).clock_ratio == 1.25
+
+
 def test_the_median_of_all_repeats_counts() -> None:
     assert record(time_s=2.0).time_s == pytest.approx(2.2)
     assert record(time_s=None, outcome="wrong_result").time_s is None

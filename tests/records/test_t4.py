@@ -55,7 +55,9 @@ def records(count: int = 6, **changes: object) -> list[Record]:
         times = (1.25e-5, 1.5e-5, 1.3e-5) if outcome == "ok" else ()
         error = None if outcome == "ok" else f"{outcome}: no"
         fields = {"task_key": "a" * 16, "task_name": "conv", "target": "opencl", "romou": "1.0", "tvm": "0.27", "time": "2026-01-02T03:04:05+00:00", **changes}
-        made.append(Record(config={"tile": tile, "data": "image", "is_flat": True}, device=DEVICE, outcome=outcome, times_s=times, error=error, **fields))  # type: ignore[arg-type]
+        config = {"tile": tile, "data": "image", "is_flat": True}
+        ratio = 1.25 if outcome == "ok" else None
+        made.append(Record(config=config, device=DEVICE, outcome=outcome, times_s=times, error=error, clock_ratio=ratio, **fields))  # type: ignore[arg-type]
     return made
 
 

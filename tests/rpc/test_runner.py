@@ -216,8 +216,7 @@ def test_wrong_keys_and_other_versions_are_refused(server: Server) -> None:
     wanted = r"has tvm 0.26.0 \(here 0.27.0.post1\); TVM compares no versions, and other pairs crash"
     with plain_server(OTHER_VERSION) as other, running(other) as runner, pytest.raises(CompatError, match=wanted):
         runner.fingerprint()
-    nobody = dataclasses.replace(OPTIONS, unreachable_s=1)
-    with running("127.0.0.1:9/phone", nobody) as runner, pytest.raises(DeviceError, match="no device answered for unreachable_s = 1 s; the last error: no TVM"):
+    with running("127.0.0.1:9/phone") as runner, pytest.raises(ConnectionLostError, match=r"no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: "):
         runner.fingerprint()
 
 
@@ -276,6 +275,23 @@ def test_no_device_is_left(builder: LocalBuilder) -> None:
 def test_a_tracker_that_is_none(server: Server) -> None:
     with pytest.raises(ConnectionLostError, match="no TVM RPC tracker answers at"):
         RpcRunner(Address.parse(f"tracker://{server.address}"))
+
+
+def test_a_hot_device_cools_down_between_sessions(builder: LocalBuilder, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing holds the device meanwhile, and the candidate is measured after all."""
+    (fine,) = built(builder, "none")
+    pauses, told = [1.5, 0.0], []
+
+    def tell(watch: ClockWatch, seconds: float, now: float, *, longest_s: float) -> float:
+        told.append(seconds)
+        watch.ratio = 1.0 + pauses[0]
+        return pauses.pop(0)
+
+    monkeypatch.setattr(ClockWatch, "tell", tell)
+    with running(server.address) as runner, meanwhile(lambda: wait_for(lambda: len(told) == 1 and server.running_session() is None, 30)):
+        result = measure(runner, fine)
+    assert (result.outcome, result.clock_ratio, len(told)) == ("ok", 1.0, 2)
+    assert all(0 < seconds < 10 for seconds in told)
 
 
 def test_a_hot_device_is_left_alone() -> None:

@@ -16,8 +16,9 @@ from rpc_servers import KEY, Server, end, free_port, serving, tracking, wait_for
 from small_networks import Graph, random_inputs, residual_net
 
 import romou
+from romou.api import _for_server
 from romou.cli import main
-from romou.errors import DeviceError, UsageError
+from romou.errors import BuildError, DeviceError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.measure import LocalBuilder, MeasureOptions, RpcRunner, Toolchain
 from romou.records import FILE_NAME, RecordStore
@@ -160,3 +161,21 @@ def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.Monke
     tuned = romou.tune(model, target="opencl -device=host", trials=count + 1, work_dir=tmp_path)
     assert len(records(tmp_path)) == count + 1
     assert tuned.summary().is_right
+
+
+def test_the_target_gets_the_servers_device_and_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cpu, gpu = {"type": "cpu", "name": "a CPU"}, {"type": "gpu", "name": "a GPU"}
+    assert str(_for_server(Target("opencl"), cpu, "x86_64-linux-gnu", "h:1/k")) == "opencl -device=host"
+    wanted = r"has to name the device at h:1/k, which is a GPU: opencl -device=NAME; known: .*adreno640.*\n`archprobe run --rpc h:1/k"
+    with pytest.raises(UsageError, match=wanted):
+        _for_server(Target("opencl"), gpu, "x86_64-linux-gnu", "h:1/k")
+    phone = Target("opencl -device=adreno640")
+    with pytest.raises(UsageError, match="the target's host is aarch64-linux-android, but the machine at h:1/k is x86_64-linux-gnu\nLeave -host= out"):
+        _for_server(Target(phone, host="aarch64-linux-android"), gpu, "x86_64-linux-gnu", "h:1/k")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match=r"no compiler for aarch64-linux-gnu"):
+        _for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")
+    compiler = tmp_path / "aarch64-linux-gnu-g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    assert str(_for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")) == "opencl -device=adreno640 -host=aarch64-linux-gnu"

@@ -1,0 +1,73 @@
+"""Libraries for other machines: which compiler links them, and what it is given."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import faulty_kernels
+import pytest
+
+from romou.build import build_task
+from romou.errors import BuildError
+from romou.library import compiler_for, export_library, is_here
+from romou.measure import Candidate
+from romou.target import Target
+
+_AARCH64 = 183  # EM_AARCH64, in an ELF header
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_what_is_here() -> None:
+    assert is_here(None)
+    assert is_here("x86_64-linux-gnu")
+    assert not is_here("aarch64-linux-gnu")
+    assert not is_here("x86_64-linux-android")
+
+
+def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="aarch64-linux-gnu-g\\+\\+ is not there\napt-get install g\\+\\+-aarch64-linux-gnu"):
+        compiler_for("aarch64-linux-gnu")
+    monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
+    with pytest.raises(BuildError, match="ANDROID_NDK_HOME=is not set, or holds no Android NDK"):
+        compiler_for("aarch64-linux-android")
+
+
+def test_compilers_that_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gcc, clang = tmp_path / "bin" / "aarch64-linux-gnu-g++", tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin/aarch64-linux-android24-clang++"
+    script(gcc, "")
+    script(clang, "")
+    monkeypatch.setenv("PATH", str(gcc.parent))
+    monkeypatch.setenv("ANDROID_NDK_HOME", str(tmp_path / "ndk"))
+    assert compiler_for("aarch64-unknown-linux-gnu") == str(gcc)
+    assert compiler_for("aarch64-linux-android") == str(clang)
+
+
+def test_a_candidate_for_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Objects for the phone's processor reach the phone's linker, with the candidate's own name."""
+    made = tmp_path / "made"
+    made.mkdir()
+    script(tmp_path / "bin" / "aarch64-linux-gnu-g++", f'echo "$@" > {made}/arguments; for f in "$@"; do case $f in *.o) cp $f {made};; esac; done')
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    task, target = faulty_kernels.task(), Target("opencl -device=adreno640", host="aarch64-linux-gnu")
+    candidate = Candidate(task=task, config=task.default_config(target), trial=0)
+    export_library(build_task(task, candidate.config, target), tmp_path / "x.so", host=target.host, entry=candidate.name)
+    objects = list(made.glob("*.o"))
+    assert objects
+    assert {struct.unpack_from("<H", o.read_bytes(), 18)[0] for o in objects} == {_AARCH64}
+    arguments = (made / "arguments").read_text()
+    assert f"--defsym,__tvm_ffi_{candidate.name}=__tvm_ffi_main" in arguments
+    assert "-shared" in arguments
+
+
+def test_no_two_candidates_have_one_name() -> None:
+    task = faulty_kernels.task()
+    names = [Candidate(task=task, config=faulty_kernels.config(fault), trial=0).name for fault in faulty_kernels.FAULTS]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
