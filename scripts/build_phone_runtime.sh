@@ -2,7 +2,7 @@
 # Builds the folder that a phone needs: an RPC server, TVM's runtime, tvm-ffi and Romou's OpenCL runtime, from the sources in the installed wheels and
 # those in tvm_patches. No TVM checkout is needed.
 #   scripts/build_phone_runtime.sh [--target android-arm64|linux-arm64|host] --out DIR      default: android-arm64; `romou phone push DIR` comes next
-# android-arm64  the NDK (r23 or newer) that ANDROID_NDK_HOME names
+# android-arm64  the NDK (r26 or newer) that ANDROID_NDK_HOME names
 # linux-arm64    Debian's cross compiler (apt-get install g++-aarch64-linux-gnu)
 # host           this machine, to try the server out: the wheels' own libraries, only the server is compiled
 # What is compiled is kept in ~/.cache/romou/phone_runtime, by versions, compiler and sources; about a minute on two cores the first time.
@@ -32,11 +32,11 @@ case $TARGET in
   android-arm64)
     [ -n "${ANDROID_NDK_HOME:-}" ] || fail "ANDROID_NDK_HOME is not set. Get the NDK from https://developer.android.com/ndk/downloads, unpack it, and set ANDROID_NDK_HOME to its folder"
     toolchain=$(compgen -G "$ANDROID_NDK_HOME/toolchains/llvm/prebuilt/*" | head -n 1) || true
-    [ -x "${toolchain:-}/bin/clang++" ] || fail "ANDROID_NDK_HOME=$ANDROID_NDK_HOME holds no toolchains/llvm/prebuilt/*/bin/clang++; it must be the folder of an NDK, r23 or newer, from https://developer.android.com/ndk/downloads"
+    [ -x "${toolchain:-}/bin/clang++" ] || fail "ANDROID_NDK_HOME=$ANDROID_NDK_HOME holds no toolchains/llvm/prebuilt/*/bin/clang++; it must be the folder of an NDK, r26 or newer, from https://developer.android.com/ndk/downloads"
     CXX=("$toolchain/bin/clang++" "--target=aarch64-linux-android$API")
     LINK=(-ldl -Wl,-z,max-page-size=16384)
     libcxx=$toolchain/sysroot/usr/lib/aarch64-linux-android/libc++_shared.so
-    [ -f "$libcxx" ] || fail "$libcxx is missing; the NDK in ANDROID_NDK_HOME must be r23 or newer"
+    [ -f "$libcxx" ] || fail "$libcxx is missing; the NDK in ANDROID_NDK_HOME must be r26 or newer"
     ;;
   linux-arm64)
     command -v aarch64-linux-gnu-g++ > /dev/null || fail "aarch64-linux-gnu-g++ is missing: apt-get install g++-aarch64-linux-gnu (Debian, Ubuntu)"
