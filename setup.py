@@ -91,6 +91,7 @@ setup(
     package_dir={name: folder for folder, name in FOLDERS.items()},
     package_data={
         "romou": ["py.typed"],
+        "romou.deploy": ["*.cc"],
         "romou.hardware": ["devices/*.json"],
         "romou.models": ["*.onnx"],
         "romou.tvm_patches": ["README.md", "opencl_runtime/*.cc", "opencl_runtime/*.h", "opencl_runtime/shim/tvm/support/*.h"],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
+from tvm import relax
 
 import romou
 from romou.backends import backend
@@ -558,14 +559,18 @@ def _assemble(graph: _Graph, place: _Place, results: Mapping[str, TaskResult], s
 
 
 def _model_of(graph: _Graph, place: _Place, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
+    def compiled(target: Target) -> relax.VMExecutable:
+        return compile_model(graph.fused, graph.task_of, configs, target)
+
     return TunedModel(
-        compile_model(graph.fused, graph.task_of, configs, place.target),
+        compiled(place.target),
         target=place.named,
         inputs=graph.imported.inputs,
         outputs=graph.imported.outputs,
         summary=summary,
         device_index=place.index,
         remote=place.remote,
+        rebuild=lambda host: compiled(Target(place.target, host=host)),
     )
 
 

@@ -1,7 +1,7 @@
 # Sourced by demo.sh and test.sh: system packages and a Python virtual environment with Romou in it.
-#   setup_system [vulkan]   OpenCL for the CPU (PoCL), an ICD loader, g++ and venv, by apt-get where something is missing; with "vulkan"
-#                           Vulkan for the CPU (lavapipe), its loader and glslang, too
-#   setup_python EXTRAS     $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "" or "[test]"
+#   setup_system [vulkan] [arm64]   OpenCL for the CPU (PoCL), an ICD loader, g++ and venv, by apt-get where something is missing; with "vulkan"
+#                                   Vulkan for the CPU (lavapipe), its loader and glslang, too; with "arm64" the cross compiler for arm64
+#   setup_python EXTRAS             $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "" or "[test]"
 # Needs bash, Debian or Ubuntu for the system part, and python3 3.10 or newer.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -33,11 +33,12 @@ setup_system() {
   has_platform || wanted+=(pocl-opencl-icd)
   has_library libOpenCL || wanted+=(ocl-icd-libopencl1)
   command -v g++ > /dev/null || wanted+=(g++)
-  if [ "${1:-}" = vulkan ]; then
+  if [[ " $* " = *" vulkan "* ]]; then
     { compgen -G "/usr/share/vulkan/icd.d/*.json" || compgen -G "/etc/vulkan/icd.d/*.json"; } > /dev/null || wanted+=(mesa-vulkan-drivers)
     has_library libvulkan || wanted+=(libvulkan1)
     command -v glslangValidator > /dev/null || wanted+=(glslang-tools)
   fi
+  [[ " $* " != *" arm64 "* ]] || command -v aarch64-linux-gnu-g++ > /dev/null || wanted+=(g++-aarch64-linux-gnu)
   find_python > /dev/null || wanted+=(python3)
   # A Python from elsewhere may bring venv along; Debian's own has it in a package apart.
   "$(find_python || echo python3)" -c 'import venv, ensurepip' 2>/dev/null || wanted+=(python3-venv)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up, Mesa's mobile compilers included, and runs every check: ruff, mypy and pytest. Arguments go to pytest: scripts/test.sh tests/target -k json
+# Sets everything up, Mesa's mobile compilers and an arm64 Linux included, and runs every check: ruff, mypy and pytest. Arguments go to pytest: scripts/test.sh tests/target -k json
 # An active virtual environment is used only if it is complete (Romou and ArchProbe in editable form from this checkout,
 # what both need, and the test tools).
 set -euo pipefail
@@ -16,12 +16,12 @@ import archprobe, romou
 for package in (archprobe, romou):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
 import tvm
-# The newest function of the OpenCL runtime: one that lacks it was built from older sources.
-assert tvm.get_global_func("romou.rpc.versions", allow_missing=True) is not None
+# The newest functions of the OpenCL runtime: one that lacks them was built from older sources.
+assert all(tvm.get_global_func(name, allow_missing=True) is not None for name in ("romou.rpc.versions", "romou.opencl.failure"))
 PY
 }
 
-setup_system vulkan
+setup_system vulkan arm64
 if is_complete; then
   VENV=$VIRTUAL_ENV
   say "using the active environment $VENV"
@@ -30,6 +30,11 @@ else
 fi
 # Without them some tests are skipped, which pytest's last lines tell; all else is checked.
 "$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
+# A phone's stand-in, and the runtime that it runs. The tests would do both by themselves, but each of their processes at the same time.
+"$ROOT/scripts/setup_arm64.sh"
+runtime=$(mktemp -d)
+PYTHON=$VENV/bin/python CXXFLAGS=-O1 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$runtime"
+rm -rf -- "$runtime"
 say "ruff"
 "$VENV/bin/python" -m ruff check .
 say "mypy"

@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "Serve this machine's OpenCL devices over TVM RPC, to be tuned on from elsewhere.",
     "bench": "Time a model by operator and save what romou compare needs.",
     "compare": "Compare with a saved bench: is a kernel slower, or worse by what can be read off it?",
+    "phone": "Push the runtime to a phone, start, stop and look at its RPC server, over adb.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, and say what to mend.",
     "devices": "List attached devices and those that -device= knows.",
 }

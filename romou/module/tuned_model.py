@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 
 from romou.errors import DeviceError, ModelError, UsageError
-from romou.library import export_library
+from romou.library import export_library, is_here
 from romou.measure.run_job import device_tensor
 from romou.module.machine import Machine
 from romou.module.remote import RemoteDevice
@@ -45,7 +45,8 @@ class TunedModel:
     """A model compiled for a target, with the record of how it was tuned.
 
     inputs: name -> (shape, numpy dtype name), in call order. outputs: names, in the order of `run`. executable: what was compiled, or the
-    shared library that it was saved as. remote: where it runs, if not on this machine.
+    shared library that it was saved as. remote: where it runs, if not on this machine. rebuild: compiles it again, with
+    host code for an LLVM triple.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TunedModel:
         summary: Summary,
         device_index: int = 0,
         remote: RemoteDevice | None = None,
+        rebuild: Callable[[str], relax.VMExecutable] | None = None,
     ):
         self._given = executable
         self.target = target
@@ -66,6 +68,7 @@ class TunedModel:
         self.device_index = device_index
         self._summary = summary
         self._remote = remote
+        self._rebuild = rebuild
         self._local: Machine | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -228,6 +231,46 @@ class TunedModel:
                 shutil.rmtree(path)
             os.replace(fresh, path)
         return path
+
+    def export_android(self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None) -> Path:
+        """Write the model as files that run on a phone without Romou and Python, with the runtime that `scripts/build_phone_runtime.sh` makes.
+
+        model.so: kernels and host code.   weights.bin: the graph and its weights.   model.json: inputs and outputs.   run_model.cc, run_model.py:
+        samples, one that runs on the phone and one that runs the phone over RPC; both print what loading, the first run (the driver compiles the
+        kernels), copies and a run cost.   run_model: the former, compiled, if `runtime` is given.
+
+        Parameters
+        ----------
+        folder
+            New, or an earlier export, which is replaced.
+        host
+            LLVM triple of the machine that is to run it: "aarch64-linux-gnu" for arm64 Linux, "x86_64-linux-gnu".
+        runtime
+            The folder that was, or will be, pushed: its libraries are linked to.
+
+        Raises
+        ------
+        UsageError
+            The model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
+        BuildError
+            There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
+        """
+        from romou.deploy import export_model
+
+        own = self.target.host
+        is_same = own == host or (is_here(own) and is_here(host))
+        if is_same and isinstance(self._executable, relax.VMExecutable):
+            executable = self._executable
+        elif self._rebuild is not None:
+            executable = self._rebuild(host)
+        else:
+            raise UsageError(
+                "a model that was saved and loaded cannot be exported: what it was compiled from is not kept",
+                hint="Call export_android on what romou.tune or romou.compile returns; with the same work_dir nothing is measured again.",
+            )
+        place = None if is_here(host) else host
+        runtime = None if runtime is None else Path(runtime)
+        return export_model(executable, Path(folder), host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -25,17 +25,24 @@ std::vector<std::string> candidates() {
   const char* word = sizeof(void*) == 8 ? "lib64" : "lib";
   for (const char* root : {"/vendor/", "/system/vendor/", "/system/"}) {
     for (const char* file :
-         {"libOpenCL.so", "libOpenCL-pixel.so", "libOpenCL-car.so", "egl/libGLES_mali.so", "libGLES_mali.so", "libPVROCL.so"}) {
+         {"libOpenCL.so", "libOpenCL-pixel.so", "libOpenCL-car.so", "egl/libGLES_mali.so", "libGLES_mali.so", "libmali.so", "libPVROCL.so"}) {
       names.push_back(std::string(root) + word + "/" + file);
     }
   }
+#if !defined(__ANDROID__)
+  names.push_back("libmali.so");  // ARM boards with Linux
+#endif
 #endif
   return names;
 }
 
 bool resolve(void* handle, Api* api, std::string* missing) {
+  // libOpenCL-pixel.so and -car.so export two functions in the place of OpenCL's: one that turns it on and one that looks names up.
+  const auto lookup = reinterpret_cast<void* (*)(const char*)>(dlsym(handle, "loadOpenCLPointer"));
+  if (const auto enable = reinterpret_cast<void (*)()>(dlsym(handle, "enableOpenCL")); lookup != nullptr && enable != nullptr) enable();
+  const auto find = [&](const char* name) { return lookup != nullptr ? lookup(name) : dlsym(handle, name); };
 #define ROMOU_CL_RESOLVE(result, name, parameters)                     \
-  api->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name)); \
+  api->name = reinterpret_cast<result(*) parameters>(find(#name)); \
   if (api->name == nullptr) {                                          \
     *missing = #name;                                                  \
     return false;                                                      \

@@ -79,6 +79,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("romou.opencl.devices", devices)
       .def("romou.opencl.statistics", counters)
       .def("romou.opencl.library", [] { return String(api().library); })
+      .def("romou.opencl.failure", [] { return String(api().failure); })
       .def("romou.opencl.built_against", [] { return String(ROMOU_TVM_VERSION); });
 }
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace tvm::support {
 
@@ -118,6 +119,19 @@ struct Serializer<ffi::Array<T>> {
     });
     *values = std::move(result);
     return complete;
+  }
+};
+
+template <typename T>
+struct Serializer<std::vector<T>> {
+  static constexpr bool enabled = true;
+  static void Write(Stream* stream, const std::vector<T>& values) {
+    shim::write_count(stream, values.size());
+    for (const T& value : values) Serializer<T>::Write(stream, value);
+  }
+  static bool Read(Stream* stream, std::vector<T>* values) {
+    values->clear();
+    return shim::read_sequence(stream, [&] { return Serializer<T>::Read(stream, &values->emplace_back()); });
   }
 };
 

@@ -1,0 +1,111 @@
+"""romou phone: the runtime of a phone over adb."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from romou.cli.common import console, debug_option, json_option, print_json
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _serial_option(function: _F) -> _F:
+    return click.option("--serial", metavar="NUMBER", help="Which phone, where several are attached; `adb devices` lists them.")(function)
+
+
+@click.group("phone")
+def command() -> None:
+    """Push the runtime to a phone, start, stop and look at its RPC server, over adb. All take --json and --debug.
+
+    \b
+    scripts/build_phone_runtime.sh --out FOLDER     builds the runtime
+    romou phone push FOLDER
+    romou phone start --key KEY                     prints the address for tuning
+    """
+
+
+@command.command("push")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_serial_option
+@json_option
+@debug_option
+def push(folder: Path, serial: str | None, is_json: bool) -> None:
+    """Copy the runtime in FOLDER to the phone."""
+    from romou.phone import FOLDER, Phone
+
+    phone = Phone(serial)
+    phone.push(folder)
+    if is_json:
+        print_json({"serial": phone.serial, "folder": FOLDER})
+    else:
+        console(is_json=False).print(f"the runtime is on {phone.serial}, in {FOLDER}", markup=False)
+
+
+@command.command("start")
+@click.option("--key", required=True, help="What a client has to name; choose a secret word.")
+@click.option("--port", type=click.IntRange(1024, 65535), default=9090, show_default=True, help="On both sides; a number of its own for each phone.")
+@click.option("--tracker", metavar="HOST:PORT", help="Report to this tracker, which runs on this machine.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="End a session that is silent for so many seconds; 0: never."
+)
+@_serial_option
+@json_option
+@debug_option
+def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: str | None, is_json: bool) -> None:
+    """Start the RPC server and forward a port of this machine to it. The server runs what it is sent; only this machine reaches it."""
+    from romou.phone import Phone
+
+    phone = Phone(serial)
+    address = phone.start(key=key, port=port, tracker=tracker, timeout_s=timeout_s)
+    if is_json:
+        print_json({"serial": phone.serial, "rpc": address})
+    else:
+        console(is_json=False).print(f"the RPC server is running on {phone.serial}; tune with --rpc {address}", markup=False)
+
+
+@command.command("stop")
+@_serial_option
+@json_option
+@debug_option
+def stop(serial: str | None, is_json: bool) -> None:
+    """Stop the RPC server and the forwarding of ports."""
+    from romou.phone import Phone
+
+    phone = Phone(serial)
+    was_running = phone.stop()
+    if is_json:
+        print_json({"serial": phone.serial, "was_running": was_running})
+    else:
+        console(is_json=False).print(f"the RPC server on {phone.serial} {'is stopped' if was_running else 'was not running'}", markup=False)
+
+
+@command.command("status")
+@_serial_option
+@json_option
+@debug_option
+def status(serial: str | None, is_json: bool) -> None:
+    """Show the phone, its OpenCL driver, whether the RPC server is running, and forwarded ports. Exit code 3 without an OpenCL device."""
+    from romou.errors import EXIT_NO_DEVICE
+    from romou.phone import Phone
+
+    found = Phone(serial).status()
+    if is_json:
+        print_json(dataclasses.asdict(found))
+    else:
+        out = console(is_json=False)
+        lines = {
+            "phone": f"{found.model}, {found.soc}, Android {found.android} ({found.serial})",
+            "runtime": "not pushed" if found.runtime is None else ", ".join(f"{name} {version}" for name, version in found.runtime.items()),
+            "OpenCL": ", ".join(found.devices) + f" through {found.library}" if found.failure is None else f"none: {found.failure}",
+            "server": "not running" if found.server_pid is None else f"running, process {found.server_pid}",
+            "ports": "; ".join(found.forwarded) or "none forwarded",
+        }
+        for name, text in lines.items():
+            out.print(f"{name + ':':9}{text}", markup=False)
+    if found.failure is not None:
+        raise click.exceptions.Exit(EXIT_NO_DEVICE)

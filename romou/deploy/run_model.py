@@ -1,0 +1,71 @@
+"""Runs an exported model on the phone behind an RPC server, and says what each step costs.
+
+python run_model.py 127.0.0.1:9090/KEY [NAME=INPUT.npy ...]      (romou phone push, romou phone start, with the runtime that was pushed)
+
+Needs the host's own apache-tvm and NumPy, of the versions that the runtime was built from. Inputs that are not given are zeros; outputs are written
+to output0.npy and so on, beside this file. Copies go over the connection: for their cost on the phone itself see run_model.cc.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, rpc
+
+HERE = Path(__file__).resolve().parent
+REPEATS = 5
+
+
+def main(address: str, *assignments: str) -> None:
+    about = json.loads((HERE / "model.json").read_text(encoding="utf-8"))
+    given = dict(word.split("=", 1) for word in assignments)
+    arrays = [np.load(given[i["name"]]) if i["name"] in given else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]]
+    host, _, rest = address.partition(":")
+    port, _, key = rest.partition("/")
+    session = rpc.connect(host, int(port), key)
+    device = session.device("opencl", 0)
+
+    def timed_ms(step: Callable[[], Any]) -> tuple[float, Any]:
+        start = time.perf_counter()
+        result = step()
+        device.sync()
+        return 1e3 * (time.perf_counter() - start), result
+
+    def load() -> Any:
+        for name in ("model.so", "weights.bin"):
+            session.upload(str(HERE / name))
+        # The graph and its weights, over the library with the kernels. Starting the machine copies the weights to the device.
+        executable = session.get_function("relax.ExecutableLoadFromFile")(session.get_function("tvm.rpc.server.workpath")("weights.bin"))
+        executable.import_module(session.load_module("model.so"))
+        return relax.VirtualMachine(executable, [device] * about["devices"])
+
+    def copy_in() -> None:
+        machine.set_input("main", *(tvm.runtime.tensor(array, device) for array in arrays))
+
+    def copy_out() -> list[np.ndarray]:
+        found = machine.get_outputs("main")
+        return [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found,))]
+
+    load_ms, machine = timed_ms(load)
+    copy_in()
+    print(f"load, weights to the device     {load_ms:10.3f} ms")
+    print(f"first run, kernels compiled     {timed_ms(lambda: machine.invoke_stateful('main'))[0]:10.3f} ms")
+    steps = {"inputs to the device": copy_in, "run": lambda: machine.invoke_stateful("main"), "outputs from the device": copy_out}
+    for name, step in steps.items():
+        print(f"{name:31} {np.mean([timed_ms(step)[0] for _ in range(REPEATS)]):10.3f} ms")
+    for number, output in enumerate(copy_out()):
+        np.save(HERE / f"output{number}.npy", output)
+        print(f"wrote {HERE / f'output{number}.npy'}, {output.dtype} {output.shape}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

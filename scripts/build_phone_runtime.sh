@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Builds the folder that a phone needs: an RPC server, TVM's runtime, tvm-ffi and Romou's OpenCL runtime, from the sources in the installed wheels and
+# those in tvm_patches. No TVM checkout is needed.
+#   scripts/build_phone_runtime.sh [--target android-arm64|linux-arm64|host] --out DIR      default: android-arm64; `romou phone push DIR` comes next
+# android-arm64  the NDK (r26 or newer) that ANDROID_NDK_HOME names
+# linux-arm64    Debian's cross compiler (apt-get install g++-aarch64-linux-gnu)
+# host           this machine, to try the server out: the wheels' own libraries, only the server is compiled
+# What is compiled is kept in ~/.cache/romou/phone_runtime, by versions, compiler and sources; about a minute on two cores the first time.
+set -euo pipefail
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+say() { printf '==> %s\n' "$*"; }
+fail() { printf 'error: the phone runtime was not built: %s\n' "$*" >&2; exit 1; }
+
+TARGET=android-arm64 OUT=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --target) TARGET=${2:-}; shift ;;
+    --out) OUT=${2:-}; shift ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) fail "unknown argument $1; see --help" ;;
+  esac
+  shift || fail "--target and --out need a value"
+done
+[ -n "$OUT" ] || fail "--out DIR is missing"
+if [ -e "$OUT" ] && [ ! -f "$OUT/runtime.json" ] && [ -n "$(ls -A -- "$OUT" 2> /dev/null || echo file)" ]; then
+  fail "$OUT holds something else; give another folder, or remove it"
+fi
+
+# ---- the compiler
+API=24 # Android 7: the first whose linker finds libraries beside a program
+case $TARGET in
+  android-arm64)
+    [ -n "${ANDROID_NDK_HOME:-}" ] || fail "ANDROID_NDK_HOME is not set. Get the NDK from https://developer.android.com/ndk/downloads, unpack it, and set ANDROID_NDK_HOME to its folder"
+    toolchain=$(compgen -G "$ANDROID_NDK_HOME/toolchains/llvm/prebuilt/*" | head -n 1) || true
+    [ -x "${toolchain:-}/bin/clang++" ] || fail "ANDROID_NDK_HOME=$ANDROID_NDK_HOME holds no toolchains/llvm/prebuilt/*/bin/clang++; it must be the folder of an NDK, r26 or newer, from https://developer.android.com/ndk/downloads"
+    CXX=("$toolchain/bin/clang++" "--target=aarch64-linux-android$API")
+    LINK=(-ldl -Wl,-z,max-page-size=16384)
+    libcxx=$toolchain/sysroot/usr/lib/aarch64-linux-android/libc++_shared.so
+    [ -f "$libcxx" ] || fail "$libcxx is missing; the NDK in ANDROID_NDK_HOME must be r26 or newer"
+    ;;
+  linux-arm64)
+    command -v aarch64-linux-gnu-g++ > /dev/null || fail "aarch64-linux-gnu-g++ is missing: apt-get install g++-aarch64-linux-gnu (Debian, Ubuntu)"
+    CXX=(aarch64-linux-gnu-g++)
+    LINK=(-ldl -lpthread)
+    ;;
+  host)
+    command -v "${CXX:-g++}" > /dev/null || fail "g++ is missing: apt-get install g++"
+    CXX=("${CXX:-g++}")
+    LINK=(-ldl -lpthread)
+    ;;
+  *) fail "unknown target '$TARGET'; there are android-arm64, linux-arm64 and host" ;;
+esac
+
+# ---- the wheels
+python=
+for candidate in "${PYTHON:-}" "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "$ROOT/.venv/bin/python" python3; do
+  if [ -n "$candidate" ] && "$candidate" -c 'import tvm_ffi, importlib.util as u, sys; sys.exit(u.find_spec("tvm") is None)' 2> /dev/null; then
+    python=$candidate
+    break
+  fi
+done
+[ -n "$python" ] || fail "no Python with apache-tvm: pip install '$ROOT', or set PYTHON"
+{ read -r TVM; read -r FFI; read -r TVM_VERSION; read -r FFI_VERSION; read -r ROMOU_VERSION; } < <("$python" - "$ROOT/pyproject.toml" << 'PY'
+import importlib.util, pathlib, re, sys
+from importlib.metadata import version
+
+for package in ("tvm", "tvm_ffi"):
+    print(pathlib.Path(importlib.util.find_spec(package).origin).parent)
+project = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
+for package in ("apache-tvm", "apache-tvm-ffi"):
+    pinned = re.search(rf'"{package}==([^"]+)"', project)[1]
+    if version(package) != pinned:
+        sys.exit(f"{package} {version(package)} is installed, {pinned} is needed")
+    print(pinned)
+print(re.search(r'^version = "([^"]+)"', project, re.M)[1])
+PY
+)
+[ -n "${ROMOU_VERSION:-}" ] || fail "the installed TVM packages are not the pinned pair; pip install '$ROOT'"
+
+# ---- compiling
+CACHE=$HOME/.cache/romou/phone_runtime/$TARGET
+PATCHES=$ROOT/tvm_patches
+mkdir -p "$CACHE"
+WORK=$(mktemp -d -- "$CACHE/work.XXXXXX")
+trap 'rm -rf -- "$WORK"' EXIT
+INCLUDES=(-I"$PATCHES/phone_runtime/include" -I"$PATCHES/opencl_runtime/shim" -isystem"$TVM/include" -isystem"$FFI/include" -isystem"$FFI/3rdparty/dlpack/include")
+read -ra optimise <<< "${CXXFLAGS:--O2}"
+COMPILE=(-std=c++20 "${optimise[@]}" -fPIC -DNDEBUG)
+DEFINES=(-DROMOU_TVM_VERSION="\"$TVM_VERSION\"" -DROMOU_TVM_FFI_VERSION="\"$FFI_VERSION\"" -DROMOU_VERSION="\"$ROMOU_VERSION\"")
+JOBS=$(nproc 2> /dev/null || echo 2)
+COMPILER_VERSION=$("${CXX[@]}" --version | head -n 1) || fail "${CXX[0]} does not run"
+
+# build NAME LINK-FLAGS... -- COMPILE-FLAGS... -- SOURCE...      compiles and links $OUT_NEW/NAME, or takes it from the cache
+build() {
+  local name=$1 flags=() more=() sources=() key
+  shift
+  while [ "$1" != -- ]; do flags+=("$1"); shift; done
+  shift
+  while [ "$1" != -- ]; do more+=("$1"); shift; done
+  shift
+  sources=("$@")
+  key=$({
+    echo "$COMPILER_VERSION" "${CXX[*]}" "${COMPILE[*]}" "${DEFINES[*]}" "${LINK[*]}" "${flags[*]/$WORK/}" "${more[*]/$WORK/}"
+    # TVM's sources are told by their version; ours by what is in them.
+    printf '%s\n' "${sources[@]#"$WORK"}"
+    find "$PATCHES/phone_runtime" "$PATCHES/opencl_runtime" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
+    for source in "${sources[@]}"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
+  } | sha256sum | cut -c1-24)
+  if [ ! -f "$CACHE/$key/$name" ]; then
+    say "compiling $name for $TARGET, files: ${#sources[@]}"
+    local objects=$WORK/objects/$name number=0
+    mkdir -p "$objects" "$CACHE/$key"
+    for source in "${sources[@]}"; do printf '%s\0' -c "$source" -o "$objects/$((number += 1)).o"; done \
+      | xargs -0 -n 4 -P "$JOBS" "${CXX[@]}" "${COMPILE[@]}" "${DEFINES[@]}" "${more[@]}" "${INCLUDES[@]}" || fail "compiling $name; the compiler's message stands above"
+    "${CXX[@]}" -o "$WORK/$name" "$objects"/*.o "${flags[@]}" -Wl,-rpath,'$ORIGIN' "${LINK[@]}" || fail "linking $name; the linker's message stands above"
+    mv "$WORK/$name" "$CACHE/$key/$name"
+  fi
+  cp "$CACHE/$key/$name" "$NEW/"
+}
+
+# Built beside its place in the cache and moved: a broken build never looks ready.
+NEW=$WORK/phone
+mkdir "$NEW"
+if [ "$TARGET" = host ]; then
+  opencl=$("$python" -c 'import romou.tvm_patches as p; print(p.RUNTIME)') && [ -f "$opencl" ] || fail "Romou is not installed for $python; pip install '$ROOT'"
+  cp "$FFI/lib/libtvm_ffi.so" "$TVM/lib/libtvm_runtime.so" "$opencl" "$NEW/"
+else
+  # The wheel lacks headers that its sources name relative to themselves; those in phone_runtime/support stand in for them.
+  mkdir -p "$WORK/src"
+  cp -r "$TVM/src/runtime" "$WORK/src/runtime"
+  cp -r "$PATCHES/phone_runtime/support" "$WORK/src/support"
+  runtime=$WORK/src/runtime
+  ffi=("$FFI"/src/ffi/{container,custom_allocator,dtype,error,function,init_once,object,tensor,backtrace}.cc)
+  for source in "$FFI"/src/ffi/extra/*.cc; do ffi+=("$source"); done
+  # What a model and an RPC session need: no compiler's output formats, no pipes between processes, no language-model caches, no NVIDIA.
+  tvm=("$runtime"/{const_loader_module,cpu_device_api,device_api,file_utils,logging,module,tensor,thread_pool,threading_backend,timer,workspace_pool}.cc)
+  tvm+=("$runtime/memory/memory_manager.cc" "$runtime"/vm/{builtin,bytecode,executable,vm}.cc)
+  tvm+=("$runtime"/rpc/rpc_{channel,device_api,endpoint,event_impl,local_session,module,server_env,session,socket_impl}.cc)
+  build libtvm_ffi.so -shared -Wl,-soname,libtvm_ffi.so -- -w -DTVM_FFI_USE_LIBBACKTRACE=0 -- "${ffi[@]}"
+  build libtvm_runtime.so -shared -Wl,-soname,libtvm_runtime.so -Wl,--no-undefined -L"$NEW" -ltvm_ffi -- -w -- "${tvm[@]}"
+  build libtvm_runtime_opencl.so -shared -Wl,-soname,libtvm_runtime_opencl.so -Wl,--no-undefined -L"$NEW" -ltvm_runtime -ltvm_ffi \
+    -- -fvisibility=hidden -Wall -I"$PATCHES/opencl_runtime" -isystem"$TVM/src" -- "$PATCHES"/opencl_runtime/*.cc
+  [ "$TARGET" != android-arm64 ] || cp "$libcxx" "$NEW/"
+fi
+# Nothing in the server names TVM's runtime, which registers what the server calls: the linker must not leave it out.
+build romou_rpc_server -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi -- -Wall -- "$PATCHES/phone_runtime/rpc_server.cc"
+printf '{"target": "%s", "tvm": "%s", "tvm_ffi": "%s", "romou": "%s"}\n' "$TARGET" "$TVM_VERSION" "$FFI_VERSION" "$ROMOU_VERSION" > "$NEW/runtime.json"
+
+mkdir -p "$(dirname -- "$OUT")"
+rm -rf -- "$OUT"
+cp -r "$NEW" "$OUT"
+say "the runtime for $TARGET is in $OUT ($(du -sh "$OUT" | cut -f1))"

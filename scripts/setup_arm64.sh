@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Sets up an arm64 Linux with OpenCL to run under qemu's user mode, where a phone is missing: it runs what build_phone_runtime.sh makes for linux-arm64.
+#   scripts/setup_arm64.sh [DIR]     default: ~/.cache/romou/arm64; afterwards DIR/run PROGRAM ARGUMENT... runs an arm64 program with PoCL's OpenCL
+# About 150 MB to download, 450 MB on disk. Needs apt-get, dpkg-deb and the network, not root: nothing is installed into the system. To run kernels,
+# it needs Debian's cross linker (apt-get install g++-aarch64-linux-gnu): PoCL links every kernel, and an arm64 linker cannot be called from inside qemu.
+set -euo pipefail
+say() { printf '==> %s\n' "$*"; }
+fail() { printf 'error: arm64 could not be set up: %s\n' "$*" >&2; exit 1; }
+source "$(dirname -- "${BASH_SOURCE[0]}")/arm64_packages.sh"
+
+DIR=${1:-$HOME/.cache/romou/arm64}
+command -v aarch64-linux-gnu-ld > /dev/null || fail "aarch64-linux-gnu-ld is missing: apt-get install g++-aarch64-linux-gnu (Debian, Ubuntu)"
+if [ -f "$DIR/packages" ] && [ -x "$DIR/run" ]; then
+  say "arm64 is already in $DIR"
+  exit 0
+fi
+if [ -e "$DIR" ] && [ -n "$(ls -A -- "$DIR" 2> /dev/null || echo file)" ]; then
+  fail "$DIR holds something else; give another folder, or remove it"
+fi
+check_arm64_tools
+mkdir -p "$(dirname -- "$DIR")"
+# Built beside its final place and moved: a broken download never looks ready.
+work=$(mktemp -d -- "$DIR.XXXXXX")
+trap 'rm -rf -- "$work"' EXIT
+chmod 755 "$work"
+fetch_arm64 "$work" pocl-opencl-icd ocl-icd-libopencl1
+
+# PoCL asks clang to link, and clang looks for `ld` here first. It is this machine's, told where arm64's libraries are.
+mkdir "$work/linker"
+cat > "$work/linker/ld" << 'X'
+#!/bin/sh
+exec aarch64-linux-gnu-ld --sysroot="$(dirname -- "$(dirname -- "$0")")/arm64" "$@"
+X
+cat > "$work/run" << 'X'
+#!/bin/sh
+# Runs an arm64 program with PoCL's OpenCL: run PROGRAM ARGUMENT...
+root=$(cd -- "$(dirname -- "$0")" && pwd)
+libraries=$root/arm64/usr/lib/aarch64-linux-gnu
+exec "$root/qemu-aarch64" -L "$root/arm64" \
+  -E LD_LIBRARY_PATH="$libraries" -E OCL_ICD_VENDORS="$root/arm64/etc/OpenCL/vendors" \
+  -E COMPILER_PATH="$root/linker" -E LIBRARY_PATH="$(echo "$root"/arm64/usr/lib/gcc/aarch64-linux-gnu/*):$libraries" "$@"
+X
+chmod 755 "$work/run" "$work/linker/ld"
+[ ! -d "$DIR" ] || rmdir -- "$DIR"
+mv -- "$work" "$DIR"
+trap - EXIT
+say "arm64 with PoCL $(sed -n 's/^libpocl2t64 //p' "$DIR/packages") is ready in $DIR"

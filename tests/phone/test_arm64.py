@@ -1,0 +1,99 @@
+"""The runtime for arm64 Linux under qemu, with an arm64 PoCL: it serves RPC to this machine, which compiles for it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from operators import conv, error_of, random_arrays, reference, task_of
+from phone_servers import Server, running
+from small_networks import Graph
+
+import romou
+from romou.build import build_task
+from romou.library import export_library
+from romou.measure import MeasureOptions
+from romou.measure.run_job import device_tensor
+from romou.records import RecordStore
+from romou.rpc import Address, connect
+from romou.target import Target
+
+
+@pytest.fixture(scope="module")
+def server(arm64: Path, arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = ["--key", "phone", "--port", "0", "--work-dir", str(tmp_path_factory.mktemp("work"))]
+    with running([str(arm64), str(arm64_runtime / "romou_rpc_server"), *options]) as process:
+        yield process
+
+
+def test_a_convolution_of_images_is_cross_compiled_and_right(server: Server, tmp_path: Path) -> None:
+    connection = connect(Address.parse(f"127.0.0.1:{server.port}/phone"))
+    assert connection.host == "aarch64-linux-gnu"
+    assert "aarch64" in connection.devices[0]["version"]
+    target = Target("opencl -device=adreno640 -half=storage", host=connection.host)
+    task, rng = task_of(conv(10, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))).with_free_images(), np.random.default_rng(3)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    device = connection.session.device("opencl", 0)
+    config = next(c for c in task.space(target).sample(rng, 100) if (c["data"], c["weight"], c["output"]) == ("image",) * 3)
+    library = tmp_path / "conv.so"
+    export_library(build_task(task, config, target), library, host=target.host)
+    connection.session.upload(str(library))
+    scopes = task.image_scopes(config, target)
+    tensors = [device_tensor(a, device, scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, arrays, strict=True)]
+    connection.session.load_module(library.name)["main"](*tensors)
+    assert error_of(tensors[-1].numpy().astype(np.float64), expected) < 1e-5
+    connection.close()
+
+
+def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Under qemu the driver's compiler is far slower than a phone's.
+    monkeypatch.setattr("romou.api.MeasureOptions", functools.partial(MeasureOptions, run_timeout_s=300.0))
+    graph = Graph({"x": (1, 8, 7, 7)})
+    model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
+    tuned = romou.tune(model, target="opencl -device=adreno640", rpc=f"127.0.0.1:{server.port}/phone", trials=3, work_dir=tmp_path)
+    tuned.release()
+    assert tuned.target.host == "aarch64-linux-gnu"
+    assert tuned.summary().outcomes == {"ok": 3}
+    assert tuned.summary().relative_l2_error < 1e-5
+    with RecordStore(tmp_path) as store:
+        assert {record.config["weight"] for record in store} == {"image"}
+
+
+def test_a_phones_driver_is_found_in_the_vendors_places(arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
+    """A root without an ICD loader, whose OpenCL lies where Mali phones keep it; qemu looks absolute paths up there first."""
+    real = arm64.parent / "arm64/usr/lib/aarch64-linux-gnu"
+    libraries = tmp_path / "root/usr/lib/aarch64-linux-gnu"
+    libraries.mkdir(parents=True)
+    for path in [*real.glob("*.so*"), real / "pocl"]:
+        if not path.name.startswith("libOpenCL"):
+            (libraries / path.name).symlink_to(path.resolve())
+    loader = arm64.parent / "arm64/usr/lib/ld-linux-aarch64.so.1"
+    (tmp_path / "root/lib").mkdir()
+    (tmp_path / "root/lib" / loader.name).symlink_to(loader.resolve())
+    environment = {"LD_LIBRARY_PATH": str(libraries), "OCL_ICD_VENDORS": str(arm64.parent / "arm64/etc/OpenCL/vendors")}
+    command = [str(arm64.parent / "qemu-aarch64"), "-L", str(tmp_path / "root")]
+    for name, value in environment.items():
+        command += ["-E", f"{name}={value}"]
+    command += [str(arm64_runtime / "romou_rpc_server"), "--devices"]
+
+    def devices() -> dict[str, Any]:
+        return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+    missing = devices()
+    assert missing["devices"] == []
+    for place in ("/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so", "/vendor/lib64/egl/libGLES_mali.so", "libmali.so"):
+        assert f"  {place}: " in missing["failure"]
+    driver = tmp_path / "root/vendor/lib64/egl/libGLES_mali.so"
+    driver.parent.mkdir(parents=True)
+    shutil.copyfile(real / "libOpenCL.so.1", driver)
+    found = devices()
+    assert found["library"] == "/vendor/lib64/egl/libGLES_mali.so"
+    assert "aarch64" in found["devices"][0]["version"]

@@ -1,0 +1,131 @@
+"""scripts/build_phone_runtime.sh: what it compiles for Android, with a compiler that only notes what it is asked; and what it says where something lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from phone_servers import ROOT
+
+SCRIPT = ROOT / "scripts/build_phone_runtime.sh"
+# Notes its arguments and writes an empty file where the output should be.
+COMPILER = f"""#!{sys.executable}
+import pathlib, shlex, sys
+with open(pathlib.Path(__file__).with_name("calls"), "a") as log: log.write(shlex.join(sys.argv[1:]) + "\\n")
+if "--version" in sys.argv: print("Android clang version 17.0.2"); sys.exit()
+pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).touch()
+"""
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k != "ANDROID_NDK_HOME"} | environment
+    return subprocess.run([str(SCRIPT), *arguments], env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def ndk(tmp_path: Path) -> Path:
+    toolchain = tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64"
+    (toolchain / "bin").mkdir(parents=True)
+    (toolchain / "bin/clang++").write_text(COMPILER)
+    (toolchain / "bin/clang++").chmod(0o755)
+    library = toolchain / "sysroot/usr/lib/aarch64-linux-android/libc++_shared.so"
+    library.parent.mkdir(parents=True)
+    library.write_text("the NDK's C++ library")
+    return tmp_path / "ndk"
+
+
+def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
+    environment = {"ANDROID_NDK_HOME": str(ndk), "HOME": str(tmp_path)}
+    done = run("--out", str(tmp_path / "out"), PYTHON=sys.executable, **environment)
+    assert done.returncode == 0, done.stderr
+    pushed = {"libc++_shared.so", "libtvm_ffi.so", "libtvm_runtime.so", "libtvm_runtime_opencl.so", "romou_rpc_server", "runtime.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == pushed
+    facts = json.loads((tmp_path / "out/runtime.json").read_text())
+    assert facts["target"] == "android-arm64"
+    calls = [shlex.split(line) for line in (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text().splitlines()]
+    compiled, linked = [c for c in calls if "-c" in c], [c for c in calls if "-o" in c and "-c" not in c]
+    assert {c[0] for c in compiled + linked} == {"--target=aarch64-linux-android24"}
+    sources = {Path(c[c.index("-c") + 1]) for c in compiled}
+    # Of TVM, tvm-ffi and our own; nothing that needs a desktop.
+    assert {"rpc_endpoint.cc", "vm.cc", "object.cc", "library_module_dynamic_lib.cc", "loader.cc", "rpc_server.cc"} <= {s.name for s in sources}
+    assert not [s for s in sources if "cuda" in str(s) or "popen" in s.name]
+    assert all(f'-DROMOU_TVM_VERSION="{facts["tvm"]}"' in c for c in compiled)
+    assert [Path(c[c.index("-o") + 1]).name for c in linked] == ["libtvm_ffi.so", "libtvm_runtime.so", "libtvm_runtime_opencl.so", "romou_rpc_server"]
+    assert all("-Wl,-rpath,$ORIGIN" in c and "-Wl,-z,max-page-size=16384" in c for c in linked)
+    assert {"-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi"} <= set(linked[-1])
+    # The second time all of it comes from the cache, and an earlier folder is replaced.
+    (tmp_path / "out/libtvm_ffi.so").unlink()
+    again = run("--out", str(tmp_path / "out"), PYTHON=sys.executable, **environment)
+    assert (again.returncode, "compiling" in again.stdout) == (0, False)
+    assert (tmp_path / "out/libtvm_ffi.so").is_file()
+
+
+def test_other_flags_and_versions_are_compiled_anew(ndk: Path, tmp_path: Path) -> None:
+    environment = {"ANDROID_NDK_HOME": str(ndk), "HOME": str(tmp_path), "PYTHON": sys.executable}
+    for flags in ("-O2", "-O1", "-O2"):
+        done = run("--out", str(tmp_path / "out"), CXXFLAGS=flags, **environment)
+        assert done.returncode == 0, done.stderr
+    calls = (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text()
+    assert calls.count("rpc_server.cc") == 2
+
+
+def test_a_failing_compiler_leaves_nothing(ndk: Path, tmp_path: Path) -> None:
+    compiler = ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++"
+    compiler.write_text(COMPILER + '\nif "-c" in sys.argv and "vm/vm.cc" in " ".join(sys.argv): sys.exit("vm.cc:1: error: no luck")\n')
+    done = run("--out", str(tmp_path / "out"), ANDROID_NDK_HOME=str(ndk), HOME=str(tmp_path), PYTHON=sys.executable)
+    assert done.returncode == 1
+    assert "vm.cc:1: error: no luck" in done.stderr
+    assert done.stderr.splitlines()[-1] == "error: the phone runtime was not built: compiling libtvm_runtime.so; the compiler's message stands above"
+    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / ".cache/romou/phone_runtime/android-arm64").glob("work.*"))
+
+
+def test_without_an_ndk(tmp_path: Path) -> None:
+    done = run("--out", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "ANDROID_NDK_HOME is not set. Get the NDK from https://developer.android.com/ndk/downloads" in done.stderr
+    done = run("--out", str(tmp_path / "out"), ANDROID_NDK_HOME=str(tmp_path))
+    assert f"ANDROID_NDK_HOME={tmp_path} holds no toolchains/llvm/prebuilt/*/bin/clang++" in done.stderr
+
+
+def test_without_the_cross_compiler(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "env", "dirname", "ls", "head"):
+        (tools / tool).symlink_to(str(shutil.which(tool)))
+    done = run("--target", "linux-arm64", "--out", str(tmp_path / "out"), PATH=str(tools))
+    assert "aarch64-linux-gnu-g++ is missing: apt-get install g++-aarch64-linux-gnu" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--out DIR is missing"),
+        (("--target",), "--target and --out need a value"),
+        (("--out", "x", "--target", "windows"), "unknown target 'windows'; there are android-arm64, linux-arm64 and host"),
+        (("--outt", "x"), "unknown argument --outt; see --help"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...], message: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stderr) == (1, f"error: the phone runtime was not built: {message}\n")
+
+
+def test_a_folder_of_something_else_is_spared(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("mine")
+    done = run("--out", str(tmp_path))
+    assert f"{tmp_path} holds something else; give another folder, or remove it" in done.stderr
+    assert (tmp_path / "letter").read_text() == "mine"
+
+
+def test_help() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert "[--target android-arm64|linux-arm64|host] --out DIR" in done.stdout
+    assert "set -e" not in done.stdout

@@ -1,0 +1,134 @@
+"""An exported model runs without Romou, through its samples, and gives onnxruntime's numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from phone_servers import Server
+from small_networks import Graph
+
+import romou
+from romou.errors import BuildError, UsageError
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+
+HERE = "x86_64-linux-gnu"
+STEPS = ("load, weights to the device", "first run, kernels compiled", "inputs to the device", "run", "outputs from the device")
+
+
+def two_layers() -> onnx.ModelProto:
+    """Two inputs, two outputs; on Adreno, images between the convolutions."""
+    graph = Graph({"x": (1, 5, 9, 9), "y": (1, 6, 9, 9)})
+    first = graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1]))
+    second = graph.conv(graph.add("Add", first, "y"), 6, 7, kernel=(1, 1))
+    return graph.model(first, second)
+
+
+def random_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+    return {name: rng.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+
+
+def run_sample(command: Sequence[str], folder: Path, model: onnx.ModelProto, environment: dict[str, str]) -> None:
+    """Runs the C++ sample in `folder` and checks its outputs and what it prints."""
+    inputs = random_inputs(model)
+    files = []
+    for name, array in inputs.items():
+        array.tofile(folder / f"{name}.bin")
+        files.append(str(folder / f"{name}.bin"))
+    command = [*command, str(folder / "run_model"), str(folder), *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for step in STEPS:
+        assert re.search(rf"^{step} +\d+\.\d+ ms$", done.stdout, re.MULTILINE), done.stdout
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    for number, wanted in enumerate(expected):
+        found = np.fromfile(folder / f"output{number}.bin", wanted.dtype).reshape(wanted.shape)
+        assert relative_l2_error(found, wanted) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def exported(host_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = romou.compile(two_layers(), target="opencl -device=adreno640", device=0)
+    return model.export_android(tmp_path_factory.mktemp("exported") / "model", host=HERE, runtime=host_runtime)
+
+
+def test_the_cpp_sample_here(exported: Path, host_runtime: Path) -> None:
+    run_sample([], exported, two_layers(), {"LD_LIBRARY_PATH": str(host_runtime)})
+
+
+def test_the_cpp_sample_on_arm64(arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
+    graph = Graph({"x": (1, 5, 9, 9)})
+    model = graph.model(graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1])))
+    folder = romou.compile(model, target="opencl -device=adreno640").export_android(tmp_path / "model", host="aarch64-linux-gnu", runtime=arm64_runtime)
+    assert json.loads((folder / "model.json").read_text())["host"] == "aarch64-linux-gnu"
+    # The libraries beside it, in the place of a pushed folder.
+    shutil.copytree(arm64_runtime, folder, dirs_exist_ok=True)
+    run_sample([str(arm64)], folder, model, {})
+
+
+def test_the_python_sample(exported: Path, serve: Callable[..., Server], tmp_path: Path) -> None:
+    server, model = serve(), two_layers()
+    inputs = random_inputs(model)
+    words = []
+    for name, array in inputs.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        words.append(f"{name}={tmp_path / f'{name}.npy'}")
+    command = [sys.executable, str(exported / "run_model.py"), f"127.0.0.1:{server.port}/phone", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for step in STEPS:
+        assert re.search(rf"^{step} +\d+\.\d+ ms$", done.stdout, re.MULTILINE), done.stdout
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    for number, wanted in enumerate(expected):
+        assert relative_l2_error(np.load(exported / f"output{number}.npy"), wanted) < 1e-5
+
+
+def test_the_cpp_sample_says_what_it_lacks(exported: Path, host_runtime: Path, tmp_path: Path) -> None:
+    def run(*arguments: str, **environment: str) -> str:
+        done = subprocess.run([str(exported / "run_model"), *arguments], capture_output=True, text=True, check=False, env={**os.environ, **environment})
+        assert done.returncode == 1
+        return done.stderr
+
+    here = {"LD_LIBRARY_PATH": str(host_runtime)}
+    assert "cannot read" in run(str(tmp_path), **here)
+    assert "run_model: the model has 2 inputs" in run(str(exported), "x.bin", **here)
+    (tmp_path / "short.bin").write_bytes(b"1234")
+    assert re.search(r"input x takes 1620 bytes, .*short.bin has 4", run(str(exported), *[str(tmp_path / "short.bin")] * 2, **here))
+
+
+def test_a_loaded_model_runs_where_it_was_compiled_for_only(tmp_path: Path) -> None:
+    model = romou.compile(two_layers(), target="opencl -device=host")
+    model.save(tmp_path / "saved")
+    with pytest.raises(UsageError, match="saved and loaded cannot be exported"):
+        romou.load(tmp_path / "saved").export_android(tmp_path / "out")
+
+
+def test_wrong_folders_and_missing_compilers(exported: Path, host_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = romou.compile(two_layers(), target="opencl -device=host")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UsageError, match="other exists and is not an exported model"):
+        model.export_android(tmp_path / "other", host=HERE)
+    with pytest.raises(UsageError, match="other holds no runtime for a phone"):
+        model.export_android(tmp_path / "out", host=HERE, runtime=tmp_path / "other")
+    with pytest.raises(UsageError, match="was built for host; the model is for aarch64-linux-gnu"):
+        model.export_android(tmp_path / "out", host="aarch64-linux-gnu", runtime=host_runtime)
+    monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
+    with pytest.raises(BuildError, match="ANDROID_NDK_HOME"):
+        model.export_android(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    # An earlier export is replaced.
+    again = model.export_android(shutil.copytree(exported, tmp_path / "again"), host=HERE)
+    assert not (again / "run_model").exists()

@@ -1,0 +1,232 @@
+"""`romou phone` with an adb that stands in for a phone: it records what it is asked, and what runs on the phone runs in a folder here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tvm
+from click.testing import CliRunner, Result
+from phone_servers import ROOT
+from tvm import rpc
+
+from romou.cli import main
+from romou.phone import FOLDER
+
+# Acts on state.json beside it: devices (serial -> state), properties, forwards; the phone's folder is phone/ beside it.
+ADB = f"""#!{sys.executable}
+import json, pathlib, shutil, subprocess, sys
+here = pathlib.Path(__file__).parent
+state = json.loads((here / "state.json").read_text())
+def save(): (here / "state.json").write_text(json.dumps(state))
+words = sys.argv[1:]
+with open(here / "calls", "a") as log: log.write(json.dumps(words) + "\\n")
+serial = None
+if words[0] == "-s":
+    serial, words = words[1], words[2:]
+    if state["devices"].get(serial) != "device": sys.exit(f"adb: device '{{serial}}' not found")
+if words[0] == "devices":
+    print("List of devices attached")
+    for name, how in state["devices"].items(): print(name + "\\t" + how)
+elif words[0] == "push":
+    if state.get("push_fails"): print("adb: error: failed to copy: No space left on device"); sys.exit(1)
+    shutil.copytree(words[1].removesuffix("/."), here / "phone", dirs_exist_ok=True)
+elif words[0] in ("forward", "reverse"):
+    ports = state[words[0]]
+    if words[1] == "--list": print("".join((serial if words[0] == "forward" else "UsbFfs") + f" {{a}} {{b}}\\n" for a, b in ports))
+    elif words[1] == "--remove": state[words[0]] = [p for p in ports if p[0] != words[2]]; save()
+    else: ports.append(words[1:]); save()
+elif words[0] == "shell":
+    command = words[1].replace("{FOLDER}", str(here / "phone"))
+    if command.startswith("getprop "): print(state["properties"].get(command.split()[1], "")); sys.exit()
+    sys.exit(subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL).returncode)
+"""
+PROPERTIES = {
+    "ro.product.cpu.abi": "arm64-v8a",
+    "ro.product.manufacturer": "Google",
+    "ro.product.model": "Pixel 4",
+    "ro.build.version.release": "13",
+    "ro.board.platform": "msmnile",
+}
+
+
+class FakePhone:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "adb").write_text(ADB)
+        (folder / "adb").chmod(0o755)
+        self.set(devices={"P1": "device"}, properties=PROPERTIES, forward=[], reverse=[])
+
+    def set(self, **changes: Any) -> None:
+        path = self.folder / "state.json"
+        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "state.json").read_text()))
+
+    @property
+    def calls(self) -> list[list[str]]:
+        return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePhone]:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    yield FakePhone(folder)
+    for process in psutil.process_iter(["exe"]):
+        if (process.info["exe"] or "").startswith(str(folder)):
+            process.kill()
+
+
+@pytest.fixture
+def runtime(host_runtime: Path, tmp_path: Path) -> Path:
+    """This machine's runtime, labelled as a phone's: what is pushed runs here."""
+    folder = shutil.copytree(host_runtime, tmp_path / "runtime")
+    facts = json.loads((folder / "runtime.json").read_text())
+    (folder / "runtime.json").write_text(json.dumps(facts | {"target": "android-arm64"}))
+    return folder
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["phone", *arguments])
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
+    assert invoke("push", str(runtime)).output == f"the runtime is on P1, in {FOLDER}\n"
+    assert ["-s", "P1", "push", f"{runtime}/.", f"{FOLDER}/"] in fake.calls
+    port, tracker_port = free_port(), free_port()
+    started = invoke("start", "--key", "secret", "--port", str(port), "--timeout", "60", "--json")
+    assert json.loads(started.output) == {"serial": "P1", "rpc": f"127.0.0.1:{port}/secret"}
+    assert ["-s", "P1", "forward", f"tcp:{port}", f"tcp:{port}"] in fake.calls
+    device = rpc.connect("127.0.0.1", port, "secret").device("opencl", 0)
+    np.testing.assert_array_equal(tvm.runtime.tensor(np.arange(5), device).numpy(), np.arange(5))
+    again = invoke("start", "--key", "secret", "--port", str(port))
+    assert (again.exit_code, "already running on P1 (process" in again.output, "romou phone stop" in again.output) == (3, True, True)
+    refused = invoke("push", str(runtime))
+    assert (refused.exit_code, "an RPC server is running on P1" in refused.output) == (3, True)
+    status = invoke("status")
+    assert status.exit_code == 0
+    assert "phone:   Google Pixel 4, msmnile, Android 13 (P1)" in status.output
+    assert re.search(r"OpenCL: +\S.* through libOpenCL", status.output)
+    assert re.search(r"server: +running, process \d+", status.output)
+    assert f"forward tcp:{port} tcp:{port}" in status.output
+    assert invoke("stop").output == "the RPC server on P1 is stopped\n"
+    assert fake.state["forward"] == []
+    assert json.loads(invoke("status", "--json").output)["server_pid"] is None
+    assert invoke("stop").output == "the RPC server on P1 was not running\n"
+    assert invoke("start", "--key", "k", "--port", str(port), "--tracker", f"127.0.0.1:{tracker_port}").exit_code == 0
+    assert fake.state["reverse"] == [[f"tcp:{tracker_port}", f"tcp:{tracker_port}"]]
+    invoke("stop")
+    assert fake.state["reverse"] == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "code", "message"),
+    [
+        ({}, (), 3, "romou: adb sees no phone\nAttach it by USB, turn on developer options and USB debugging"),
+        ({"P1": "unauthorized"}, (), 3, "romou: the phone P1 does not trust this machine yet\nUnlock it and confirm"),
+        ({"P1": "offline"}, (), 3, "romou: the phone P1 does not answer (adb says: offline)\nReplug it"),
+        ({"P1": "no permissions (missing udev rules?)"}, (), 3, "android-sdk-platform-tools-common"),
+        ({"P1": "device", "P2": "device"}, (), 2, "romou: several phones are attached: P1, P2\nChoose one: --serial NUMBER"),
+        ({"P1": "device"}, ("--serial", "P3"), 2, "romou: no phone has the serial number P3; attached: P1"),
+    ],
+)
+def test_a_missing_phone_is_told_with_what_to_do(fake: FakePhone, devices: dict[str, str], options: tuple[str, ...], code: int, message: str) -> None:
+    fake.set(devices=devices)
+    for arguments in (("start", "--key", "k"), ("stop",), ("status",)):
+        result = invoke(*arguments, *options)
+        assert result.exit_code == code
+        assert message in result.output
+
+
+def test_one_of_several_phones(fake: FakePhone, runtime: Path) -> None:
+    fake.set(devices={"P1": "unauthorized", "P2": "device"})
+    assert invoke("push", str(runtime), "--serial", "P2").exit_code == 0
+    assert ["-s", "P2", "push", f"{runtime}/.", f"{FOLDER}/"] in fake.calls
+
+
+def test_without_adb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = invoke("status")
+    assert result.exit_code == 3
+    assert "romou: adb is not on the PATH\napt-get install adb (Debian, Ubuntu), or Android's platform-tools." in result.output
+
+
+def test_what_is_pushed_must_be_a_phones_runtime(fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    result = invoke("push", str(tmp_path / "other"))
+    assert (result.exit_code, "other holds no runtime for a phone\nBuild it: scripts/build_phone_runtime.sh" in result.output) == (2, True)
+    result = invoke("push", str(host_runtime))
+    assert (result.exit_code, "was built for host; P1 is a phone with arm64-v8a" in result.output) == (2, True)
+    fake.set(push_fails=True)
+    result = invoke("push", str(runtime))
+    assert (result.exit_code, "adb could not push the runtime: adb: error: failed to copy: No space left on device" in result.output) == (3, True)
+
+
+def test_without_a_runtime_on_the_phone(fake: FakePhone) -> None:
+    result = invoke("start", "--key", "k")
+    assert (result.exit_code, "the runtime is not on P1\nBuild and push it" in result.output) == (3, True)
+    status = invoke("status")
+    assert status.exit_code == 3
+    assert "runtime: not pushed" in status.output
+    assert "OpenCL:  none: the runtime is not on the phone: romou phone push FOLDER" in status.output
+
+
+def test_a_phone_without_a_driver(fake: FakePhone, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROMOU_OPENCL_LIBRARY", "/vendor/lib64/libOpenCL.so")
+    invoke("push", str(runtime))
+    status = invoke("status")
+    assert status.exit_code == 3
+    assert re.search(r"OpenCL: +none: .*/vendor/lib64/libOpenCL.so: ", status.output.replace("\n", " "))
+
+
+def test_a_server_that_cannot_start_leaves_no_ports(fake: FakePhone, runtime: Path) -> None:
+    import socket
+
+    invoke("push", str(runtime))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = invoke("start", "--key", "k", "--port", str(port))
+    assert result.exit_code == 3
+    assert f"does not start: romou_rpc_server: cannot listen on 127.0.0.1:{port}: Address already in use" in result.output.replace("\n", " ")
+    assert fake.state["forward"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--key", "a/b"), "romou: key 'a/b': choose a word without spaces and slashes"),
+        (("--key", "k", "--tracker", "here"), "romou: tracker 'here': write host:port"),
+        (("--key", "k", "--tracker", "10.0.0.9:9190"), "the tracker is on 10.0.0.9; a phone on a cable reaches those of this machine only"),
+    ],
+)
+def test_wrong_options(fake: FakePhone, options: tuple[str, ...], message: str) -> None:
+    result = invoke("start", *options)
+    assert (result.exit_code, message in result.output) == (2, True)
+
+
+def test_the_help_names_the_build_script() -> None:
+    assert "scripts/build_phone_runtime.sh" in invoke("--help").output
+    assert (ROOT / "scripts/build_phone_runtime.sh").is_file()
