@@ -26,7 +26,7 @@ from romou.target import Target
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=60, run_timeout_s=30, min_repeat_ms=1, connect_timeout_s=30)
-SHORT = dataclasses.replace(OPTIONS, run_timeout_s=3)
+SHORT = dataclasses.replace(OPTIONS, run_timeout_s=5)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_candidate_that_hangs_is_ended_on_both_sides(builder: LocalBuilder, se
     with running(server.address, SHORT) as runner:
         hang, fine = built(builder, "hang", "none")
         result = measure(runner, hang)
-        assert (result.outcome, "run_timeout_s = 3 s, twice" in (result.error or "")) == ("timeout", True)
+        assert (result.outcome, "run_timeout_s = 5 s, twice" in (result.error or "")) == ("timeout", True)
         assert measure(runner, fine).outcome == "ok"
     wait_for(lambda: server.running_session() is None)
     assert "went on without its client and is killed" in server.log.read_text()
