@@ -26,7 +26,7 @@ from romou.target import Target
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=60, run_timeout_s=30, min_repeat_ms=1, connect_timeout_s=30)
-SHORT = dataclasses.replace(OPTIONS, run_timeout_s=3)
+SHORT = dataclasses.replace(OPTIONS, run_timeout_s=5)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_candidate_that_hangs_is_ended_on_both_sides(builder: LocalBuilder, se
     with running(server.address, SHORT) as runner:
         hang, fine = built(builder, "hang", "none")
         result = measure(runner, hang)
-        assert (result.outcome, "run_timeout_s = 3 s, twice" in (result.error or "")) == ("timeout", True)
+        assert (result.outcome, "run_timeout_s = 5 s, twice" in (result.error or "")) == ("timeout", True)
         assert measure(runner, fine).outcome == "ok"
     wait_for(lambda: server.running_session() is None)
     assert "went on without its client and is killed" in server.log.read_text()
@@ -235,7 +235,8 @@ def test_servers_of_a_tracker(builder: LocalBuilder) -> None:
         with pytest.raises(DeviceError, match=f"has no server with the key 'tablet'; it has {KEY}"):
             RpcRunner(Address.parse(f"tracker://{tracker}/tablet"))
         runner = stack.enter_context(running(address))
-        assert runner.width == 3
+        # A busy machine may lose one of them for a moment.
+        wait_for(lambda: runner.width == 3)
 
         def results(candidates: list[BuildResult]) -> list[str]:
             with ThreadPoolExecutor(runner.width) as pool:
@@ -253,6 +254,7 @@ def test_servers_of_a_tracker(builder: LocalBuilder) -> None:
             assert results(slow) == ["ok"] * 4
         assert seen == {server.port for server in servers}
         assert [where for where, device in runner._devices.items() if device.reason is not None] == [other]
+        wait_for(lambda: runner.width == 2)
 
         # The tracker starts anew, with nothing known; the servers come back to it.
         tracker_stack.close()

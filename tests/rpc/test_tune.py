@@ -12,7 +12,7 @@ import faulty_kernels
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rpc_servers import KEY, Server, end, free_port, serving, tracking, wait_for
+from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, tracking, wait_for
 from small_networks import Graph, random_inputs, residual_net
 
 import romou
@@ -22,6 +22,7 @@ from romou.cli import main
 from romou.errors import BuildError, DeviceError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.measure import LocalBuilder, MeasureOptions, RpcRunner, Toolchain
+from romou.module.remote import RemoteDevice
 from romou.records import FILE_NAME, RecordStore
 from romou.rpc import Address
 from romou.rpc.tracker import Tracker
@@ -106,6 +107,23 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
         there.device  # noqa: B018
     there.release()
     wait_for(lambda: server.running_session() is None)
+
+
+def test_a_model_keeps_to_the_servers_of_a_tracker_that_will_do(tmp_path: Path) -> None:
+    g = Graph({"a": (1, 6, 5, 5)})
+    model = g.model(g.add("Relu", g.conv("a", 6, 6, pads=[1, 1, 1, 1])))
+    here = romou.compile(model, target="opencl -device=host", device=0)
+    library, inputs = here.save(tmp_path / "m") / json.loads((tmp_path / "m" / "romou.json").read_text())["library"], list(random_inputs(model).values())
+    with tracking(free_port()) as tracker, plain_server(OTHER_VERSION, tracker=tracker), serving("--tracker", tracker):
+        address = Address.parse(f"tracker://{tracker}/{KEY}")
+        wait_for(lambda: len(Tracker(address).servers().get(KEY, ())) == 2)
+        for _ in range(2):
+            device = RemoteDevice(address, "host")
+            np.testing.assert_allclose(device.run(library, inputs)[0], here.run({"a": inputs[0]})[0], rtol=1e-6)
+            device.release()
+        other = RemoteDevice(address, "host", wanted="another GPU")
+        with pytest.raises(DeviceError, match="no model runs at tracker://.* after 5 attempts, the last: "):
+            other.run(library, inputs)
 
 
 def test_the_command_line(tmp_path: Path, server: Server) -> None:
