@@ -297,7 +297,7 @@ def _remote(target: Target, options: MeasureOptions, address: Address) -> Iterat
     with contextlib.closing(RpcRunner(address, options, device_name=target.device_name)) as runner:
         facts = runner.facts
         named = _for_server(target, facts, runner.host, str(address))
-        remote = RemoteDevice(address, named.device_name)
+        remote = RemoteDevice(address, named.device_name, wanted=str(facts["name"]))
         yield _Place(named=named, target=named.limited_to(facts), name=str(facts["name"]), remote=remote), runner
 
 

@@ -96,15 +96,12 @@ class RpcRunner:
         self._address = address
         self._options = options or MeasureOptions()
         self._device_name = device_name
-        self._width = 1
-        if address.is_tracker:
-            with contextlib.closing(Tracker(address)) as tracker:
-                self._width = tracker.check_key()
+        self._tracker = Tracker(address) if address.is_tracker else None
+        if self._tracker is not None:
+            self._tracker.check_key()
         self._references = References(self._options, toolchain or Toolchain(), folder)
-        self._lanes = [_Lane(child=ChildProcess("connection"), tracker=Tracker(address) if address.is_tracker else None) for _ in range(self._width)]
+        self._lanes: list[_Lane] = []
         self._idle: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
-        for lane in self._lanes:
-            self._idle.put(lane)
         self._lock = threading.Lock()
         self._devices: dict[str, _Device] = {}
         self._last_contact = time.monotonic()
@@ -112,12 +109,29 @@ class RpcRunner:
         self._host = ""
         self._device = ""
         self._is_here = False
+        self._width = 1
+        self._add_lanes(1)
         self._closing = threading.Event()
 
     @property
     def width(self) -> int:
-        """Servers that there were at the beginning."""
+        """Servers that there are now, less those that are set aside: a tracker's come and go. For one thread at a time."""
+        if self._tracker is None:
+            return 1
+        # While the tracker is away, nothing is known to have changed.
+        with contextlib.suppress(ConnectionLostError):
+            servers = {*self._tracker.servers().get(self._address.key, ())}
+            with self._lock:
+                aside = {where for where, device in self._devices.items() if device.reason is not None}
+                self._width = max(1, len(servers - aside))
+                self._add_lanes(self._width)
         return self._width
+
+    def _add_lanes(self, count: int) -> None:
+        for _ in range(count - len(self._lanes)):
+            tracker = Tracker(self._address) if self._address.is_tracker else None
+            self._lanes.append(_Lane(child=ChildProcess("connection"), tracker=tracker))
+            self._idle.put(self._lanes[-1])
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -355,6 +369,8 @@ class RpcRunner:
             lane.child.kill()
             if lane.tracker is not None:
                 lane.tracker.close()
+        if self._tracker is not None:
+            self._tracker.close()
         self._references.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import ConnectionLostError, DeviceError
+from romou.errors import CompatError, ConnectionLostError, DeviceError
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.rpc import Address
 
@@ -33,13 +33,16 @@ class RemoteDevice:
     ----------
     device_name
         That of the target; "host" stands for the server's CPU, anything else for its first device.
+    wanted
+        The device's name as its driver gives it; another device of a tracker is left alone. None: any.
     limit_s
         Of one call.
     """
 
-    def __init__(self, address: Address, device_name: str | None = None, *, limit_s: float = 300.0) -> None:
+    def __init__(self, address: Address, device_name: str | None = None, *, wanted: str | None = None, limit_s: float = 300.0) -> None:
         self.address = address
         self._device_name = device_name
+        self._wanted = wanted
         self._limit_s = limit_s
         self._child = ChildProcess("connection")
         self._is_open = False
@@ -70,8 +73,7 @@ class RemoteDevice:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if not self._is_open:
-                    self._job("connect", self.address, self._device_name, _CONNECT_S, timeout_s=3 * _CONNECT_S)
-                    self._is_open = True
+                    self._connect()
                 if library.name not in self._loaded:
                     upload_s = library.stat().st_size / _SLOWEST_UPLOAD_BYTES_PER_S
                     self._job("load", str(library), library.name, timeout_s=self._limit_s + upload_s)
@@ -84,10 +86,20 @@ class RemoteDevice:
                 logger.info("%s failed (%s); trying again", self.address, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            except DeviceError:
+            except (DeviceError, CompatError):
                 self.release()
                 raise
         raise AssertionError("unreachable")
+
+    def _connect(self) -> None:
+        try:
+            self._job("connect", self.address, self._device_name, self._wanted, _CONNECT_S, timeout_s=3 * _CONNECT_S)
+        except (DeviceError, CompatError) as error:
+            if not self.address.is_tracker:
+                raise
+            # Another one of its servers may do.
+            raise ConnectionLostError(str(error)) from error
+        self._is_open = True
 
     def _job(self, function: str, *arguments: Any, timeout_s: float) -> Any:
         return self._child.call(f"romou.module.remote_job:{function}", *arguments, timeout_s=timeout_s)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from romou.backends.opencl import device_index
+from romou.errors import DeviceError
 from romou.module.machine import Machine
 from romou.rpc import Address, Connection
 from romou.rpc import connect as open_connection
@@ -16,12 +17,20 @@ _device = 0
 _machines: dict[str, Machine] = {}
 
 
-def connect(address: Address, device_name: str | None, patience_s: float) -> str:
-    """Open the session of this process; the server's name. Errors are those of `romou.rpc.connect`."""
+def connect(address: Address, device_name: str | None, wanted: str | None, patience_s: float) -> None:
+    """Open the session of this process. `wanted`: the device's name as its driver gives it, or None for any.
+
+    Raises
+    ------
+    DeviceError
+        It is another device. Other errors are those of `romou.rpc.connect`.
+    """
     global _connection, _device
     _connection = open_connection(address, patience_s=patience_s)
     _device = device_index(device_name, list(_connection.devices))
-    return _connection.server
+    found = str(_connection.devices[_device]["name"])
+    if wanted is not None and found != wanted:
+        raise DeviceError(f"the device at {_connection.server} is {found}; the model was tuned on {wanted}", address=_connection.server)
 
 
 def load(library: str, name: str) -> None:

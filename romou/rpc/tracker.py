@@ -40,8 +40,8 @@ class Tracker:
             found.setdefault(entry["key"].removeprefix("server:"), []).append(f"{host}:{port}")
         return found
 
-    def check_key(self) -> int:
-        """How many servers there are under the address's key; DeviceError where there is none."""
+    def check_key(self) -> None:
+        """DeviceError where there is no server under the address's key."""
         found = self.servers()
         if self._address.key not in found:
             known = ", ".join(sorted(found)) or "no servers at all"
@@ -50,7 +50,6 @@ class Tracker:
                 hint=f"Start one: romou serve --key {self._address.key} --tracker {self._address.where}",
                 address=str(self._address),
             )
-        return len(found[self._address.key])
 
     def request(self, timeout_s: float) -> Address | None:
         """A server that now is ours for one session, its secret for a key; None where none was free in time."""

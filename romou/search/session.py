@@ -262,11 +262,12 @@ class TuningSession:
 
     def _measured(self, batch: list[BuildResult]) -> Iterator[tuple[BuildResult, MeasureResult]]:
         """Each candidate of a batch with its result, as soon as it is there; one that the time limit cuts off has none."""
-        if self._runner.width == 1:
+        width = self._runner.width
+        if width == 1:
             results = ((built, self._measure(built)) for built in batch)
             yield from ((built, result) for built, result in results if result is not None)
             return
-        pool = ThreadPoolExecutor(self._runner.width, thread_name_prefix="romou-run")
+        pool = ThreadPoolExecutor(width, thread_name_prefix="romou-run")
         try:
             running = {pool.submit(self._measure, built): built for built in batch}
             for future in as_completed(running):
