@@ -130,7 +130,9 @@ class Phone:
                 self._run(kind, "--remove", line.split()[0], what="end the forwarding")
         if pid is None:
             return False
-        self._shell(f"kill {pid}; rm -f {_PID}", what="stop the server")
+        # Its port is free once it is gone; a second start may follow at once.
+        until_gone = f"n=0; while grep -q {SERVER} /proc/{pid}/cmdline 2> /dev/null && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done"
+        self._shell(f"kill {pid}; {until_gone}; rm -f {_PID}", what="stop the server")
         return True
 
     def status(self) -> PhoneStatus:

@@ -18,6 +18,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from romou.deploy import export_model
 from romou.errors import DeviceError, ModelError, UsageError
 from romou.library import export_library, is_here
 from romou.measure.run_job import device_tensor
@@ -255,8 +256,6 @@ class TunedModel:
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
         """
-        from romou.deploy import export_model
-
         own = self.target.host
         is_same = own == host or (is_here(own) and is_here(host))
         if is_same and isinstance(self._executable, relax.VMExecutable):

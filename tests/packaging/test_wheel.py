@@ -31,6 +31,7 @@ def test_what_is_in_it(wheel: Path) -> None:
         "romou/api.py",
         "romou/schedules/contraction.py",
         "romou/tvm_patches/opencl_runtime/libtvm_runtime_opencl.so",
+        "romou/deploy/run_model.cc",
         "romou/tvm_patches/opencl_runtime/module.cc",
         "romou/hardware/devices/adreno640.json",
         "romou/models/resnet18.onnx",

@@ -76,7 +76,8 @@ def test_a_session_has_what_tvm_expects(serve: Callable[..., Server], misdeeds: 
     versions = json.loads(str(session.get_function("romou.rpc.versions")()))
     check_versions()
     assert versions["tvm"] == tvm.__version__
-    assert set(versions) == {"tvm", "tvm_ffi", "romou"}
+    assert versions["host"] == "x86_64-linux-gnu"
+    assert {"tvm_ffi", "romou"} < set(versions)
 
 
 def test_files_stay_in_the_folder_of_the_session(serve: Callable[..., Server], tmp_path: Path) -> None:
