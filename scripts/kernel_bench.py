@@ -107,7 +107,7 @@ def tune(tasks: Sequence[Task], target: Target, index: int, options: Options) ->
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
-        wanted = [task.pruned() for task in tasks] if options.is_pruned else list(tasks)
+        wanted = [task.pruned(target) for task in tasks] if options.is_pruned else list(tasks)
         return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget).run(terminal_progress)
 
 
