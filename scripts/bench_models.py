@@ -41,6 +41,8 @@ from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.module import Summary, TunedModel, random_inputs
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
+# Starting a worker counts, which takes long on a busy machine.
+MS_BUILD_TIMEOUT_S = 120.0
 
 
 class Timed(Protocol):
@@ -65,7 +67,7 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
     """The same graph tuned by TVM's MetaSchedule; what it finds nothing for keeps dlight's schedules."""
     kind = target.anonymous_tvm_target
     graph = relax.get_pipeline("zero")(imported.mod)
-    builder = meta_schedule.builder.LocalBuilder(initializer=compiler.install if target.kind == "cuda" else None)
+    builder = meta_schedule.builder.LocalBuilder(timeout_sec=MS_BUILD_TIMEOUT_S, initializer=compiler.install if target.kind == "cuda" else None)
     with tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
         database = meta_schedule.relax_integration.tune_relax(
             graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=min(trials, 64), builder=builder, seed=1

@@ -43,10 +43,14 @@ def command(
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno 630 (a630) and
     Mali-G76 (g76) make of each kernel; scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
     """
+    from romou.errors import UsageError
     from romou.target import Target
 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
+    if gpus and parsed.kind != "opencl":
+        text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"
+        raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
     if gpus:
         from romou.mobile_compilers import find_compilers

@@ -61,6 +61,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
         (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),
         (["tune", "x.onnx", "--trials", "-1"], "Invalid value for '--trials'"),
+        (["inspect", "bundled:resnet18", "--target", "cuda -device=nvidia_h200", "--gpu", "a630"], "romou: --gpu asks compilers of OpenCL C"),
         (["run", "none.romou"], "romou: module 'none.romou' does not exist\n`romou tune MODEL` makes one."),
     ],
 )

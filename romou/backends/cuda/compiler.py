@@ -135,7 +135,9 @@ def _include_folders() -> tuple[str, ...]:
     """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with half or bfloat16 arithmetic do."""
     from cuda import pathfinder
 
-    found = pathfinder.find_nvidia_header_directory("cudart")
+    # Before 1.3, it found libraries alone.
+    find = getattr(pathfinder, "find_nvidia_header_directory", None)
+    found = find("cudart") if find is not None else None
     return (found,) if found and Path(found).is_dir() else ()
 
 
