@@ -18,12 +18,13 @@ from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.half_storage import widen_halfs
 from romou.passes.image_addressing import address_images, name_stored_texels
+from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
 from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
 # The last pass of device functions that changes what they use of the device.
-LAST_OF_DEVICE = "name_stored_texels"
+LAST_OF_DEVICE = "name_register_reads"
 
 
 @tvm.transform.module_pass(opt_level=0)
@@ -96,6 +97,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             eliminate_addresses,
             share_loads,
             name_stored_texels,
+            name_register_reads,
             tirx.transform.LowerIntrin(),
         ]
     )
