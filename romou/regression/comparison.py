@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 from romou.errors import UsageError
@@ -122,26 +123,27 @@ def time_verdicts(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float, 
         Name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
     machine
         For times of two sessions: the reference model's rounds in both. Times count in units of it, round by round. It cannot follow the
-        machine in all that it does, so that what the machine drifted widens the limit, and the fastest rounds have to be shifted like the others:
-        a busy hour slows most rounds, a slower kernel all of them.
+        machine in all that it does, so that what the machine drifted widens the limit, and the fastest round of the slower side has to be
+        slower than the usual one of the other: a busy hour slows most rounds, a slower kernel all of them.
     """
-    shifts, fastest = {}, {}
+    shifts, apart = {}, {}
     for name, (before, after) in pairs.items():
         if machine is None:
             shifts[name] = paired_shift(shortest(before), shortest(after))
-            fastest[name] = shifts[name].ratio
+            apart[name] = (shifts[name].ratio, shifts[name].ratio)
         else:
             shifts[name] = unpaired_shift(*(_in_units(times, unit) for times, unit in zip((before, after), machine, strict=True)))
-            fastest[name] = min(shortest(after)) / min(shortest(before))
+            x, y = shortest(before), shortest(after)
+            apart[name] = (min(y) / median(x), median(y) / min(x))
     stages = STAGES if machine is None else 1
     slower = dict(zip(shifts, holm([s.p_slower for s in shifts.values()], stages=stages), strict=True))
     faster = dict(zip(shifts, holm([s.p_faster for s in shifts.values()], stages=stages), strict=True))
     limit = (1 + fail_over) * (math.exp(abs(math.log(drift(machine)))) if machine is not None else 1)
     found = {}
     for name, shift in shifts.items():
-        if slower[name] < ALPHA and min(shift.ratio, fastest[name]) > limit:
+        if slower[name] < ALPHA and min(shift.ratio, apart[name][0]) > limit:
             verdict, p = "slower", slower[name]
-        elif faster[name] < ALPHA and max(shift.ratio, fastest[name]) < 1 / limit:
+        elif faster[name] < ALPHA and max(shift.ratio, apart[name][1]) < 1 / limit:
             verdict, p = "faster", faster[name]
         else:
             verdict, p = "undecided" if shift.high > limit else "same", slower[name]
