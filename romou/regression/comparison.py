@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from romou.errors import UsageError
 from romou.records.origin import Origin
@@ -19,6 +21,8 @@ from romou.regression.timing import MODEL
 ALPHA = 0.01
 # In turns, what is still open is measured with twice the pairs, and twice again.
 STAGES = 3
+# Slow rounds by fast ones (`_spread`): beyond this, a session's times tell more of its neighbours than of the kernel.
+_QUIET = 1.25
 
 IN_TURNS, RECORDED, NOT_TIMED = "in turns", "recorded", "not compared"
 
@@ -121,27 +125,26 @@ def time_verdicts(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float, 
     pairs
         Name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
     machine
-        For times of two sessions: the reference model's rounds in both. Times count in units of it, round by round. It cannot follow the
-        machine in all that it does, so that what the machine drifted widens the limit, and the fastest rounds have to be shifted like the others:
-        a busy hour slows most rounds, a slower kernel all of them.
+        For times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the limit. And because one model
+        cannot tell what else a session was like, only subjects that were quiet in both can be called slower, and only if not one round of one
+        session lies among those of the other; the rest is undecided.
     """
-    shifts, fastest = {}, {}
+    shifts = {}
+    apart = dict.fromkeys(pairs, True)
     for name, (before, after) in pairs.items():
-        if machine is None:
-            shifts[name] = paired_shift(shortest(before), shortest(after))
-            fastest[name] = shifts[name].ratio
-        else:
-            shifts[name] = unpaired_shift(*(_in_units(times, unit) for times, unit in zip((before, after), machine, strict=True)))
-            fastest[name] = min(shortest(after)) / min(shortest(before))
+        x, y = shortest(before), shortest(after)
+        shifts[name] = paired_shift(x, y) if machine is None else unpaired_shift(x, y)
+        if machine is not None:
+            apart[name] = max(_spread(x), _spread(y)) < _QUIET and (min(y) > max(x) or max(y) < min(x))
+    limit = (1 + fail_over) * (math.exp(abs(math.log(drift(machine)))) if machine is not None else 1)
     stages = STAGES if machine is None else 1
     slower = dict(zip(shifts, holm([s.p_slower for s in shifts.values()], stages=stages), strict=True))
     faster = dict(zip(shifts, holm([s.p_faster for s in shifts.values()], stages=stages), strict=True))
-    limit = (1 + fail_over) * (math.exp(abs(math.log(drift(machine)))) if machine is not None else 1)
     found = {}
     for name, shift in shifts.items():
-        if slower[name] < ALPHA and min(shift.ratio, fastest[name]) > limit:
+        if slower[name] < ALPHA and shift.ratio > limit and apart[name]:
             verdict, p = "slower", slower[name]
-        elif faster[name] < ALPHA and max(shift.ratio, fastest[name]) < 1 / limit:
+        elif faster[name] < ALPHA and shift.ratio < 1 / limit and apart[name]:
             verdict, p = "faster", faster[name]
         else:
             verdict, p = "undecided" if shift.high > limit else "same", slower[name]
@@ -162,8 +165,10 @@ def shortest(rounds: Rounds) -> list[float]:
     return [min(times) for times in rounds]
 
 
-def _in_units(times: Rounds, unit: Rounds) -> list[float]:
-    return [t / u for t, u in zip(shortest(times), shortest(unit), strict=True)]
+def _spread(times: Sequence[float]) -> float:
+    """How many times longer the slow rounds take than the fast ones; a tenth at either end does not count."""
+    fast, slow = np.quantile(times, (0.1, 0.9))
+    return float(slow / fast)
 
 
 def open_names(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float) -> list[str]:

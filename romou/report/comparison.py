@@ -55,7 +55,8 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         yield f"Times: both measured in turns on {comparison.device}" + (f"; {comparison.reason}." if comparison.reason else ".")
     elif comparison.timing == "recorded":
         yield f"Times: as recorded on {comparison.device}, because {comparison.reason}."
-        yield f"The machine took {comparison.machine:.3f} times as long for the reference model; times count in units of that, and its drift widens the limit."
+        yield f"The machine took {comparison.machine:.3f} times as long for the reference model; that widens the limit."
+        yield "Recorded times can only tell where both sessions were quiet; timing in turns needs the baseline's .romou folder beside its file."
     else:
         yield f"Times were NOT compared: {comparison.reason}."
     if comparison.undecided:

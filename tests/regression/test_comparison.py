@@ -152,14 +152,14 @@ def test_command_and_its_files(tmp_path: Path) -> None:
     assert {k: suite.get(k) for k in ("tests", "failures", "skipped", "errors")} == {"tests": "4", "failures": "1", "skipped": "2", "errors": "0"}
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     assert cases["conv"][0].tag == "failure"
-    assert "1.301 times as long" in (cases["conv"][0].get("message") or "")
+    assert "1.300 times as long" in (cases["conv"][0].get("message") or "")
     assert cases["de|nse<&"][0].tag == "skipped"
     assert cases["pool"][0].get("message") == "gone"
 
     text = (tmp_path / "m.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in lines} == {10}, "every line has as many cells"
-    assert "| **conv** | 1 | 0.9991 | 1.2991 | 1.301 |" in text
+    assert "| **conv** | 1 | 0.9991 | 1.2991 | 1.300 |" in text
 
     assert invoke(before, before).exit_code == 0
     data = json.loads(invoke(before, worse, "--json").stdout)

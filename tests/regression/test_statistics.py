@@ -31,6 +31,13 @@ class Machine:
         return tuple(ms * self.speed * (1.9 if self.is_busy else 1.0) * noise)
 
 
+class OwnMachine(Machine):
+    """One that is not shared: its clock wanders a little, and now and then a repeat is cut off."""
+
+    def step(self) -> None:
+        self.speed *= np.exp(self.rng.normal(0, 0.0002))
+
+
 def in_turns(seed: int, factors: dict[str, float], rounds: int = 16) -> dict[str, tuple[Rounds, Rounds]]:
     """Pairs of `rounds` rounds; factors: how much longer an operator takes in the second of two versions."""
     machine = Machine(seed)
@@ -53,11 +60,11 @@ def session(machine: Machine, factors: dict[str, float], rounds: int = 16) -> di
     return {name: tuple(times) for name, times in found.items()}
 
 
-def recorded(seed: int, factors: dict[str, float], speed: float) -> dict[str, TimeVerdict]:
+def recorded(seed: int, factors: dict[str, float], speed: float, machine: type[Machine]) -> dict[str, TimeVerdict]:
     """Verdicts on two sessions; in the second one the machine is `speed` times slower."""
-    before, after = session(Machine(seed), {}), session(Machine(seed + 1000, speed), factors)
-    machine = (before.pop("reference"), after.pop("reference"))
-    return time_verdicts({name: (before[name], after[name]) for name in before}, LIMIT, machine=machine)
+    before, after = session(machine(seed), {}), session(machine(seed + 1000, speed), factors)
+    reference = (before.pop("reference"), after.pop("reference"))
+    return time_verdicts({name: (before[name], after[name]) for name in before}, LIMIT, machine=reference)
 
 
 def verdicts(found: dict[str, TimeVerdict], verdict: str) -> set[str]:
@@ -95,16 +102,22 @@ def test_what_scatters_too_widely_is_undecided() -> None:
     assert time_verdicts({"op": (before, after)}, LIMIT)["op"].verdict == "undecided"
 
 
+@pytest.mark.parametrize("machine", [Machine, OwnMachine])
 @pytest.mark.parametrize("speed", [0.6, 1.0, 1.5])
-def test_recorded_sessions_of_equal_versions_raise_no_alarm(speed: float) -> None:
+def test_recorded_sessions_of_equal_versions_raise_no_alarm(speed: float, machine: type[Machine]) -> None:
     for seed in range(20):
-        assert verdicts(recorded(seed, {}, speed), "slower") == set(), f"seed {seed}"
+        assert verdicts(recorded(seed, {}, speed, machine), "slower") == set(), f"seed {seed}"
 
 
-def test_recorded_sessions_show_what_is_clearly_slower() -> None:
-    """What the machine drifted has to be added to the threshold, so that less than all of that shows."""
-    seen = sum("op7" in verdicts(recorded(seed, {"op7": 2.5}, 1.1), "slower") for seed in range(20))
-    assert seen >= 15
+def test_recorded_sessions_of_a_machine_of_ones_own_show_ten_percent() -> None:
+    seen = [verdicts(recorded(seed, {"op7": 1.10}, 1.0, OwnMachine), "slower") for seed in range(20)]
+    assert seen.count({"op7"}) >= 18
+    assert seen.count(set()) + seen.count({"op7"}) == 20
+
+
+def test_busy_sessions_tell_nothing() -> None:
+    found = recorded(0, {"op7": 3.0}, 1.0, Machine)
+    assert found["op7"].verdict == "undecided"
 
 
 def test_the_reference_tells_how_slow_the_machine_was() -> None:
