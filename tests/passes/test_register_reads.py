@@ -13,7 +13,12 @@ from romou.inspection.kernels import inspect_function
 from romou.target import Target
 
 CUDA = Target("cuda -arch=sm_90a")
-WORKS = [conv(16, (7, 7), 8, (1, 1)), conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(8, (9, 9), 8, (3, 3), groups=8), Dense(m=3, k=32, n=20, dtype="float32")]
+WORKS: list[Conv2d | Dense] = [
+    conv(16, (7, 7), 8, (1, 1)),
+    conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)),
+    conv(8, (9, 9), 8, (3, 3), groups=8),
+    Dense(m=3, k=32, n=20, dtype="float32"),
+]
 _PLACE = r"\w+(?:_local|_shared|shared)\w*\[[^\[\]]*\]"
 
 
