@@ -45,9 +45,11 @@ from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-MEASURE = MeasureOptions(repeat=3, min_repeat_ms=2.0, build_timeout_s=30.0, run_timeout_s=15.0)
+CORES = os.cpu_count() or 1
+# A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
+MEASURE = MeasureOptions(repeat=3, min_repeat_ms=2.0, build_timeout_s=12.0, build_workers=CORES, run_timeout_s=15.0)
 # Batches of the search: as many as can be built at a time.
-BATCH = max(4, min(8, os.cpu_count() or 1))
+BATCH = max(4, min(16, CORES))
 # Milliseconds that one timing takes at least, and what a pause between two records is at most, in seconds, to count as tuning.
 TIMING_MS, LONGEST_GAP_S = 5.0, 60.0
 WITHIN = 1.05
