@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_texel_load
+from romou.calls import extern_name, is_conditional, is_half_load, is_texel_load, op_name
 
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
@@ -184,13 +186,24 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
     return max(live, default=0)
 
 
-# Loops that a compiler unrolls: so many turns at most, and so many operations when done, one on a vector counted once. The first is Mesa's
-# limit, the second matches best which loops of random kernels Mesa's Adreno compiler keeps.
-_MOST_TURNS = 32
-_MOST_OPERATIONS = 300
-# Registers that a load issued ahead of its use takes: for each register of its value, and for its address. Fitted on random kernels against
-# Mesa's Adreno compiler (scripts/bench_registers.py). Loads from local memory are hardly moved; under a condition only the address is.
-_AHEAD = {"image": (1.0, 0.5), "buffer": (0.65, 1.0), "local": (0.1, 0.25), "guarded": (0.1, 0.25)}
+# Loops that a compiler unrolls: so many turns at most (Mesa's limit), and so many operations when done. What an operation counts: each product
+# of floats by lanes, an index as 2, an access of memory with its 64-bit address or an image's coordinates as 8, of local memory as 2, a
+# condition with the selection behind it as 20, and so does a turn. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno
+# compiler keeps.
+_MOST_TURNS, _MOST_OPERATIONS = 32, 1600
+_INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
+# Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer. All are computed ahead of the loads, as they wait for nothing.
+_ADDRESS = {"image": 3, "buffer": 2}
+# Loads under way have registers for their values instead, and Mesa waits for eight before it issues more: a vector of four from a buffer takes
+# two registers more than its address.
+_UNDER_WAY = 8 * 2
+# A load under a condition stays behind its branch, and what its address is made of before it: for each register of the value, fitted.
+_GUARDED = 0.4
+# An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
+_LOCAL_REACH = 4096
+# Registers for what is moved ahead beyond which more hides no more latency: eight texels under way and the addresses of some more. Mesa's compiler
+# takes more and spills; a bound must be there, as on an NVIDIA H200 the fastest kernel of a recorded space has room for 80 of the 124 it could use.
+_ENOUGH_AHEAD = 72
 # Allocation is coarser than use: by vectors of four, and then by what the next number of waves leaves.
 _ROUNDING = 1.2
 
@@ -199,7 +212,7 @@ _ROUNDING = 1.2
 class RegisterUse:
     """32-bit registers of a work-item; arrays for many kernels.
 
-    live: at once, by `estimate_registers`.   ahead: for loads that a compiler can issue ahead of their use to hide latency.
+    live: at once, by `estimate_registers`.   ahead: for loads and addresses that a compiler moves ahead of their use to hide latency.
     """
 
     live: Any
@@ -212,8 +225,8 @@ class RegisterUse:
 
     @property
     def needed(self) -> Any:
-        """What it should have: a compiler that is short of registers issues fewer loads ahead, half as many as are live suffice."""
-        return _ROUNDING * (self.live + np.minimum(self.ahead, self.live / 2))
+        """What it should have: a compiler that is short of registers issues fewer loads ahead."""
+        return _ROUNDING * (self.live + np.minimum(self.ahead, _ENOUGH_AHEAD))
 
 
 def register_use(func: tirx.PrimFunc) -> RegisterUse:
@@ -221,83 +234,122 @@ def register_use(func: tirx.PrimFunc) -> RegisterUse:
 
     Compilers unroll short loops and move loads up as far as straight code goes: to the loop, barrier or condition before.
     """
-    _, ahead, guarded = _flow(func.body)
-    return RegisterUse(estimate_registers(func), ahead.peak + guarded.peak)
+    allocated: list[int] = []
+    structural_walk(func.body, (tirx.AllocBuffer, lambda stmt: allocated.append(_array_bytes(stmt.buffer) if str(stmt.buffer.scope()) in _LOCAL else 0)))
+    code = _flow(func.body, _ADDRESS | {"local": int(sum(allocated) > _LOCAL_REACH)})
+    return RegisterUse(estimate_registers(func), max(code.loads.peak.registers, code.guarded.peak.registers))
 
 
 def registers_ahead(loads: Any, registers_each: Any, *, is_image: Any) -> Any:
     """Registers for so many loads in one stretch of straight code, from images or else from buffers; for arrays too."""
-    (buffer_value, buffer_address), (image_value, image_address) = _AHEAD["buffer"], _AHEAD["image"]
-    value = buffer_value + is_image * (image_value - buffer_value)
-    address = buffer_address + is_image * (image_address - buffer_address)
-    return loads * (value * registers_each + address)
+    address = _ADDRESS["buffer"] + is_image * (_ADDRESS["image"] - _ADDRESS["buffer"])
+    return loads * address + np.minimum(loads * np.maximum(registers_each - address, 0), _UNDER_WAY)
+
+
+@dataclass(frozen=True)
+class _Accesses:
+    """Registers for accesses of memory in one stretch of straight code: addresses, and what values need more than them."""
+
+    addresses: float = 0.0
+    more: float = 0.0
+
+    @property
+    def registers(self) -> float:
+        return self.addresses + min(self.more, _UNDER_WAY)
+
+    def __add__(self, other: _Accesses) -> _Accesses:
+        return _Accesses(self.addresses + other.addresses, self.more + other.more)
 
 
 @dataclass(frozen=True)
 class _Straight:
-    """Registers for loads along a piece of code: in its first and in its last stretch of straight code, and in the fullest one.
+    """Accesses along a piece of code: in its first and in its last stretch of straight code, and in the fullest one.
 
     is_cut: whether it has more than one stretch; if not, all three are the same.
     """
 
-    first: float = 0.0
-    last: float = 0.0
-    peak: float = 0.0
+    first: _Accesses = _Accesses()
+    last: _Accesses = _Accesses()
+    peak: _Accesses = _Accesses()
     is_cut: bool = False
+
+    @classmethod
+    def of(cls, accesses: _Accesses) -> _Straight:
+        return cls(accesses, accesses, accesses)
 
     def __add__(self, other: _Straight) -> _Straight:
         middle = self.last + other.first
         first = self.first if self.is_cut else middle
         last = other.last if other.is_cut else middle
-        return _Straight(first, last, max(self.peak, other.peak, middle), self.is_cut or other.is_cut)
+        peak = max(self.peak, other.peak, middle, key=lambda accesses: accesses.registers)
+        return _Straight(first, last, peak, self.is_cut or other.is_cut)
 
     def cut_off(self) -> _Straight:
         """The same code with an end before and behind it."""
         return _Straight(peak=self.peak, is_cut=True)
 
 
-def _flow(stmt: tirx.Stmt) -> tuple[int, _Straight, _Straight]:
-    """(operations, loads, guarded loads) of a statement, short loops unrolled."""
+@dataclass(frozen=True)
+class _Code:
+    """A statement, short loops unrolled: operations by their cost, accesses, and those under a condition, which ends no stretch for them."""
+
+    cost: int = 0
+    loads: _Straight = _Straight()
+    guarded: _Straight = _Straight()
+
+    def __add__(self, other: _Code) -> _Code:
+        return _Code(self.cost + other.cost, self.loads + other.loads, self.guarded + other.guarded)
+
+
+def _flow(stmt: tirx.Stmt, address: Mapping[str, int]) -> _Code:
+    """`address`: registers that an address takes, by where it points to."""
     match stmt:
         case tirx.SeqStmt():
-            operations, loads, guarded = 0, _Straight(), _Straight()
-            for child in stmt.seq:
-                more = _flow(child)
-                operations, loads, guarded = operations + more[0], loads + more[1], guarded + more[2]
-            return operations, loads, guarded
+            return sum((_flow(child, address) for child in stmt.seq), start=_Code())
         case tirx.AttrStmt():
-            return _flow(stmt.body)
+            return _flow(stmt.body, address)
         case tirx.For():
-            operations, loads, guarded = _flow(stmt.body)
+            code = _flow(stmt.body, address)
             turns = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else _MOST_TURNS + 1
-            if turns > _MOST_TURNS or turns * operations > _MOST_OPERATIONS:
-                return operations + 2, loads.cut_off(), guarded.cut_off()
-            return turns * operations, sum([loads] * turns, start=_Straight()), sum([guarded] * turns, start=_Straight())
+            cost = turns * (code.cost + _CONDITION_COST)
+            if turns > _MOST_TURNS or cost > _MOST_OPERATIONS:
+                return _Code(code.cost + _INDEX_COST, code.loads.cut_off(), code.guarded.cut_off())
+            return replace(sum([code] * turns, start=_Code()), cost=cost)
         case tirx.IfThenElse():
-            operations, loads, guarded = _flow(stmt.then_case)
-            return operations + 1, loads.cut_off(), guarded
+            code = _flow(stmt.then_case, address)
+            return _Code(code.cost + _CONDITION_COST, code.loads.cut_off(), code.guarded)
         case tirx.AllocBuffer() | tirx.DeclBuffer():
-            return 0, _Straight(), _Straight()
-        case tirx.Evaluate() if getattr(getattr(stmt.value, "op", None), "name", "") == "tirx.tvm_storage_sync":
-            return 1, _Straight().cut_off(), _Straight().cut_off()
-    return _leaf_flow(stmt)
+            return _Code()
+        case tirx.Evaluate() if op_name(stmt.value) == "tirx.tvm_storage_sync":
+            return _Code(1, _Straight().cut_off(), _Straight().cut_off())
+    return _leaf_flow(stmt, address)
 
 
-def _leaf_flow(stmt: tirx.Stmt) -> tuple[int, _Straight, _Straight]:
-    operations = int(isinstance(stmt, tirx.BufferStore) and str(stmt.buffer.scope()) != _PRIVATE)
-    counts = dict.fromkeys(_AHEAD, 0.0)
+def _leaf_flow(stmt: tirx.Stmt, address: Mapping[str, int]) -> _Code:
+    cost, accesses, under_condition = 0, _Accesses(), 0.0
+    stored = _stored_to(stmt)
+    if stored is not None:
+        cost += _LOCAL_COST if stored == "local" else _ACCESS_COST
+        # Stores to local memory are as good as in order; an offset reaches them.
+        accesses += _Accesses(0 if stored == "local" else address[stored])
     guarded: list[Any] = []
 
     def expression(expr: Any) -> None:
-        nonlocal operations
+        nonlocal cost, accesses, under_condition
         kind = _load_kind(expr)
         if kind is not None:
-            kind = "guarded" if any(expr.same_as(g) for g in guarded) else kind
-            of_value, of_address = _AHEAD[kind]
-            counts[kind] += of_value * _registers(expr) + of_address
-            operations += 1
-        elif isinstance(expr, _ARITHMETIC) or (isinstance(expr, tvm.ir.Call) and multiply_adds_of(expr)):
-            operations += 1
+            cost += _LOCAL_COST if kind == "local" else _ACCESS_COST
+            if any(expr.same_as(g) for g in guarded):
+                under_condition += _GUARDED * _registers(expr)
+            else:
+                # Values from local memory come soon enough.
+                accesses += _Accesses(address[kind], 0 if kind == "local" else max(_registers(expr) - address[kind], 0))
+        elif isinstance(expr, (tirx.Mul, tvm.ir.Call)) and multiply_adds_of(expr):
+            cost += multiply_adds_of(expr)
+        elif isinstance(expr, _ARITHMETIC) and "float" not in dtype_of(expr):
+            cost += _INDEX_COST
+        elif is_conditional(expr):
+            cost += _CONDITION_COST
 
     def condition(call: tvm.ir.Call) -> None:
         if is_conditional(call):
@@ -305,10 +357,16 @@ def _leaf_flow(stmt: tirx.Stmt) -> tuple[int, _Straight, _Straight]:
 
     structural_walk(stmt, (tvm.ir.Call, condition))
     structural_walk(stmt, (tvm.ir.Expr, expression))
-    straight = counts["image"] + counts["buffer"] + counts["local"]
-    loads = _Straight(straight, straight, straight)
-    under_condition = counts["guarded"]
-    return operations, loads + _Straight().cut_off() if guarded else loads, _Straight(under_condition, under_condition, under_condition)
+    loads = _Straight.of(accesses)
+    return _Code(cost, loads + _Straight().cut_off() if guarded else loads, _Straight.of(_Accesses(under_condition)))
+
+
+def _stored_to(stmt: tirx.Stmt) -> str | None:
+    """Where a statement stores to: image, buffer, local memory; None for what stores nothing, or into a private array."""
+    if isinstance(stmt, tirx.BufferStore):
+        scope = str(stmt.buffer.scope())
+        return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
+    return "image" if isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.texture2d_store" else None
 
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
@@ -349,8 +407,9 @@ def _registers(expr: Any) -> int:
 
 
 def _array_registers(buffer: tirx.Var) -> int:
-    size = 1
-    for extent in buffer.shape:
-        size *= int(extent)
+    return -(-_array_bytes(buffer) // _REGISTER_BYTES)
+
+
+def _array_bytes(buffer: tirx.Var) -> int:
     kind = tvm.DataType(str(buffer.dtype))
-    return -(-size * int(kind.bits) * int(kind.lanes) // (8 * _REGISTER_BYTES))
+    return math.prod(int(extent) for extent in buffer.shape) * int(kind.bits) * int(kind.lanes) // 8

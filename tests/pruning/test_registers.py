@@ -1,4 +1,4 @@
-"""Registers for loads ahead of their use: straight code adds up, loops that stay, barriers and conditions end it; the script's statistics."""
+"""Registers for loads ahead of their use: addresses add up in straight code, loops that stay, barriers and conditions end it; the script's statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
-from romou.inspection.estimates import register_use
+from romou.inspection.estimates import RegisterUse, register_use
 
 SCRIPT = Path(__file__).parents[2] / "scripts/bench_registers.py"
 
@@ -49,8 +49,49 @@ def ahead_of(trips: int, loads: int, *, has_barrier: bool = False) -> float:
     return float(register_use(with_barrier if has_barrier else (once, twice)[loads - 1]).ahead)
 
 
-def test_loads_of_straight_code_add_up() -> None:
-    assert ahead_of(1, 2) == pytest.approx(2 * ahead_of(1, 1))
+def test_addresses_in_straight_code_add_up() -> None:
+    # A pointer of 64 bits for each load and for the store.
+    assert ahead_of(1, 1) == 4
+    assert ahead_of(1, 2) == 6
+
+
+def vectors_ahead(turns: int, size: int) -> float:
+    """Of a loop, unrolled, that copies from local memory and from a buffer, vectors of four each."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def copy(a: T.Buffer((4096,), "float32x4"), b: T.Buffer((4096,), "float32x4")) -> None:
+        staged = T.alloc_buffer((size,), "float32x4", scope="shared")
+        for i in range(turns):
+            b[i] = a[i] + staged[i]
+
+    return float(register_use(copy).ahead)
+
+
+def test_values_of_eight_loads_are_under_way() -> None:
+    assert vectors_ahead(1, 64) == 2 * 2 + 2
+    assert vectors_ahead(8, 64) == 8 * (2 * 2 + 2)
+    assert vectors_ahead(16, 64) == 16 * 2 * 2 + 8 * 2
+
+
+def test_an_offset_does_not_reach_all_of_a_large_local_array() -> None:
+    # 4096 bytes are 256 vectors.
+    assert vectors_ahead(16, 256) == vectors_ahead(16, 64)
+    assert vectors_ahead(16, 257) == vectors_ahead(16, 64) + 16
+
+
+def test_a_short_loop_of_many_operations_is_not_unrolled() -> None:
+    @T.prim_func(s_tir=True, private=True)
+    def sums(a: T.Buffer((4096,), "float32"), b: T.Buffer((64,), "float32")) -> None:
+        for i in range(32):
+            b[i] = a[i] * a[i + 100] + a[i + 200] * a[i + 300] + a[i + 400] * a[i + 500]
+
+    assert register_use(sums).ahead == (6 + 1) * 2
+
+
+def test_what_is_needed_has_a_bound_that_what_is_allocated_has_not() -> None:
+    assert RegisterUse(50, 40).needed == RegisterUse(50, 40).allocated
+    assert RegisterUse(50, 400).needed < RegisterUse(50, 400).allocated
+    assert RegisterUse(50, 400).needed == RegisterUse(50, 300).needed
 
 
 def test_short_loops_are_unrolled_and_long_ones_are_not() -> None:
