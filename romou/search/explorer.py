@@ -14,7 +14,7 @@ from romou.search.options import TuningOptions
 from romou.space import Config, Space
 
 _PARENTS = 16
-_FRESH = 256
+_FRESH = 128
 _CHILDREN = 128
 _GENERATIONS = 4
 _CHAINS = 64
