@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,7 +29,6 @@ from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.library import compiler_for, is_here
 from romou.measure import DeviceFingerprint, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
-from romou.measure.fingerprint import device_fingerprint
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, scheduled_functions
 from romou.module.remote import RemoteDevice
 from romou.pruning import PrunedSpace, Rules
@@ -72,16 +72,21 @@ class _Graph:
 class _Place:
     """Where candidates are measured and models run.
 
-    named: the target as it was asked for.   target: the same within the limits of the device.   name: the device's own.
+    named: the target as it was asked for.   target: the same within the limits of the device.   device: None where none was asked.
     index, remote: which device of this machine, or one behind a connection.   compile_for: see `LocalBuilder`.
     """
 
     named: Target
     target: Target
-    name: str
+    device: DeviceFingerprint | None = None
     index: int = 0
     remote: RemoteDevice | None = None
     compile_for: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The device's own; "" without one."""
+        return "" if self.device is None else self.device.name
 
 
 def tune(
@@ -191,7 +196,7 @@ def compile(
             raise backend(target.kind).no_device_error(device, found)
         here = target.limited_to(found[device])
     graph = _lower(_import(model, shapes), here)
-    place = _Place(named=target, target=here, name="", index=device or 0)
+    place = _Place(named=target, target=here, index=device or 0)
     return _model_of(graph, place, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
 
 
@@ -282,6 +287,7 @@ def bench(
     seed: int = 0,
     has_times: bool = True,
     label: str | None = None,
+    rpc: str | None = None,
 ) -> Bench:
     """Compile a model and take the times and the measures that `compare` needs, by operator. Other arguments and errors are those of `tune`.
 
@@ -295,8 +301,13 @@ def bench(
         False: only what can be read off the kernels; needs no device for a target that names one.
     label
         How the model is named in the bench; by default its path, or the graph's name.
+    rpc
+        Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one.
     """
-    return _bench(model, as_target(target), work_dir=work_dir, configs=None, shapes=shapes, repeats=repeats, seed=seed, has_times=has_times, label=label)
+    target = as_target(target)
+    with _timing(target, rpc) as place:
+        how: dict[str, Any] = {"shapes": shapes, "repeats": repeats, "seed": seed, "label": label, "place": place if has_times else None}
+        return _bench(model, target, work_dir=work_dir, configs=None, **how)
 
 
 def compare(
@@ -312,6 +323,7 @@ def compare(
     has_measures: bool = True,
     is_recorded: bool = False,
     label: str | None = None,
+    rpc: str | None = None,
 ) -> Comparison:
     """Hold a model against an earlier bench of it, operator by operator.
 
@@ -333,6 +345,8 @@ def compare(
         False: leave times, or measures, out.
     is_recorded
         Compare recorded times, even where both could be timed in turns.
+    rpc
+        Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one. Both sides share one session.
 
     Raises
     ------
@@ -348,42 +362,45 @@ def compare(
     before = baseline if isinstance(baseline, Bench) else Bench.load(baseline)
     after = Bench.load(current) if _is_bench_file(current) else current
     target = Target.from_json(before.target)
-    if not isinstance(after, Bench):
-        configs = None if work_dir is not None else {o.key: Config(o.config) for o in before.operators if o.config}
-        # Timed below, when it is known against what.
-        after = _bench(after, target, work_dir=work_dir, configs=configs, shapes=shapes, repeats=0, seed=seed, has_times=has_times, label=label)
-    common_operators(before, after)  # before the long part
-    if not has_times:
-        return compare_benches(before, after, fail_over=share, reason="times were not asked for")
-    modules = (None, None) if is_recorded else (_module_of(before, baseline, target), _module_of(after, current, target))
-    if modules[0] is not None and modules[1] is not None:
-        sides = (modules[0], modules[1])
-        here = device_fingerprint(f"{target.kind}:{sides[1].device_index}")
-        try:
-            pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
-        except tvm.error.TVMError as error:
-            hint = "Compare the recorded times (is_recorded, --recorded), or save the baseline anew on this device."
-            raise DeviceError(f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint) from error
-        return compare_benches(
-            before,
-            after,
-            fail_over=share,
-            times=time_verdicts(pairs, share),
-            timing=IN_TURNS,
-            reason=compiled_elsewhere(before, here.to_dict()),
-            device=here.name,
-            has_measures=has_measures,
-        )
-    missing = "baseline's" if modules[0] is None else "current"
-    reason = "that was asked for" if is_recorded else f"the {missing} compiled model is not at hand"
-    refusal = refusal_of_recorded(before, after)
-    if refusal is not None:
-        if not has_measures:
-            raise UsageError(f"times cannot be compared: {refusal}", hint="Keep the baseline's .romou folder beside its file: both are timed here then.")
-        return compare_benches(before, after, fail_over=share, reason=refusal)
-    if after.compiled is not None and not after.model_times_ms:
-        after = with_times(after, after.compiled, repeats, seed=seed)
-    return compare_recorded(before, after, fail_over=share, reason=reason, has_measures=has_measures)
+    with _timing(target, rpc) as place:
+        if not isinstance(after, Bench):
+            configs = None if work_dir is not None else {o.key: Config(o.config) for o in before.operators if o.config}
+            # Timed below, when it is known against what.
+            how: dict[str, Any] = {"shapes": shapes, "repeats": 0, "seed": seed, "label": label, "place": place if has_times else None}
+            after = _bench(after, target, work_dir=work_dir, configs=configs, **how)
+        common_operators(before, after)  # before the long part
+        if not has_times:
+            return compare_benches(before, after, fail_over=share, reason="times were not asked for")
+        modules = (None, None) if is_recorded else (_module_of(before, baseline, place, rpc), _module_of(after, current, place, rpc))
+        if modules[0] is not None and modules[1] is not None:
+            here = place().device
+            assert here is not None
+            sides = (modules[0].moved(place().index, place().remote), modules[1].moved(place().index, place().remote))
+            try:
+                pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
+            except tvm.error.TVMError as error:
+                hint = "Compare the recorded times (is_recorded, --recorded), or save the baseline anew on this device."
+                raise DeviceError(f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint) from error
+            return compare_benches(
+                before,
+                after,
+                fail_over=share,
+                times=time_verdicts(pairs, share),
+                timing=IN_TURNS,
+                reason=compiled_elsewhere(before, here.to_dict()),
+                device=here.name,
+                has_measures=has_measures,
+            )
+        missing = "baseline's" if modules[0] is None else "current"
+        reason = "that was asked for" if is_recorded else f"the {missing} compiled model is not at hand"
+        refusal = refusal_of_recorded(before, after)
+        if refusal is not None:
+            if not has_measures:
+                raise UsageError(f"times cannot be compared: {refusal}", hint="Keep the baseline's .romou folder beside its file: both are timed here then.")
+            return compare_benches(before, after, fail_over=share, reason=refusal)
+        if after.compiled is not None and not after.model_times_ms:
+            after = with_times(after, after.compiled, repeats, seed=seed)
+        return compare_recorded(before, after, fail_over=share, reason=reason, has_measures=has_measures)
 
 
 def _bench(
@@ -395,34 +412,33 @@ def _bench(
     shapes: Mapping[str, Sequence[int]] | None,
     repeats: int,
     seed: int,
-    has_times: bool,
     label: str | None,
+    place: Callable[[], _Place] | None,
 ) -> Bench:
-    """See `bench`. configs: task key -> config, instead of records; one that the task's space does not hold gives way to the default."""
+    """See `bench`.
+
+    configs: task key -> config, instead of records; one that the task's space does not hold gives way to the default.
+    place: see `_timing`; None: only what can be read off the kernels.
+    """
     check_versions()
     if repeats:
         _check_rounds(repeats)
     imported = _import(model, shapes)
-    index, here, device = 0, target, None
-    if has_times:
-        index = _usable_device(target)
-        here = target.limited_to(backend(target.kind).list_devices()[index])
-        device = device_fingerprint(f"{target.kind}:{index}")
-    graph = _lower(imported, here)
-    chosen = _recorded_configs(work_dir, device) if configs is None else _valid_configs(graph.tasks, configs, here)
+    at = _Place(named=target, target=target) if place is None else place()
+    graph = _lower(imported, at.target)
+    chosen = _recorded_configs(work_dir, at.device) if configs is None else _valid_configs(graph.tasks, configs, at.target)
     made = Bench(
         model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name),
         target=target.to_json(),
-        device=device.to_dict() if device is not None else None,
+        device=at.device.to_dict() if at.device is not None else None,
         romou=romou.__version__,
         tvm=tvm.__version__,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        operators=operators_of(scheduled_functions(graph.fused, graph.task_of, chosen, here), count_calls(graph.fused), here),
+        operators=operators_of(scheduled_functions(graph.fused, graph.task_of, chosen, at.target), count_calls(graph.fused), at.target),
     )
-    if not has_times:
+    if place is None:
         return made
-    place = _Place(named=target, target=here, name=device.name if device is not None else "", index=index)
-    compiled = _model_of(graph, place, chosen, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=0.0))
+    compiled = _model_of(graph, at, chosen, Summary.unmeasured(target=str(at.named), rows=_rows(graph, {}), seconds=0.0))
     made = replace(made, compiled=compiled)
     return with_times(made, compiled, repeats, seed=seed) if repeats else made
 
@@ -449,10 +465,10 @@ def _check_rounds(repeats: int) -> None:
         raise UsageError(f"repeats={repeats!r}: must be a whole number, at least 8: fewer can prove no difference", value=repeats)
 
 
-def _module_of(made: Bench, given: object, target: Target) -> TunedModel | None:
+def _module_of(made: Bench, given: object, place: Callable[[], _Place], rpc: str | None) -> TunedModel | None:
     if made.compiled is not None or not isinstance(given, str | Path):
         return made.compiled
-    return load_module(made, given, device=lambda: _usable_device(target))
+    return load_module(made, given, device=lambda: place().index, rpc=rpc)
 
 
 def as_target(target: Target | str | Mapping[str, object]) -> Target:
@@ -477,12 +493,36 @@ def _lower(imported: ImportedModel, target: Target) -> _Graph:
 
 
 @contextlib.contextmanager
-def _local(target: Target, options: MeasureOptions) -> Iterator[tuple[_Place, Runner]]:
+def _timing(target: Target, rpc: str | None) -> Iterator[Callable[[], _Place]]:
+    """Gives where models are timed, which is looked for once it is asked; what a connection holds is let go of at the end."""
+    address = None if rpc is None else Address.parse(rpc)
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def place() -> _Place:
+            if address is None:
+                return _local_place(target)
+            found, _ = stack.enter_context(_remote(target, MeasureOptions(), address))
+            assert found.remote is not None
+            stack.callback(found.remote.release)
+            return found
+
+        yield place
+
+
+def _local_place(target: Target) -> _Place:
     index = _usable_device(target)
-    facts, device = backend(target.kind).list_devices()[index], f"{target.kind}:{index}"
-    with contextlib.closing(LocalRunner(device, options)) as runner:
-        compile_for = None if facts["type"] == "cpu" else device
-        yield _Place(named=target, target=target.limited_to(facts), name=str(facts["name"]), index=index, compile_for=compile_for), runner
+    facts = backend(target.kind).list_devices()[index]
+    compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
+    device = DeviceFingerprint.of_facts(target.kind, facts)
+    return _Place(named=target, target=target.limited_to(facts), device=device, index=index, compile_for=compile_for)
+
+
+@contextlib.contextmanager
+def _local(target: Target, options: MeasureOptions) -> Iterator[tuple[_Place, Runner]]:
+    place = _local_place(target)
+    with contextlib.closing(LocalRunner(f"{target.kind}:{place.index}", options)) as runner:
+        yield place, runner
 
 
 @contextlib.contextmanager
@@ -491,7 +531,7 @@ def _remote(target: Target, options: MeasureOptions, address: Address) -> Iterat
         facts = runner.facts
         named = _for_server(target, facts, runner.host, str(address))
         remote = RemoteDevice(address, named.device_name, wanted=str(facts["name"]))
-        yield _Place(named=named, target=named.limited_to(facts), name=str(facts["name"]), remote=remote), runner
+        yield _Place(named=named, target=named.limited_to(facts), device=runner.fingerprint(), remote=remote), runner
 
 
 def _for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) -> Target:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
 
 
@@ -22,6 +22,7 @@ from romou.cli.tune import parse_shapes, read_model
 @click.option("--times/--no-times", "has_times", default=True, show_default=True, help="Without times no device is needed.")
 @click.option("--module/--no-module", "has_module", default=True, show_default=True, help="Keep the compiled model beside the file, to time it again.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order of the measurements.")
+@rpc_option
 @json_option
 @debug_option
 def command(
@@ -34,6 +35,7 @@ def command(
     has_times: bool,
     has_module: bool,
     seed: int,
+    rpc: str | None,
     is_json: bool,
 ) -> None:
     """Measure MODEL by operator and as a whole, and save every repeat, for `romou compare`.
@@ -48,7 +50,8 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    made = romou.bench(source, target=parsed, work_dir=work_dir, shapes=fixed or None, repeats=repeats, seed=seed, has_times=has_times, label=model)
+    how: dict[str, Any] = {"work_dir": work_dir, "shapes": fixed or None, "repeats": repeats, "seed": seed, "rpc": rpc}
+    made = romou.bench(source, target=parsed, has_times=has_times, label=model, **how)
     made.save(path, has_module=has_module)
     if is_json:
         print_json(json.loads(made.to_json()))
@@ -59,4 +62,4 @@ def command(
     out.print(bench_table(made))
     if made.time_ms is not None:
         out.print(f"Whole model: {made.time_ms:.3f} ms.", markup=False)
-    out.print(f"Saved to {path}. Compare with it: romou compare {path} {model}", markup=False)
+    out.print(f"Saved to {path}. Compare with it: romou compare {path} {model}{f' --rpc {rpc}' if rpc else ''}", markup=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
 from romou.errors import EXIT_FAILED, UsageError
 
@@ -24,6 +24,7 @@ from romou.errors import EXIT_FAILED, UsageError
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write JUnit XML here.")
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write a Markdown table here.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order of the measurements.")
+@rpc_option
 @json_option
 @debug_option
 def command(
@@ -38,6 +39,7 @@ def command(
     junit: Path | None,
     markdown_path: Path | None,
     seed: int,
+    rpc: str | None,
     is_json: bool,
 ) -> None:
     """Compare CURRENT with BASELINE, which `romou bench` saved. CURRENT is another such file, or a model as `romou bench` takes it.
@@ -70,6 +72,7 @@ def command(
         has_measures=only != "times",
         is_recorded=is_recorded,
         label=current,
+        rpc=rpc,
     )
     from romou.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
 

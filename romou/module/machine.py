@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from romou.errors import UsageError
+from romou.measure.run_job import device_tensor
 from romou.primitives import SEPARATORS
 
 _ENTRY = "main"
 
 
 class Machine:
-    """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies."""
+    """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
 
-    def __init__(self, library: Any, device: Any) -> None:
+    module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.
+    """
+
+    def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any]) -> None:
         from tvm import relax
 
+        self._library = library
         self._device = device
+        self._module_of = module_of
         # Relax counts a device for each memory scope that a module names; here all of them are one.
         self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
 
@@ -39,6 +46,19 @@ class Machine:
             return [self._wall_ms() for _ in range(repeat)]
         evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
         return [1e3 * float(t) for t in evaluator(_ENTRY).results]
+
+    def timer(self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
+        """See `TunedModel.operator_timer`; scopes: of the parameters."""
+        module = self._module_of(self._library, function)
+        if module is None:
+            raise UsageError(f"the model has no function {function!r}", function=function)
+        tensors = [device_tensor(array, self._device, scope) for array, scope in zip(arrays, scopes, strict=True)]
+
+        def times(number: int, repeat: int) -> list[float]:
+            found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
+            return [1e3 * float(t) for t in found.results]
+
+        return times
 
     def _set(self, inputs: Sequence[np.ndarray]) -> None:
         import tvm.runtime

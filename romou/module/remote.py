@@ -36,7 +36,7 @@ class RemoteDevice:
     wanted
         The device's name as its driver gives it; another device of a tracker is left alone. None: any.
     limit_s
-        Of one call.
+        Of one call, without what it sends.
     """
 
     def __init__(self, address: Address, device_name: str | None = None, *, wanted: str | None = None, limit_s: float = 300.0) -> None:
@@ -68,17 +68,33 @@ class RemoteDevice:
         assert isinstance(times, list)
         return times
 
-    def _call(self, library: Path, function: str, *arguments: Any) -> Any:
+    def operator_times(self, library: Path, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int) -> list[float]:
+        """Milliseconds of a launch of one function of the model, a mean of `number` for each of `repeat`.
+
+        Parameters
+        ----------
+        scopes, arrays
+            Memory scope of each parameter, and what it holds: sent with every call, into tensors that live as long as it.
+
+        Raises
+        ------
+        UsageError
+            The model has no such function. Others are those of `run`.
+        """
+        times = self._call(library, "operator_times", function, list(scopes), list(arrays), number, repeat, upload_bytes=sum(a.nbytes for a in arrays))
+        assert isinstance(times, list)
+        return times
+
+    def _call(self, library: Path, function: str, *arguments: Any, upload_bytes: int = 0) -> Any:
         pause_s = _FIRST_PAUSE_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if not self._is_open:
                     self._connect()
                 if library.name not in self._loaded:
-                    upload_s = library.stat().st_size / _SLOWEST_UPLOAD_BYTES_PER_S
-                    self._job("load", str(library), library.name, timeout_s=self._limit_s + upload_s)
+                    self._job("load", str(library), library.name, timeout_s=self._limit_for(library.stat().st_size))
                     self._loaded.add(library.name)
-                return self._job(function, library.name, *arguments, timeout_s=self._limit_s)
+                return self._job(function, library.name, *arguments, timeout_s=self._limit_for(upload_bytes))
             except _TROUBLE as error:
                 self.release()
                 if attempt == _ATTEMPTS:
@@ -90,6 +106,9 @@ class RemoteDevice:
                 self.release()
                 raise
         raise AssertionError("unreachable")
+
+    def _limit_for(self, upload_bytes: int) -> float:
+        return self._limit_s + upload_bytes / _SLOWEST_UPLOAD_BYTES_PER_S
 
     def _connect(self) -> None:
         try:

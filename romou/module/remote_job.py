@@ -38,7 +38,8 @@ def load(library: str, name: str) -> None:
     assert _connection is not None
     with _connection.calling("loading a model"):
         _connection.session.upload(library, name)
-        _machines[name] = Machine(_connection.session.load_module(name), _connection.session.device("opencl", _device))
+        module_of = _connection.session.get_function("romou.rpc.module_of")
+        _machines[name] = Machine(_connection.session.load_module(name), _connection.session.device("opencl", _device), module_of)
 
 
 def run(name: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -53,3 +54,10 @@ def times(name: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -
     assert _connection is not None
     with _connection.calling("timing a model"):
         return _machines[name].times(inputs, repeat, is_wall=is_wall)
+
+
+def operator_times(name: str, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int) -> list[float]:
+    """See `RemoteDevice.operator_times`."""
+    assert _connection is not None
+    with _connection.calling("timing an operator"):
+        return _machines[name].timer(function, scopes, arrays)(number, repeat)

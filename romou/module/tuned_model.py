@@ -21,7 +21,6 @@ from tvm import relax
 from romou.deploy import export_model
 from romou.errors import DeviceError, ModelError, UsageError
 from romou.library import export_library, is_here
-from romou.measure.run_job import device_tensor
 from romou.module.machine import Machine
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
@@ -68,7 +67,7 @@ class TunedModel:
         self.outputs = tuple(outputs)
         self.device_index = device_index
         self._summary = summary
-        self._remote = remote
+        self.remote = remote
         self._rebuild = rebuild
         self._local: Machine | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -82,11 +81,26 @@ class TunedModel:
         self._summary = summary
         return self
 
+    def moved(self, device_index: int = 0, remote: RemoteDevice | None = None) -> TunedModel:
+        """The same model on another device, of this machine or behind a connection."""
+        if (device_index, remote) == (self.device_index, self.remote):
+            return self
+        return TunedModel(
+            self._given,
+            target=self.target,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            summary=self._summary,
+            device_index=device_index,
+            remote=remote,
+            rebuild=self._rebuild,
+        )
+
     @property
     def device(self) -> tvm.runtime.Device:
         """The device of this machine that the model runs on; UsageError for one behind a connection."""
-        if self._remote is not None:
-            raise UsageError(f"the model runs at {self._remote.address}, which is no device of this machine")
+        if self.remote is not None:
+            raise UsageError(f"the model runs at {self.remote.address}, which is no device of this machine")
         return tvm.device(self.target.kind, self.device_index)
 
     @cached_property
@@ -103,7 +117,7 @@ class TunedModel:
             if not self.device.exist:
                 raise DeviceError(f"{self.target.kind}:{self.device_index} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
             with quiet_stderr():
-                self._local = Machine(self._executable, self.device)
+                self._local = Machine(self._executable, self.device, _module_of)
         return self._local
 
     def _library(self) -> Path:
@@ -121,13 +135,13 @@ class TunedModel:
 
     def release(self) -> None:
         """Let go of a device behind a connection, so that others get it; the next run connects anew."""
-        if self._remote is not None:
-            self._remote.release()
+        if self.remote is not None:
+            self.remote.release()
 
     def sources(self) -> dict[str, str]:
         """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""
         found: dict[str, str] = {}
-        for module in self._modules():
+        for module in _modules(self._executable):
             if module.kind == self.target.kind:
                 found.update(split_kernels(module.inspect_source()))
         return found
@@ -146,7 +160,7 @@ class TunedModel:
             If an input is missing, unknown, or of another shape or dtype.
         """
         arrays = self._checked(inputs)
-        return self._machine().run(arrays) if self._remote is None else self._remote.run(self._library(), arrays)
+        return self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays)
 
     def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         for name in inputs:
@@ -175,8 +189,8 @@ class TunedModel:
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
         arrays = list(random_inputs(self.inputs, seed).values())
-        if self._remote is not None:
-            return self._remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
+        if self.remote is not None:
+            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall")
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
@@ -187,32 +201,19 @@ class TunedModel:
         function
             Name of a function in the compiled module.
         arguments, arrays
-            All of its parameters and what they hold; copied to the device now, into tensors that live as long as the timer.
+            All of its parameters and what they hold; copied to the device now, into tensors that live as long as the timer. Behind a
+            connection: with every call of the timer, into new ones.
 
         Raises
         ------
         UsageError
-            The model has no such function.
+            The model has no such function; behind a connection, the timer raises it.
         """
-        self._machine()
-        library = next((m for m in self._modules() if m.kind != "relax.VMExecutable" and m.implements_function(function)), None)
-        if library is None:
-            raise UsageError(f"the model has no function {function!r}", function=function)
-        tensors = [device_tensor(array, self.device, argument.scope) for array, argument in zip(arrays, arguments, strict=True)]
-
-        def times(number: int, repeat: int) -> list[float]:
-            found = library.time_evaluator(function, self.device, number=number, repeat=repeat)(*tensors)
-            return [1e3 * float(t) for t in found.results]
-
-        return times
-
-    def _modules(self) -> Iterator[tvm.runtime.Module]:
-        """The library and all that it imports."""
-        modules = [getattr(self._executable, "mod", self._executable)]
-        while modules:
-            module = modules.pop(0)
-            modules += list(module.imports)
-            yield module
+        scopes = [argument.scope for argument in arguments]
+        if self.remote is None:
+            return self._machine().timer(function, scopes, arrays)
+        remote, library = self.remote, self._library()
+        return lambda number, repeat: remote.operator_times(library, function, scopes, arrays, number, repeat)
 
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced."""
@@ -279,6 +280,19 @@ class TunedModel:
             "outputs": list(self.outputs),
             "summary": self._summary.to_dict(),
         }
+
+
+def _modules(library: relax.VMExecutable | tvm.runtime.Module) -> Iterator[tvm.runtime.Module]:
+    """A library and all that it imports."""
+    modules = [getattr(library, "mod", library)]
+    while modules:
+        module = modules.pop(0)
+        modules += list(module.imports)
+        yield module
+
+
+def _module_of(library: relax.VMExecutable | tvm.runtime.Module, name: str) -> tvm.runtime.Module | None:
+    return next((m for m in _modules(library) if m.kind != "relax.VMExecutable" and m.implements_function(name)), None)
 
 
 def _library_name() -> str:

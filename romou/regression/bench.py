@@ -154,10 +154,10 @@ class Bench:
         )
 
 
-def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int]) -> TunedModel | None:
+def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int], rpc: str | None = None) -> TunedModel | None:
     """The compiled model that lies beside a bench's file; None where it was not kept, or is gone.
 
-    device: gives the index of the device to run it on; asked only if there is a model.
+    device: gives the index of the device to run it on; asked only if there is a model.   rpc: the address that it runs at instead.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int]) ->
     if library_of(folder) != bench.module:
         raise UsageError(f"{folder} holds another model than {path} was measured with", hint="Keep the two together, or delete the folder.", path=str(folder))
     try:
-        return load(folder, device=device())
+        return load(folder, device=device(), rpc=rpc)
     except ModelError as error:
         raise UsageError(error.message, hint="Restore the folder, or delete it: the times in the file are compared then.", path=str(folder)) from error
 

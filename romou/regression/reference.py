@@ -19,7 +19,15 @@ def reference_model(beside: TunedModel) -> TunedModel:
     """A product of two matrices of single precision by TVM's own schedule, for the device that another model runs on."""
     summary = Summary.unmeasured(target=str(beside.target), rows=(), seconds=0.0)
     inputs = dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
-    return TunedModel(_executable(beside.target), target=beside.target, inputs=inputs, outputs=("c",), summary=summary, device_index=beside.device_index)
+    return TunedModel(
+        _executable(beside.target),
+        target=beside.target,
+        inputs=inputs,
+        outputs=("c",),
+        summary=summary,
+        device_index=beside.device_index,
+        remote=beside.remote,
+    )
 
 
 def _executable(target: Target) -> relax.VMExecutable:

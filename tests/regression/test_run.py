@@ -16,6 +16,7 @@ import onnx
 import pytest
 import tvm
 from click.testing import CliRunner, Result
+from rpc_servers import serving
 from small_networks import Graph
 
 import romou
@@ -100,6 +101,12 @@ def test_a_kernel_that_really_is_slower_fails(model: Path, baseline: Path, scrip
     assert row["times"]["shift"]["ratio"] > 1.1
     assert row["notes"] == ["another text"]
     assert {r["name"] for r in found["rows"] if r["is_regression"]} <= {CONV, MODEL}
+    with serving() as server:
+        result = compare(baseline, tmp_path / "slower.json", "--rpc", server.address, "--json")
+    assert result.exit_code == 1, result.output
+    row = next(row for row in json.loads(result.stdout)["rows"] if row["name"] == CONV)
+    assert row["times"]["verdict"] == "slower", "behind a connection, too"
+    assert row["times"]["shift"]["ratio"] > 1.1
     # The registered function must not stay.
     assert romou.bench(model, has_times=False).operators[0].source_sha256 in {o.source_sha256 for o in Bench.load(baseline).operators}
 

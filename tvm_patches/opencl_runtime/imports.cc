@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which module of a library holds a function: over RPC a library's imports cannot be seen, and `time_evaluator` does not look into them.
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/reflection/registry.h>
+
+namespace romou::opencl {
+namespace {
+
+using tvm::ffi::Any;
+using tvm::ffi::Module;
+using tvm::ffi::Optional;
+using tvm::ffi::String;
+
+/// `module`, or the one among all that it imports, that has the compiled function `name`; None where there is none. The executable of a
+/// virtual machine runs functions and holds none.
+Optional<Module> module_of(const Module& module, const String& name) {
+  if (module->kind() != String("relax.VMExecutable") && module->ImplementsFunction(name)) return module;
+  for (const Any& import : module->imports()) {
+    if (Optional<Module> found = module_of(import.cast<Module>(), name)) return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() { tvm::ffi::reflection::GlobalDef().def("romou.rpc.module_of", module_of); }
+
+}  // namespace romou::opencl
