@@ -167,7 +167,8 @@ def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
     task = faulty_kernels.task()
     runner = Runner()
     with RecordStore(tmp_path) as store:
-        made = TuningSession([task], TARGET, store=store, builder=Builder(), runner=runner, options=TuningOptions(trials=100_000, patience=100_000, batch_size=64, confirm=0))
+        options = TuningOptions(trials=100_000, patience=100_000, batch_size=64, confirm=0)
+        made = TuningSession([task], TARGET, store=store, builder=Builder(), runner=runner, options=options)
         made.run()
     assert len(runner.seen) == sum(1 for _ in task.space(TARGET))
 
