@@ -378,7 +378,7 @@ def compare(
             sides = (modules[0].moved(place().index, place().remote), modules[1].moved(place().index, place().remote))
             try:
                 pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
-            except tvm.error.TVMError as error:
+            except RuntimeError as error:
                 hint = "Compare the recorded times (is_recorded, --recorded), or save the baseline anew on this device."
                 raise DeviceError(f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint) from error
             return compare_benches(

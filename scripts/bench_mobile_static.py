@@ -133,7 +133,7 @@ def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> It
             return
         try:
             kernels = inspect_function(in_images.schedule(config, TARGET)["main"], TARGET, config=config)
-        except (RomouError, tvm.error.TVMError):
+        except (RomouError, RuntimeError):
             continue  # a config that cannot be built is none
         if config is default or max(k.registers for k in kernels) <= MOST_REGISTERS[gpu]:
             left -= 1
