@@ -40,7 +40,7 @@ class KernelUsage:
     access_width: lanes of the narrowest of these loads; a texel has 4.
     output_bytes: what the launch writes.
     turns, multiply_adds: how many turns a work-item takes, and the multiply-adds of one of them, each lane counted.
-    local_loads: bytes that a work-item reads of local memory in one turn.
+    local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
@@ -178,7 +178,8 @@ class _Kernel:
         self.turns = math.prod(int(loop.extent) for loop in around)
         body = self.func.body if turn is None else turn.body
         self.multiply_adds = _products(body)
-        self.local_loads = _local_bytes(body)
+        # The pieces of a split reduction are added up once, behind all turns.
+        self.local_loads = _local_bytes(body) if self.is_staged else 0
         self._visit(self.func.body, around, in_turn=turn is None, active=np.True_)
 
     def distinct_bytes(self, *, is_image: bool) -> int:

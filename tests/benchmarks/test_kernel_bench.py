@@ -138,7 +138,8 @@ def test_the_scripts_go_on_from_their_records(tmp_path: Path) -> None:
         (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
         assert (row["trials"], row["problem"], row["peer_us"]) == (4, None, None)
         assert np.isfinite(row["us"])
-    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 4
+    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert sum(not record["is_again"] for record in records) == 4
 
 
 @pytest.mark.parametrize("script", ["bench_sgemm", "bench_alexnet", "check_operators"])

@@ -113,7 +113,8 @@ def test_what_is_expected_is_tried_first_and_corrected_by_what_is_measured() -> 
     assert sum(c["mode"] == "x" for c in first) > len(first) / 2
     for _ in range(5):
         measured.update((c.key, (c, cost(c))) for c in explorer.propose(8, measured))
-    assert min(t for _, t in measured.values() if t is not None) == pytest.approx(1e-3)
+    # The best of the wrong mode takes 4 ms, of 4214 configs nine take 2 ms at most.
+    assert min(t for _, t in measured.values() if t is not None) < 2.1e-3
 
 
 def test_the_same_seed_proposes_the_same() -> None:
