@@ -17,7 +17,7 @@ for package in (archprobe, romou):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
 import tvm
 # The newest functions of the OpenCL runtime: one that lacks them was built from older sources.
-assert all(tvm.get_global_func(name, allow_missing=True) is not None for name in ("romou.rpc.versions", "romou.opencl.failure"))
+assert all(tvm.get_global_func(name, allow_missing=True) is not None for name in ("romou.rpc.versions", "romou.rpc.module_of", "romou.opencl.failure"))
 PY
 }
 
