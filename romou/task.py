@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
 from romou.errors import InvalidConfigError
-from romou.primitives import FREE_IMAGES, LANES
-from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune, read_usage
+from romou.inspection.estimates import register_use
+from romou.primitives import FREE_IMAGES
+from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
+from romou.pruning.closed_form import ClosedForm
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
 from romou.space import Config, Space
@@ -150,10 +152,9 @@ class PrunedTask(Task):
         """
         if config == self.default_config(target):
             return
-        template = self.template
-        outputs = math.prod(template.contraction(flat=True).extents) * LANES
-        usage = read_usage(kernel, **template.names, element_bytes=template.element_bytes, outputs=outputs)
-        verdicts = judge(usage, target.spec)
+        formula = ClosedForm(self.template, limits_of(target)).usage({name: np.asarray(value) for name, value in config.items()})
+        registers = register_use(kernel)
+        verdicts = judge(replace(formula, registers=registers.allocated, needed_registers=registers.needed), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(_SURE * self.slacks[name]):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")

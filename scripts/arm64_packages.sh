@@ -1,5 +1,6 @@
 # Sourced by setup_mobile_compilers.sh and setup_arm64.sh: programs of Debian for arm64 in a folder of their own, and a qemu that runs them.
-#   check_arm64_tools             fails where a tool is missing that the other needs
+#   begin_arm64 DIR               sets `work` to a folder beside DIR, to be filled; fails where DIR holds something, or a tool is missing
+#   finish_arm64 DIR              moves it to DIR: a broken download never looks ready
 #   fetch_arm64 DIR PACKAGE...    DIR/arm64 (the packages and all that they depend on, unpacked) and DIR/qemu-aarch64; the name and version of each
 #                                 package, a line each, in DIR/packages. DIR must be empty.
 # Needs apt-get, dpkg-deb and the network, not root: nothing is installed into the system. The sourcing script has `say` and `fail`.
@@ -8,12 +9,25 @@ ARM64_SUITE=trixie
 
 DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 
-check_arm64_tools() {
+begin_arm64() {
   local tool
+  if [ -e "$1" ] && [ -n "$(ls -A -- "$1" 2> /dev/null || echo file)" ]; then
+    fail "$1 holds something else; give another folder, or remove it"
+  fi
   for tool in apt-get apt-config dpkg-deb; do
     command -v "$tool" > /dev/null || fail "$tool is missing; this works on Debian and its descendants"
   done
   [ -f "$DEBIAN_KEYS" ] || fail "$DEBIAN_KEYS is missing; apt-get install debian-archive-keyring"
+  mkdir -p "$(dirname -- "$1")"
+  work=$(mktemp -d -- "$1.XXXXXX")
+  trap 'rm -rf -- "$work"' EXIT
+  chmod 755 "$work"
+}
+
+finish_arm64() {
+  [ ! -d "$1" ] || rmdir -- "$1"
+  mv -- "$work" "$1"
+  trap - EXIT
 }
 
 fetch_arm64() {

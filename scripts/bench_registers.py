@@ -14,7 +14,6 @@ It is Mesa's compiler and not the vendor's, which phones run. Printed are
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,9 +73,7 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
                 (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET, config=config)
             except (RomouError, RuntimeError):
                 continue  # a config that cannot be built is none
-            template = task.template
-            outputs = math.prod(template.contraction(flat=True).extents) * 4
-            yield task.name, kernel, read_usage(kernel.lowered, **template.names, element_bytes=template.element_bytes, outputs=outputs)
+            yield task.name, kernel, read_usage(kernel.lowered, task.template)
             wanted -= 1
 
 

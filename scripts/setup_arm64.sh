@@ -14,15 +14,7 @@ if [ -f "$DIR/packages" ] && [ -x "$DIR/run" ]; then
   say "arm64 is already in $DIR"
   exit 0
 fi
-if [ -e "$DIR" ] && [ -n "$(ls -A -- "$DIR" 2> /dev/null || echo file)" ]; then
-  fail "$DIR holds something else; give another folder, or remove it"
-fi
-check_arm64_tools
-mkdir -p "$(dirname -- "$DIR")"
-# Built beside its final place and moved: a broken download never looks ready.
-work=$(mktemp -d -- "$DIR.XXXXXX")
-trap 'rm -rf -- "$work"' EXIT
-chmod 755 "$work"
+begin_arm64 "$DIR"
 fetch_arm64 "$work" pocl-opencl-icd ocl-icd-libopencl1
 
 # PoCL asks clang to link, and clang looks for `ld` here first. It is this machine's, told where arm64's libraries are.
@@ -41,7 +33,5 @@ exec "$root/qemu-aarch64" -L "$root/arm64" \
   -E COMPILER_PATH="$root/linker" -E LIBRARY_PATH="$(echo "$root"/arm64/usr/lib/gcc/aarch64-linux-gnu/*):$libraries" "$@"
 X
 chmod 755 "$work/run" "$work/linker/ld"
-[ ! -d "$DIR" ] || rmdir -- "$DIR"
-mv -- "$work" "$DIR"
-trap - EXIT
+finish_arm64 "$DIR"
 say "arm64 with PoCL $(sed -n 's/^libpocl2t64 //p' "$DIR/packages") is ready in $DIR"

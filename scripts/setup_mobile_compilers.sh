@@ -16,20 +16,10 @@ if [ -f "$DIR/ready.json" ]; then
   say "the mobile compilers are already in $DIR"
   exit 0
 fi
-if [ -e "$DIR" ] && [ -n "$(ls -A -- "$DIR" 2> /dev/null || echo file)" ]; then
-  fail "$DIR holds something else; give another folder, or remove it"
-fi
-check_arm64_tools
-mkdir -p "$(dirname -- "$DIR")"
-# Built beside its final place and moved: a broken download never looks ready.
-work=$(mktemp -d -- "$DIR.XXXXXX")
-trap 'rm -rf -- "$work"' EXIT
-chmod 755 "$work"
+begin_arm64 "$DIR"
 
 fetch_arm64 "$work" "${PACKAGES[@]}"
 mesa=$(sed -n 's/^mesa-opencl-icd //p' "$work/packages")
 printf '{"mesa": "%s"}\n' "$mesa" > "$work/ready.json"
-[ ! -d "$DIR" ] || rmdir -- "$DIR"
-mv -- "$work" "$DIR"
-trap - EXIT
+finish_arm64 "$DIR"
 say "Mesa $mesa is ready in $DIR"

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.errors import BuildError, UsageError
+from romou.folders import replacing
 from romou.library import compiler_for, export_library, is_here
 from romou.phone import FOLDER as PHONE_FOLDER
 from romou.primitives import SEPARATORS
@@ -37,13 +37,7 @@ def export_model(
     runtime: Path | None = None,
 ) -> Path:
     """Write `folder`; parameters and errors are those of `TunedModel.export_android`, `executable` is compiled for `host` (None: this machine)."""
-    if folder.exists() and not (folder / META).is_file():
-        raise UsageError(f"{folder} exists and is not an exported model; choose another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside its final place and moved: a half-written model never stands under the name.
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-        fresh = Path(scratch) / "model"
-        fresh.mkdir()
+    with replacing(folder, marker=META, what="an exported model") as fresh:
         (kernels,) = executable.mod.imports
         with quiet_stderr():
             export_library(kernels, fresh / "model.so", host=host)
@@ -61,9 +55,6 @@ def export_model(
             shutil.copyfile(Path(__file__).with_name(sample), fresh / sample)
         if runtime is not None:
             _compile_sample(fresh, host, runtime)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(fresh, folder)
     return folder
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from tvm import relax
 
 from romou.deploy import export_model
 from romou.errors import DeviceError, ModelError, UsageError
+from romou.folders import replacing
 from romou.library import export_library, is_here
 from romou.module.machine import Machine
 from romou.module.remote import RemoteDevice
@@ -218,20 +217,11 @@ class TunedModel:
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced."""
         path = Path(path)
-        if path.exists() and not (path / META).is_file():
-            raise UsageError(f"{path} exists and is not a saved model; choose another path")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside its final place and moved: a half-written model never stands under the name.
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
-            fresh = Path(folder) / "model"
-            fresh.mkdir()
+        with replacing(path, marker=META, what="a saved model") as fresh:
             # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
             library = _library_name()
             self._export(fresh / library)
             (fresh / META).write_text(json.dumps({**self._meta(), "library": library}, indent=1), encoding="utf-8")
-            if path.exists():
-                shutil.rmtree(path)
-            os.replace(fresh, path)
         return path
 
     def export_android(self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None) -> Path:

@@ -116,13 +116,13 @@ class ClosedForm:
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
         )
 
-    def choices(self, space: Space, spec: HardwareSpec) -> Choices:
-        """What no config of the space could do better on the device."""
+    def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
+        """What no config of the space could do better on the device. `usage`: of `space.mesh()`, where it is at hand."""
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
-        width = self._access_width(space.mesh(), space.mesh()["local"] > 0)
-        seconds = estimate_seconds(self.usage(space.mesh()), spec)
+        usage = usage or self.usage(space.mesh())
+        seconds = estimate_seconds(usage, spec)
         fastest = None if seconds is None else float(np.min(np.where(space.valid_mask(), seconds, np.inf)))
-        return Choices(images=images, access_width=int(np.max(width)), fastest_s=fastest)
+        return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=fastest)
 
     @property
     def _lane_axis(self) -> int:

@@ -146,7 +146,8 @@ def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, 
     before = space.count(valid)
     if not before:
         raise SpaceEmptyError(f"{template.name}: the template admits none of {space.size} configs on this device")
-    verdicts = judge(form.usage(space.mesh()), spec, rules=rules, choices=form.choices(space, spec))
+    usage = form.usage(space.mesh())
+    verdicts = judge(usage, spec, rules=rules, choices=form.choices(space, spec, usage))
     # From here on one number for each valid config, and for each combination of the knobs that anything depends on.
     shape = np.broadcast_shapes(valid.shape, *(np.shape(number) for v in verdicts.values() for number in (v.used, v.limit)))
     valid = np.broadcast_to(valid, shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -21,6 +21,9 @@ from romou.dialects import CUDA, dialect_of
 from romou.inspection.estimates import dtype_of, lanes_of, multiply_adds_of, register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from romou.schedules.template import Template
 
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
 
@@ -68,26 +71,25 @@ class KernelUsage:
     padding: Any
 
 
-def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, element_bytes: int, outputs: int) -> KernelUsage:
+def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
     """Read a lowered device function of a template.
 
     Parameters
     ----------
     func
         As the code generator gets it (`InspectedKernel.lowered`).
-    data, weight, output
-        Names of these parameters; what the epilogue reads is no part of the reduction's traffic.
-    element_bytes
-        Of a number in memory: registers may hold halfs as single precision.
-    outputs
-        Numbers that the operator gives, whole texels counted.
+    template
+        That made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a number
+        is in memory (registers may hold halfs as single precision) and how many the operator gives, whole texels counted.
 
     Raises
     ------
     BuildError
         An address is made with an operation that is not known here.
     """
-    kernel = _Kernel(func, {data, weight}, element_bytes)
+    names, element_bytes = template.names, template.element_bytes
+    outputs = math.prod(template.contraction(flat=True).extents) * LANES
+    kernel = _Kernel(func, {names["data"], names["weight"]}, element_bytes)
     kernel.run()
     groups = math.prod(extent for tag, extent in kernel.extents.items() if tag.startswith("blockIdx"))
     size = kernel.group_size
@@ -108,7 +110,7 @@ def read_usage(func: tirx.PrimFunc, *, data: str, weight: str, output: str, elem
         work_groups=groups,
         local_memory_bytes=kernel.local_memory_bytes,
         is_staged=kernel.is_staged,
-        images={role: name in kernel.images for role, name in (("data", data), ("weight", weight), ("output", output))},
+        images={role: name in kernel.images for role, name in names.items()},
         has_copies=kernel.has_copies,
         padding=kernel.outputs / outputs - 1,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -42,8 +41,7 @@ def stable_measures(kernels: Sequence[InspectedKernel], template: Template | Non
         "multiply_adds_per_iteration": sum(k.traffic.multiply_adds for k in kernels),
     }
     if template is not None and len(kernels) == 1:
-        outputs = math.prod(template.contraction(flat=True).extents) * 4
-        usage = read_usage(kernels[0].lowered, **template.names, element_bytes=template.element_bytes, outputs=outputs)
+        usage = read_usage(kernels[0].lowered, template)
         found["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
         found["local_memory_bytes"] = int(usage.local_memory_bytes)
     return found

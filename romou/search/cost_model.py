@@ -114,7 +114,7 @@ class CostModel:
 
 
 def _levelled(expected: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-    """Moved by a constant, so that as many labels lie above as below; the labels' mean where nothing is expected."""
+    """Moved by a constant, so that it is right on average; the labels' mean where nothing is expected."""
     offset = np.zeros(len(labels)) if expected is None else expected
     return offset + (np.mean(labels - offset) if len(labels) else 0.0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -52,10 +51,8 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense:
 
 
 def usage_of(task: Task, config: Config, target: Target = TARGET) -> KernelUsage:
-    template = task.template
     (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
-    outputs = math.prod(template.contraction(flat=True).extents) * 4
-    return read_usage(kernel.lowered, **template.names, element_bytes=template.element_bytes, outputs=outputs)
+    return read_usage(kernel.lowered, task.template)
 
 
 def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
