@@ -80,8 +80,10 @@ class ClosedForm:
         weights_of_one = tile_o * LANES * taps
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
         share = np.where(is_staged, local, -split)
-        data = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, group_w, group_channels, share)
-        data_of_one = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, tile_w, np.minimum(group_channels, 1), -1)
+        # Pixels of a work-item lie side by side, or take turns with those of the others.
+        step = np.where(get("arrangement") == "striped", get("wg_w"), 1)
+        data = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, group_w, 1, group_channels, share)
+        data_of_one = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, tile_w, step, np.minimum(group_channels, 1), -1)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
@@ -157,27 +159,27 @@ class ClosedForm:
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 
-    def _distinct(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, group_o: int, steps: int) -> int:
-        """Of the first work group, in the middle of the loops."""
-        places = self._pixels(pixels, is_image, has_window, tile_h, width)
+    def _distinct(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, step: int, group_o: int, steps: int) -> int:
+        """Of the first work group, in the middle of the loops; `width` pixels of a row, one of every `step`."""
+        places = self._pixels(pixels, is_image, has_window, tile_h, width, step)
         if not len(places):
             return 0
         channels = self._channels(pixels, is_image, group_o, steps)
         reach = int(places[-1] - places[0])
         # Where all pixels are whole texels apart, lanes never meet.
-        step = LANES if not np.any((places - places[0]) % LANES) else 1
+        lanes = LANES if not np.any((places - places[0]) % LANES) else 1
         total = 0
-        for lane in range(step):
-            mine = channels[channels % step == lane]
+        for lane in range(lanes):
+            mine = channels[channels % lanes == lane]
             if len(mine) and (len(mine) == 1 or int(np.diff(mine).min()) > reach):
                 total += len(places) * len(mine)
             elif len(mine):
                 total += len(np.unique(places[:, None] + mine))
         return total * self._lane_axis
 
-    def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int) -> np.ndarray:
+    def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, step: int) -> np.ndarray:
         read = self._read(pixels, is_image)
-        h, w = (_as_read(np.arange(n), extent, is_image) for n, extent in ((tile_h, read.extents[1]), (width, read.extents[2])))
+        h, w = (_as_read(at, extent, is_image) for at, extent in ((np.arange(tile_h), read.extents[1]), (np.arange(width) * step, read.extents[2])))
         first, *middle, last = self._reduce.values()
         taps = [np.arange(extent) if has_window else np.asarray([extent // 2]) for extent in middle]
         # Lanes of an input texel are neighbours: one stands for all.

@@ -28,13 +28,25 @@ _KNOBS = (
     "wg_o",
     "wg_w",
     "split_k",
+    "arrangement",
     "local",
     "unroll",
     "vector_width",
     "autobroadcast",
     "multiply_add",
 )
-_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2}
+_WORDS = {
+    word: number
+    for words in (
+        ("buffer", "image"),
+        ("flat", "rows"),
+        ("float32", "float16"),
+        ("blocked", "striped"),
+        ("lanes", "window"),
+        ("mad", "fma", "plain"),
+    )
+    for number, word in enumerate(words)
+}
 _USAGE = (
     "registers",
     "buffer_bytes",
