@@ -25,9 +25,7 @@ class Machine:
     runs can be recorded; None: each is launched kernel by kernel.   replay: see `TunedModel.replay`.
     """
 
-    def __init__(
-        self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, replay: bool | None = None
-    ) -> None:
+    def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, replay: bool | None = None) -> None:
         from tvm import relax
 
         self._library = library
