@@ -70,12 +70,12 @@ def load_texel(offset: tirx.Expr, buffer: tirx.Var) -> tirx.Expr:
     return tirx.call_pure_extern("uint64", "load_texel", offset, buffer.data)
 
 
-def tensor_core_fma(acc: tirx.Var, first: int, step: int, a: tirx.Expr, a_next: tirx.Expr, b: Sequence[tirx.Expr]) -> tirx.Stmt:
-    """Add what a warp's tensor cores make of its texels to acc[first + c * step + 4 * r + lane] for two output texels c, two pixels r and four lanes (CUDA).
+def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
+    """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four lanes (CUDA).
 
-    a, a_next: four input channels of pixels g and g + 8 of 16.   b: four output channels of column g for each of the four input channels.
+    weight: four output channels for each of four input channels.   data: four input channels.
     """
-    return tirx.Evaluate(tirx.call_extern("int32", "tensor_core_fma", first, acc.data, step, a, a_next, *b))
+    return tirx.Evaluate(tirx.call_extern("int32", "tensor_core_fma", first, acc.data, *weight, data))
 
 
 def _vector(base: str, lanes: int) -> str:
@@ -104,21 +104,21 @@ __device__ __forceinline__ unsigned long long load_texel(int offset, const void*
 }
 """,
     "tensor_core_fma": """
-// Lanes of two texels: their lower or their upper halves as one pair of each lane.
+// One lane of two texels.
 __device__ __forceinline__ unsigned int lane_pair(unsigned long long x, unsigned long long y, int lane) {
-  unsigned int a = lane < 2 ? (unsigned int)x : (unsigned int)(x >> 32), b = lane < 2 ? (unsigned int)y : (unsigned int)(y >> 32);
+  unsigned int a = (unsigned int)(lane < 2 ? x : x >> 32), b = (unsigned int)(lane < 2 ? y : y >> 32);
   return __byte_perm(a, b, lane % 2 ? 0x7632 : 0x5410);
 }
 
-__device__ __forceinline__ int tensor_core_fma(int first, float* acc, int step, unsigned long long a, unsigned long long a_next,
-                                               unsigned long long b0, unsigned long long b1, unsigned long long b2, unsigned long long b3) {
+__device__ __forceinline__ int tensor_core_fma(int first, float* acc, unsigned long long w0, unsigned long long w1, unsigned long long w2,
+                                               unsigned long long w3, unsigned long long data) {
 #pragma unroll
-  for (int lane = 0; lane < 4; ++lane) {
+  for (int lane = 0; lane < 4; lane += 2) {
     float* c = acc + first + lane;
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[step]), "+f"(c[4]), "+f"(c[step + 4])
-        : "r"((unsigned int)a), "r"((unsigned int)a_next), "r"((unsigned int)(a >> 32)), "r"((unsigned int)(a_next >> 32)),
-          "r"(lane_pair(b0, b1, lane)), "r"(lane_pair(b2, b3, lane)));
+        : "+f"(c[0]), "+f"(c[4]), "+f"(c[1]), "+f"(c[5])
+        : "r"(lane_pair(w0, w1, lane)), "r"(lane_pair(w0, w1, lane + 1)), "r"(lane_pair(w2, w3, lane)), "r"(lane_pair(w2, w3, lane + 1)),
+          "r"((unsigned int)data), "r"((unsigned int)(data >> 32)));
   }
   return 0;
 }

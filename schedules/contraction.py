@@ -130,8 +130,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["vector_width"] == LANES) | (has_image == False))  # noqa: E712  `not` does not judge columns
             & (config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size)
             # A group more than twice as large as the whole operator computes mostly padding.
-            & ((config["wg_o"] == 1 + 3 * is_mma) | (group_o < 2 * o))
-            & ((config["wg_w"] == 1 + 7 * is_mma) | (group_w < 2 * w))
+            & ((config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o))
+            & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
             & (local_bytes(config, flat.reduce) <= limits.local_memory_bytes)
         )

@@ -1,6 +1,6 @@
 """Contractions on tensor cores: the same work groups and register tiles as `contraction.py`, dealt out so that a warp can sum up together.
 
-A warp is 4 work-items along the output channels (x) times 8 along the pixels (y); the warps of a work group, and the pieces of a split reduction, lie
+A warp is 4 work-items along the pixels (x) times 8 along the output channels (y); the warps of a work group, and the pieces of a split reduction, lie
 along z. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each
 work-item; here stands only the nest that it looks for, which by itself computes the same:
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MMA = "mma"
 LANES = 4
 # Work-items of a warp along channels and pixels, and texels of input channels in a step.
-WARP_O, WARP_W, GROUP = 4, 8, 4
+WARP_O, WARP_W, GROUP = 8, 4, 4
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
 Loop = s_tir.schedule.LoopRV
@@ -45,7 +45,6 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
     is_whole = (
         (config["wg_o"] % WARP_O == 0)
         & (config["wg_w"] % WARP_W == 0)
-        & (config["tile_o"] % 2 == 0)
         & (config["tile_w"] % 2 == 0)
         & (config["tile_h"] == 1)
         & (config["vector_width"] == LANES)
@@ -83,8 +82,8 @@ def regroup(c: Contraction) -> Contraction:
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
     """As `contraction.schedule_stages`, for the stages that are made of `regroup`."""
     o, h, w, lane = loops
-    block_o, warp_o, t, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
-    block_w, warp_w, g, tile_w = sch.split(w, [None, config["wg_w"] // WARP_W, WARP_W, config["tile_w"]])
+    block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
+    block_w, warp_w, t, tile_w = sch.split(w, [None, config["wg_w"] // WARP_W, WARP_W, config["tile_w"]])
     sch.reorder(block_o, h, block_w, warp_o, warp_w, g, t, tile_o, tile_w, lane)
     grid = sch.fuse(h, block_w) if int(sch.get(h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
@@ -144,7 +143,7 @@ def _stage(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: Loop, config
     sch.compute_at(block, at, preserve_unit_loops=True)
     *texels, lane = sch.get_loops(block)[_depth(sch, block, at) :]
     warps = config["wg_o"] * config["wg_w"] // (WARP_O * WARP_W)
-    _, z, g, t = sch.split(sch.fuse(*texels), [None, warps, WARP_W, WARP_O])
+    _, z, g, t = sch.split(sch.fuse(*texels), [None, warps, WARP_O, WARP_W])
     _bind(sch, z, g, t)
     sch.vectorize(lane)
 
@@ -178,8 +177,8 @@ def _part(sch: s_tir.Schedule, group: Loop, config: Config) -> s_tir.schedule.SB
     sch.set_scope(part, 0, "shared")
     sch.compute_at(part, group, preserve_unit_loops=True)
     k, o, h, w, lanes, *reduction = sch.get_loops(part)[_depth(sch, part, group) :]
-    warp_o, t, inner_o = sch.split(o, [None, WARP_O, config["tile_o"]])
-    warp_w, g, inner_w = sch.split(w, [None, WARP_W, config["tile_w"]])
+    warp_o, g, inner_o = sch.split(o, [None, WARP_O, config["tile_o"]])
+    warp_w, t, inner_w = sch.split(w, [None, WARP_W, config["tile_w"]])
     sch.reorder(k, warp_o, warp_w, g, t, *reduction, inner_o, h, inner_w, lanes)
     registers = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(registers, t, preserve_unit_loops=True)

@@ -8,17 +8,17 @@ work-item (x = t, y = g) of the warp brings, and gets (PTX ISA, "Matrix Fragment
     B   column g, the same depths
     C   rows g and g + 8, columns 2t and 2t + 1
 
-The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. So the four depths of t are the four lanes of
-input texel `group` = t: one load brings them. Rows g and g + 8 are two pixels of the work-items with y = g; columns 2t and 2t + 1 are one lane of two
-output texels of those with x = t, and four instructions do the four lanes. Then every work-item ends with the sums of its own tile, and nothing behind
-the nest changes:
+The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. The four depths of t are the four lanes of input
+texel `group` = t: what B wants of a work-item is one texel, as it lies in memory. Rows g and g + 8 are two lanes of an output texel of the work-items with
+y = g, so that two instructions make the whole texel; columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the
+sums of its own tile, and nothing behind the nest changes:
 
-    for group in 4: for ilane in 4:                     a = texel of data at (own pixel, group = t)              2 a pair of pixels
-      for o, w, lane:                          ->       b = texel of weight at (texel of column g, group = t, ilane)      4 a pair of texels
-        acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)                               for each pair of both
+    for group in 4: for ilane in 4:                     a = texels of the weight at (own texel, group = t, ilane in 4)
+      for o, w, lane:                          ->       b = texel of the data at (pixel of column g, group = t)
+        acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)           for each texel and each pair of pixels
           * weight(group, ilane, o, lane)
 
-where column g is output texel o + g % 2 of work-item x = g / 2.
+where column g is pixel w + g % 2 of work-item x = g / 2.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from tvm_ffi.structural import structural_map, structural_mutate, structural_wal
 from romou.calls import is_conditional, is_half_conversion
 from romou.dialects import load_texel, tensor_core_fma
 from romou.errors import BuildError
+from romou.passes.bindings import statements_of
 from romou.primitives import LANES, TENSOR_CORES
 
-# Pixels or output texels that one instruction takes of a work-item.
+# Pixels that one instruction takes of a work-item.
 PAIR = 2
 
 
@@ -55,20 +56,21 @@ def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 
 
-def _warp_sums(nest: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
+def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
+    # A barrier may stand before the nest.
+    *statements, nest = statements_of(marked)
     loops: list[tirx.For] = []
     store: Any = nest
     while isinstance(store, tirx.For):
         loops.append(store)
         store = store.body
-    if len(loops) != 5 or not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add) or not isinstance(store.value.b, tirx.Mul):
-        raise BuildError(f"a nest that is marked for tensor cores adds up products in five loops; this one does not: {nest}")
-    group, ilane, o, w, lane = (loop.loop_var for loop in loops)
-    texels, pixels = int(loops[2].extent), int(loops[3].extent)
+    if len(loops) not in (4, 5) or not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add) or not isinstance(store.value.b, tirx.Mul):
+        raise BuildError(f"a nest that is marked for tensor cores adds up products over (group, lane, texel, pixel, lane); this one does not: {nest}")
+    group, ilane, *tile, w, lane = (loop.loop_var for loop in loops)
+    pixels, texels = int(loops[-2].extent), int(loops[2].extent) if tile else 1
     t, g = threads["threadIdx.x"], threads["threadIdx.y"]
     data, weight = store.value.b.a, store.value.b.b
     analyzer = tvm.sym.Analyzer()
-    statements: list[tirx.Stmt] = []
 
     def at(values: Mapping[tirx.Var, Any]) -> dict[tirx.Var, tirx.Expr]:
         numbers = {var: tirx.const(value, "int32") if isinstance(value, int) else value for var, value in values.items()}
@@ -79,23 +81,20 @@ def _warp_sums(nest: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
         statements.append(tirx.Bind(variable, _texel_of(_replaced(factor, at(values)), analyzer)))
         return variable
 
-    a = [load("a", data, {ilane: 0, w: pixel}) for pixel in range(pixels)]
-    b = [
-        # All at once: t stands for the group of channels here, and column g is another work-item's.
-        [load("b", weight, {ilane: depth, o: pair + g % PAIR, t: g // PAIR, group: t}) for depth in range(LANES)]
-        for pair in range(0, texels, PAIR)
-    ]
+    weights = [[load("weight", weight, {ilane: depth, **dict.fromkeys(tile, texel)}) for depth in range(LANES)] for texel in range(texels)]
+    # All at once: t stands for the group of channels here, and column g is another work-item's.
+    columns = [load("data", data, {ilane: 0, w: pixel + g % PAIR, t: g // PAIR}) for pixel in range(0, pixels, PAIR)]
 
-    def place(texel: int, pixel: int) -> int:
+    def place(texel: int, pixel: int, number: int) -> int:
         (index,) = store.indices
-        return int(analyzer.simplify(_replaced(index, at({o: texel, w: pixel}))))
+        return int(analyzer.simplify(_replaced(index, at({w: pixel, lane: number, **dict.fromkeys(tile, texel)}))))
 
-    for pair, columns in zip(range(0, texels, PAIR), b, strict=True):
-        for pixel in range(0, pixels, PAIR):
-            sums = (place(pair, pixel), place(pair + 1, pixel) - place(pair, pixel))
-            if place(pair, pixel + 1) - sums[0] != LANES:
-                raise BuildError(f"pixels of a register tile lie {place(pair, pixel + 1) - sums[0]} numbers apart; tensor cores want {LANES}")
-            statements.append(tensor_core_fma(store.buffer, *sums, a[pixel], a[pixel + 1], columns))
+    for texel, factors in enumerate(weights):
+        for pixel, column in zip(range(0, pixels, PAIR), columns, strict=True):
+            first = place(texel, pixel, 0)
+            if [place(texel, pixel + p, number) - first for p in range(PAIR) for number in range(LANES)] != list(range(PAIR * LANES)):
+                raise BuildError(f"tensor cores add to pixels that lie side by side in registers; these do not: {store}")
+            statements.append(tensor_core_fma(store.buffer, first, factors, column))
     return tirx.SeqStmt(statements)
 
 
