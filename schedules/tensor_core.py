@@ -1,7 +1,6 @@
 """Contractions on tensor cores: the same work groups and register tiles as `contraction.py`, dealt out so that a warp can sum up together.
 
-A warp is 4 work-items along the pixels (x) times 8 along the output channels (y); the warps of a work group, and the pieces of a split reduction, lie
-along z. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each
+A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each
 work-item; here stands only the nest that it looks for, which by itself computes the same:
 
     for group in 4: for ilane in 4: for o in tile_o: for w in tile_w: for lane in 4:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 # Choice of the knob `multiply_add`; PTX calls the instruction so.
 MMA = "mma"
 LANES = 4
-# Work-items of a warp along channels and pixels, and texels of input channels in a step.
-WARP_O, WARP_W, GROUP = 8, 4, 4
+# Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are summed up at once.
+WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
 Loop = s_tir.schedule.LoopRV
@@ -45,14 +44,12 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
     is_whole = (
         (config["wg_o"] % WARP_O == 0)
         & (config["wg_w"] % WARP_W == 0)
-        & (config["tile_w"] % 2 == 0)
+        & (config["tile_w"] % PAIR == 0)
         & (config["tile_h"] == 1)
         & (config["vector_width"] == LANES)
         & (config["local"] % GROUP == 0)
         & ((config["local"] == 0) | (config["steps"] == 1))
         & (first % (GROUP * config["steps"] * config["split_k"]) == 0)
-        # The position along z has six bits.
-        & (config["wg_o"] * config["wg_w"] * config["split_k"] <= 64 * WARP_O * WARP_W)
     )
     return (is_mma & is_whole) | ((is_mma == False) & (config["steps"] == 1))  # noqa: E712  `not` does not judge columns
 
@@ -92,7 +89,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         _sum_pieces(sch, (warp_o, warp_w, g, t), (tile_o, tile_w, lane), config, has_whole_texels=has_whole_texels)
         sums = _part(sch, grid, config)
     else:
-        _bind(sch, sch.fuse(warp_o, warp_w), g, t)
+        _bind(sch, sch.fuse(warp_o, warp_w, g), t)
         _finish(sch, (tile_o, tile_w, lane), is_vector=has_whole_texels)
         sums = sch.get_sblock("acc")
         sch.compute_at(sums, t, preserve_unit_loops=True)
@@ -118,9 +115,9 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     _finish(sch, sch.get_loops(init)[-4:], is_vector=True)
 
 
-def _bind(sch: s_tir.Schedule, warps: Loop, g: Loop, t: Loop) -> None:
-    for loop, axis in ((warps, "z"), (g, "y"), (t, "x")):
-        sch.bind(loop, f"threadIdx.{axis}")
+def _bind(sch: s_tir.Schedule, y: Loop, x: Loop) -> None:
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
 
 
 def _finish(sch: s_tir.Schedule, tile: Sequence[Loop], *, is_vector: bool) -> None:
@@ -142,9 +139,8 @@ def _stage(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: Loop, config
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
     *texels, lane = sch.get_loops(block)[_depth(sch, block, at) :]
-    warps = config["wg_o"] * config["wg_w"] // (WARP_O * WARP_W)
-    _, z, g, t = sch.split(sch.fuse(*texels), [None, warps, WARP_O, WARP_W])
-    _bind(sch, z, g, t)
+    _, y, x = sch.split(sch.fuse(*texels), [None, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W])
+    _bind(sch, y, x)
     sch.vectorize(lane)
 
 
@@ -154,7 +150,8 @@ def _sum_pieces(sch: s_tir.Schedule, threads: Sequence[Loop], tile: Sequence[Loo
     outer, piece = sch.split(sch.fuse(*(tile[:-1] if has_texels else tile)), [None, config["split_k"]])
     sch.reorder(piece, *threads, outer)
     warp_o, warp_w, g, t = threads
-    _bind(sch, sch.fuse(piece, warp_o, warp_w), g, t)
+    sch.bind(piece, "threadIdx.z")
+    _bind(sch, sch.fuse(warp_o, warp_w, g), t)
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, outer, preserve_unit_loops=True)
     sch.set_scope(acc, 0, "local")
@@ -182,6 +179,7 @@ def _part(sch: s_tir.Schedule, group: Loop, config: Config) -> s_tir.schedule.SB
     sch.reorder(k, warp_o, warp_w, g, t, *reduction, inner_o, h, inner_w, lanes)
     registers = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(registers, t, preserve_unit_loops=True)
-    _bind(sch, sch.fuse(k, warp_o, warp_w), g, t)
+    sch.bind(k, "threadIdx.z")
+    _bind(sch, sch.fuse(warp_o, warp_w, g), t)
     _finish(sch, sch.get_loops(registers)[-4:], is_vector=True)
     return part

@@ -2,7 +2,7 @@
 
 A schedule marks a nest (`primitives.tensor_cores`) in which a work-item adds 16 products to each number of its register tile. The same nest without
 this pass computes the same sums one by one: the pass only changes who loads what. PTX's `mma.sync.m16n8k16` multiplies 16 rows with 8 columns, 16 deep;
-work-item (x = t, y = g) of the warp brings, and gets (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
+work-item (x = t, y % 8 = g) of the warp brings, and gets (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
 
     A   rows g and g + 8, depths 2t, 2t + 1, 2t + 8, 2t + 9
     B   column g, the same depths
@@ -10,7 +10,7 @@ work-item (x = t, y = g) of the warp brings, and gets (PTX ISA, "Matrix Fragment
 
 The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. The four depths of t are the four lanes of input
 texel `group` = t: what B wants of a work-item is one texel, as it lies in memory. Rows g and g + 8 are two lanes of an output texel of the work-items with
-y = g, so that two instructions make the whole texel; columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the
+g, so that two instructions make the whole texel; columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the
 sums of its own tile, and nothing behind the nest changes:
 
     for group in 4: for ilane in 4:                     a = texels of the weight at (own texel, group = t, ilane in 4)
@@ -36,6 +36,8 @@ from romou.errors import BuildError
 from romou.passes.bindings import statements_of
 from romou.primitives import LANES, TENSOR_CORES
 
+# Work-items of a warp along y.
+_ROWS = 8
 # Pixels that one instruction takes of a work-item.
 PAIR = 2
 
@@ -68,7 +70,7 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
         raise BuildError(f"a nest that is marked for tensor cores adds up products over (group, lane, texel, pixel, lane); this one does not: {nest}")
     group, ilane, *tile, w, lane = (loop.loop_var for loop in loops)
     pixels, texels = int(loops[-2].extent), int(loops[2].extent) if tile else 1
-    t, g = threads["threadIdx.x"], threads["threadIdx.y"]
+    t, g = threads["threadIdx.x"], threads["threadIdx.y"] % _ROWS
     data, weight = store.value.b.a, store.value.b.b
     analyzer = tvm.sym.Analyzer()
 
