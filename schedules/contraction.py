@@ -90,7 +90,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     """The knobs of every contraction, cut down to what this one's extents make different.
 
     `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds. The knobs
-    `data`, `weight` and `output` are declared before: whether each lies in a buffer or in an image, whose texels are accessed whole. `dtype`: of the numbers in memory.
+    `data`, `weight` and `output` are declared before: whether each lies in a buffer or in an image, whose texels are accessed whole.
+    `dtype` is that of numbers in memory.
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"

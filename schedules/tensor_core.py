@@ -1,7 +1,8 @@
 """Contractions on tensor cores: the same work groups and register tiles as `contraction.py`, dealt out so that a warp can sum up together.
 
-A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each
-work-item; here stands only the nest that it looks for, which by itself computes the same:
+A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input
+channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each work-item; here stands only the nest
+that it looks for, which by itself computes the same:
 
     for group in 4: for ilane in 4: for o in tile_o: for w in tile_w: for lane in 4:
         acc[o, w, lane] += data(4 * step + group, ilane, w) * weight(4 * step + group, ilane, o, lane)
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import s_tir
 
@@ -28,7 +29,7 @@ LANES = 4
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
-Loop = s_tir.schedule.LoopRV
+Loop: TypeAlias = "s_tir.schedule.LoopRV"
 
 
 def can_use(c: Contraction, dtype: str) -> bool:
@@ -40,18 +41,14 @@ def can_use(c: Contraction, dtype: str) -> bool:
 def is_allowed(config: Columns, c: Contraction) -> Any:
     """Which configs with tensor cores fill whole warps, pairs and steps; True for those without. For one config or columns of many."""
     first = next(iter(c.reduce.values()))
-    is_mma = config["multiply_add"] == MMA
     is_whole = (
-        (config["wg_o"] % WARP_O == 0)
-        & (config["wg_w"] % WARP_W == 0)
-        & (config["tile_w"] % PAIR == 0)
-        & (config["tile_h"] == 1)
+        fills_warps(config)
         & (config["vector_width"] == LANES)
         & (config["local"] % GROUP == 0)
         & ((config["local"] == 0) | (config["steps"] == 1))
         & (first % (GROUP * config["steps"] * config["split_k"]) == 0)
     )
-    return (is_mma & is_whole) | ((is_mma == False) & (config["steps"] == 1))  # noqa: E712  `not` does not judge columns
+    return is_whole | ((is_mma(config) == False) & (config["steps"] == 1))  # noqa: E712  `not` does not judge columns
 
 
 def is_mma(config: Columns) -> Any:
@@ -59,9 +56,15 @@ def is_mma(config: Columns) -> Any:
     return config["multiply_add"] == MMA
 
 
+def fills_warps(config: Columns) -> Any:
+    """Whether it does so in whole warps and pairs of pixels: all that is valid, and little else."""
+    whole = (config["wg_o"] % WARP_O == 0) & (config["wg_w"] % WARP_W == 0) & (config["tile_w"] % PAIR == 0) & (config["tile_h"] == 1)
+    return is_mma(config) & whole
+
+
 def together(config: Columns) -> Any:
     """Texels of input channels that a piece of the reduction takes in one turn, where nothing is staged."""
-    return 1 + is_mma(config) * (GROUP * config.get("steps", 1) - 1)
+    return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
 
 
 def regroup(c: Contraction) -> Contraction:

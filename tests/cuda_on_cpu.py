@@ -157,7 +157,19 @@ def _as_call(found: re.Match[str]) -> str:
 def _launched(text: str, names: list[str], task: Task, arrays: list[np.ndarray], extents: Mapping[str, int], folder: Path) -> np.ndarray:
     stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     stem.with_suffix(".cc").write_text(text)
-    command = ["g++", "-O1", "-mf16c", "-std=c++17", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", str(stem.with_suffix(".cc")), "-o", str(stem.with_suffix(".so"))]
+    command = [
+        "g++",
+        "-O1",
+        "-mf16c",
+        "-std=c++17",
+        "-fno-strict-aliasing",
+        "-w",
+        "-shared",
+        "-fPIC",
+        str(stem.with_suffix(".cc")),
+        "-o",
+        str(stem.with_suffix(".so")),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     library = ctypes.CDLL(str(stem.with_suffix(".so")))

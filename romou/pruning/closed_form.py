@@ -75,7 +75,7 @@ class ClosedForm:
         has_window = is_staged | (get("unroll") == "window")
         taps = np.where(has_window, self._window, 1) * self._last
         # Steps of the first axis in one turn: those that are staged together, or for each piece of the split one, or what tensor cores take together.
-        on_tensor_cores = tensor_core.is_mma(columns)
+        on_tensor_cores = tensor_core.fills_warps(columns)
         pieces, together = np.where(is_staged, 1, split), np.where(is_staged, local, tensor_core.together(columns))
         steps = pieces * together
 
@@ -154,7 +154,7 @@ class ClosedForm:
         texels = columns["tile_h"] * columns["tile_w"] + columns["tile_o"] * LANES
         # A warp shares what it reads: one pixel of each pair, and of four input texels one.
         shared = (columns["tile_w"] // tensor_core.PAIR + columns["tile_o"] * LANES) * LANES // tensor_core.GROUP
-        on_tensor_cores = tensor_core.is_mma(columns)
+        on_tensor_cores = tensor_core.fills_warps(columns)
         numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, texels * self._last)
         return numbers * np.where((columns["accumulate"] == "float16") | on_tensor_cores, 2, 4)
 
@@ -164,7 +164,7 @@ class ClosedForm:
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
         sums = vector * columns["tile_o"] * pixels
-        on_tensor_cores = tensor_core.is_mma(columns)
+        on_tensor_cores = tensor_core.fills_warps(columns)
         if self._varies == "by lane":
             return RegisterUse(sums, 0)
         data = vector * self._last // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
@@ -178,9 +178,7 @@ class ClosedForm:
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 
-    def _distinct(
-        self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, stride: int, group_o: int, pieces: int, together: int
-    ) -> int:
+    def _distinct(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, stride: int, group_o: int, pieces: int, together: int) -> int:
         """Of the first work group, in the middle of the loops. `stride`: of the pixels that count, in a row of `width`."""
         places = self._pixels(pixels, is_image, has_window, tile_h, width, stride)
         if not len(places):

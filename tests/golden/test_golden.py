@@ -43,7 +43,8 @@ KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
 
 
 # CUDA has no images, and alone tensor cores.
-CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") != "mma"] + [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"]]
+CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") != "mma"]
+CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"]]
 
 
 @pytest.mark.parametrize(("name", "suffix"), CASES)

@@ -12,7 +12,6 @@ from cuda_on_cpu import run_on_cpu
 from operators import compile_only, conv, error_of, error_on, has_device, random_arrays, reference, target_of, task_of
 from romou.schedules.tensor_core import MMA
 from romou.schedules.workload import Conv2d, Dense
-
 from tvm import tirx
 
 from romou import dialects
@@ -30,7 +29,13 @@ HALF = {"dtype": "float16"}
 PLAIN = conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1), **HALF)
 # Nothing that a tile or a warp divides, a window that hangs over on some sides, channels that fill no whole texel.
 ODD = conv(48, (9, 10), 37, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=3, **HALF)
-SHAPES = [PLAIN, ODD, conv(64, (7, 5), 130, (1, 1), batch=2, **HALF), conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF), Dense(m=61, k=256, n=70, **HALF)]
+SHAPES = [
+    PLAIN,
+    ODD,
+    conv(64, (7, 5), 130, (1, 1), batch=2, **HALF),
+    conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF),
+    Dense(m=61, k=256, n=70, **HALF),
+]
 
 
 def tensor_core_config(task: Task, **knobs: int | str) -> Config:
