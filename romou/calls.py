@@ -33,3 +33,13 @@ def is_half_load(expr: Any) -> bool:
 def is_half_conversion(expr: Any) -> bool:
     """Whether the bits of halfs that were read before become floats."""
     return extern_name(expr) == "float_of_half"
+
+
+def is_texel_of_halfs(expr: Any) -> bool:
+    """Whether the four halfs of a texel are read as they are, for tensor cores (`passes/tensor_cores.py`): (name, texel, pointer)."""
+    return extern_name(expr) == "load_texel"
+
+
+def is_tensor_core_fma(expr: Any) -> bool:
+    """Whether tensor cores add products to 16 numbers of a work-item: (name, first number, pointer to them, ...)."""
+    return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")) == "tensor_core_fma"

@@ -12,6 +12,8 @@ An external call with a vector as its type is called once in OpenCL, and once fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 
 OPENCL, CUDA = "opencl", "cuda"
@@ -63,6 +65,19 @@ def halfs_of_floats(value: tirx.Expr) -> tirx.Expr:
     return tirx.call_pure_extern(str(value.ty).replace("float32", "uint16"), "half_of_float", value)
 
 
+def load_texel(offset: tirx.Expr, buffer: tirx.Var) -> tirx.Expr:
+    """Four halfs from buffer[4 * offset] on, as they lie in memory: 64 bits (CUDA)."""
+    return tirx.call_pure_extern("uint64", "load_texel", offset, buffer.data)
+
+
+def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
+    """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four lanes (CUDA).
+
+    weight: four output channels for each of four input channels.   data: four input channels.
+    """
+    return tirx.Evaluate(tirx.call_extern("int32", "tensor_core_fma", first, acc.data, *weight, data))
+
+
 def _vector(base: str, lanes: int) -> str:
     return base if lanes == 1 else f"{base}x{lanes}"
 
@@ -81,6 +96,31 @@ __device__ __forceinline__ unsigned short half_of_float(float value) {
   unsigned short bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
+}
+""",
+    "load_texel": """
+__device__ __forceinline__ unsigned long long load_texel(int offset, const void* texels) {
+  return ((const unsigned long long*)texels)[offset];
+}
+""",
+    "tensor_core_fma": """
+// One lane of two texels.
+__device__ __forceinline__ unsigned int lane_pair(unsigned long long x, unsigned long long y, int lane) {
+  unsigned int a = (unsigned int)(lane < 2 ? x : x >> 32), b = (unsigned int)(lane < 2 ? y : y >> 32);
+  return __byte_perm(a, b, lane % 2 ? 0x7632 : 0x5410);
+}
+
+__device__ __forceinline__ int tensor_core_fma(int first, float* acc, unsigned long long w0, unsigned long long w1, unsigned long long w2,
+                                               unsigned long long w3, unsigned long long data) {
+#pragma unroll
+  for (int lane = 0; lane < 4; lane += 2) {
+    float* c = acc + first + lane;
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[4]), "+f"(c[1]), "+f"(c[5])
+        : "r"(lane_pair(w0, w1, lane)), "r"(lane_pair(w0, w1, lane + 1)), "r"(lane_pair(w2, w3, lane)), "r"(lane_pair(w2, w3, lane + 1)),
+          "r"((unsigned int)data), "r"((unsigned int)(data >> 32)));
+  }
+  return 0;
 }
 """,
 }

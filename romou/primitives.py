@@ -17,6 +17,9 @@ SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-
 # Marks on a block, which `passes/arithmetic.py` and `passes/half_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
 AUTOBROADCAST, MULTIPLY_ADD, HALF_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
 
+# On a loop, which `passes/tensor_cores.py` carries out.
+TENSOR_CORES = "pragma_romou_tensor_cores"
+
 # On a function whose data and output no graph has placed: whether they lie in images is then a knob.
 FREE_IMAGES = "romou.free_images"
 
@@ -71,3 +74,8 @@ def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: 
 def half_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
     """Compute with halfs in the kernel of `block`; otherwise halfs are storage, and arithmetic is single precision (`passes/half_storage.py`)."""
     sch.annotate(block, HALF_ARITHMETIC, 1)
+
+
+def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
+    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/tensor_core.py`."""
+    sch.annotate(loop, TENSOR_CORES, 1)

@@ -50,6 +50,9 @@ _CUDA_SHARED_BYTES = 49152
 # Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions of the generation.
 CUDA_ARCHITECTURES = {"nvidia_h200": "sm_90a"}
 
+# The first architecture with mma.sync.m16n8k16 (PTX ISA).
+_TENSOR_CORES_FROM = 80
+
 # TVM keeps free text in "model"; it carries the device through a tvm Target and back.
 _ATTACHED = "attached"
 _DEFAULT_TVM_KEYS = {"opencl", "cuda", "gpu"}
@@ -123,6 +126,12 @@ class Target:
         Not in CUDA: its scalar halfs are no faster than floats.
         """
         return self._kind == "opencl" and self._half != "storage" and bool(self.spec.has_half_arithmetic)
+
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether warps multiply matrices of halfs, 16 deep, by one instruction: NVIDIA GPUs of compute capability 8.0 and newer."""
+        number = re.match(r"sm_(\d+)", self.arch or "")
+        return number is not None and int(number[1]) >= _TENSOR_CORES_FROM
 
     @property
     def arch(self) -> str | None:

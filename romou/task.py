@@ -196,5 +196,6 @@ def limits_of(target: Target) -> Limits:
         max_image=(int(attrs["texture_spatial_limit"]),) * 2 + (int(attrs["texture_depth_limit"]),) if has_images else None,
         has_half_arithmetic=target.has_half_arithmetic,
         has_vector_arithmetic=target.kind == "opencl",
+        has_tensor_cores=target.has_tensor_cores,
         prefers_images=bool(has_images and spec.l1_texture_cache_bytes and spec.l1_buffer_cache_bytes == 0),
     )

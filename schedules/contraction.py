@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from romou.schedules import tensor_core
 from tvm import s_tir, te, tirx
 
 from romou.primitives import autobroadcast, half_arithmetic, multiply_add
@@ -73,6 +74,7 @@ class Limits:
     has_vector_arithmetic: whether its language adds and multiplies vectors; else (CUDA) every lane is an operation of its own, however products
         are spelled, and the compiler fuses them by itself.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
+    has_tensor_cores: whether warps multiply matrices of halfs (CUDA, compute capability 8.0 and newer).
     """
 
     max_work_group_size: int
@@ -83,13 +85,15 @@ class Limits:
     prefers_images: bool = False
     has_half_arithmetic: bool = False
     has_vector_arithmetic: bool = True
+    has_tensor_cores: bool = False
 
 
-def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> None:
+def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits, dtype: str) -> None:
     """The knobs of every contraction, cut down to what this one's extents make different.
 
     `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds. The knobs
     `data`, `weight` and `output` are declared before: whether each lies in a buffer or in an image, whose texels are accessed whole.
+    `dtype` is that of numbers in memory.
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"
@@ -106,7 +110,11 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
     # Where both factors are vectors already, nothing is broadcast.
     space.define_knob("autobroadcast", [True, False] if limits.has_vector_arithmetic and flat.lhs_varies != "by lane" else [False])
-    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"])
+    has_mma = limits.has_tensor_cores and tensor_core.can_use(flat, dtype)
+    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
+    if has_mma:
+        space.define_knob("steps", tensor_core.STEPS)
+        space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
 
     def is_allowed(config: Columns) -> Any:
         # With & and |: one config or columns of many. Comparisons with text give bool or array alike.
@@ -115,6 +123,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
         group_o, group_w, split = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"], config["split_k"]
         is_stored_whole = config["output"] == "image"
+        is_mma = tensor_core.is_mma(config)
         has_image = (config["data"] == "image") | (config["weight"] == "image") | is_stored_whole
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
         # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
@@ -128,8 +137,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["vector_width"] == LANES) | (has_image == False))  # noqa: E712  `not` does not judge columns
             & (config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size)
             # A group more than twice as large as the whole operator computes mostly padding.
-            & ((config["wg_o"] == 1) | (group_o < 2 * o))
-            & ((config["wg_w"] == 1) | (group_w < 2 * w))
+            & ((config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o))
+            & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
             & (local_bytes(config, flat.reduce) <= limits.local_memory_bytes)
         )
@@ -138,11 +147,12 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
 
 
 def local_bytes(config: Columns, reduce: Mapping[str, int]) -> Any:
-    """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic."""
+    """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic
+    and what tensor cores read."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
     staged = config["local"] * math.prod(list(reduce.values())[1:]) * (group_w + LANES * group_o)
-    return (4 - 2 * (config["accumulate"] == "float16")) * (partial + staged)
+    return (4 - 2 * (config["accumulate"] == "float16")) * partial + (4 - 2 * ((config["accumulate"] == "float16") | tensor_core.is_mma(config))) * staged
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
@@ -164,6 +174,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         "vector_width": 4,
         "autobroadcast": True,
         "multiply_add": "mad",
+        "steps": 1,
         "accumulate": "float32",
         **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
     }
@@ -248,6 +259,9 @@ class _Axis:
 
 def _axes(config: Config) -> tuple[_Axis, _Axis]:
     """Output channels and pixels of a row."""
+    if tensor_core.is_mma(config):
+        # A warp has its tile in common.
+        return _Axis(1, 1, False), _Axis(1, 1, False)
     is_striped = config["arrangement"] == "striped"
     return _Axis(config["tile_o"], config["wg_o"], is_striped), _Axis(config["tile_w"], config["wg_w"], is_striped)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import tvm
-from romou.schedules import FAMILIES
+from romou.schedules import FAMILIES, tensor_core
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
 from romou.schedules.splice import as_module, find_blocks, replace_stage
 from romou.schedules.workload import Conv2d, Dense
@@ -59,7 +59,7 @@ class Template:
         sums = ["float32", "float16"] if self.workload.dtype == "float16" and limits.has_half_arithmetic else ["float32"]
         space.define_knob("accumulate", sums)
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
-        declare_knobs(space, self.contraction(flat=True), self.contraction(flat=False), limits)
+        declare_knobs(space, self.contraction(flat=True), self.contraction(flat=False), limits, self.workload.dtype)
         if self.images:
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
@@ -177,13 +177,16 @@ class Template:
 
     def _schedule(self, config: Config) -> tvm.IRModule:
         contraction = self.contraction(flat=config.get("pixels", "flat") == "flat")
+        is_mma = tensor_core.is_mma(config)
+        if is_mma:
+            contraction = tensor_core.regroup(contraction)
         func = replace_stage(self.func, self.block, build_stages(contraction, config))
         sch = s_tir.Schedule(as_module(func))
         try:
             output = _inline_epilogue(sch)
             has_whole_texels = not isinstance(self.workload, Dense) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
-            schedule_stages(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
+            (tensor_core.schedule_stages if is_mma else schedule_stages)(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         return tvm.IRModule({"main": sch.mod["main"]})

@@ -12,12 +12,14 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_texel_load, op_name
+from romou.calls import extern_name, is_conditional, is_half_load, is_tensor_core_fma, is_texel_load, is_texel_of_halfs, op_name
 
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
 # Buffer scope -> where it lies.
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+# A call of `tensor_core_fma` adds to two pixels of four lanes, 16 products each.
+_TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 8, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,8 @@ def _traffic(body: tirx.Stmt, func: tirx.PrimFunc) -> Traffic:
     def call(node: tvm.ir.Call) -> None:
         if is_texel_load(node):
             bytes_of["image"] += _bytes(node)
+        elif is_texel_of_halfs(node):
+            bytes_of["local" if scope_of(node) in _LOCAL else "buffer"] += _bytes(node)
 
     def product(node: tirx.Mul | tvm.ir.Call) -> None:
         nonlocal products
@@ -374,8 +378,8 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, ti
 
 def _load_kind(expr: Any) -> str | None:
     """Where an expression loads from: image, buffer, local memory; None for what is no load, or one of a private array."""
-    if isinstance(expr, tvm.ir.TensorLoad):
-        scope = str(expr.source.scope())
+    if isinstance(expr, tvm.ir.TensorLoad) or is_texel_of_halfs(expr):
+        scope = scope_of(expr)
         return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
     return "buffer" if is_half_load(expr) else "image" if is_texel_load(expr) else None
 
@@ -384,7 +388,14 @@ def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
     """Multiply-adds that this expression alone stands for, by lanes: of a product of floats, or of a call of mad or fma."""
     if isinstance(node, tirx.Mul):
         return lanes_of(node) if "float" in dtype_of(node) else 0
+    if is_tensor_core_fma(node):
+        return _TENSOR_CORE_NUMBERS * TENSOR_CORE_DEPTH
     return lanes_of(node) if extern_name(node) in _MULTIPLY_ADDS else 0
+
+
+def scope_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> str:
+    """Memory scope that a load, or a call that reads a texel of halfs, reads from."""
+    return str((load.source if isinstance(load, tvm.ir.TensorLoad) else load.args[2].args[0]).scope())
 
 
 def dtype_of(expr: Any) -> str:

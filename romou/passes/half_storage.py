@@ -16,9 +16,9 @@ from tvm import tirx
 from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.calls import op_name
+from romou.calls import is_conditional, is_half_conversion, op_name
 from romou.dialects import CUDA, dialect_of, floats_of_halfs, half_pointer, halfs_of_floats, load_halfs, store_halfs
-from romou.primitives import HALF_ARITHMETIC, LANES
+from romou.primitives import HALF_ARITHMETIC, LANES, TENSOR_CORES
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
@@ -32,6 +32,28 @@ def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
     inner = cast.value
     is_round_trip = isinstance(inner, tirx.Cast) and str(inner.value.ty) == str(cast.ty) and str(inner.ty) == _widened(str(cast.ty))
     return inner.value if is_round_trip else cast
+
+
+def _bits_of(value: tirx.Expr) -> tirx.Expr:
+    """A float as the bits of a half (CUDA); what only was read from memory stays as it was."""
+    if is_half_conversion(value):
+        return value.args[1]
+    if is_conditional(value):
+        condition, *values = value.args
+        return tirx.if_then_else(condition, *map(_bits_of, values))
+    return halfs_of_floats(value)
+
+
+def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
+    """Buffers of which tensor cores take halfs as they are."""
+    found: set[tirx.Var] = set()
+
+    def marked(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == TENSOR_CORES:
+            structural_walk(stmt.body, (TensorLoad, lambda load: found.add(load.source)))
+
+    structural_walk(func.body, (tirx.AttrStmt, marked))
+    return found
 
 
 def _mentions_halfs(func: tirx.PrimFunc) -> bool:
@@ -70,7 +92,8 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         old = stmt.buffer
         if "float16" not in str(old.dtype):
             return stmt
-        buffers[old] = tirx.decl_buffer(old.shape, _widened(str(old.dtype)), old.name, scope=str(old.scope()))
+        stored = "uint16" if old in for_tensor_cores else _widened(str(old.dtype))
+        buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
         return tirx.AllocBuffer(buffers[old])
 
     def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int]:
@@ -99,7 +122,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         if str(new.dtype) != "uint16":
             return tirx.BufferStore(new, access.value, access.indices)
         if is_cuda:
-            return tirx.BufferStore(new, halfs_of_floats(access.value), access.indices)
+            return tirx.BufferStore(new, _bits_of(access.value), access.indices)
         return store_halfs(access.value, *place(access.buffer, access.indices))
 
     def call(old: Call) -> tirx.Expr:
@@ -128,6 +151,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
     if found:
         marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == HALF_ARITHMETIC else s)
         return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
+    for_tensor_cores = _read_by_tensor_cores(func)
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
     body = structural_map(
         body,

@@ -20,6 +20,7 @@ from romou.passes.half_storage import widen_halfs
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
+from romou.passes.tensor_cores import use_tensor_cores
 from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
@@ -93,6 +94,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             widen_halfs,
             vectorize_pointers,
             tirx.transform.StmtSimplify(),
+            use_tensor_cores,
             # Last of what rewrites integers: any simplification after it would undo it.
             eliminate_addresses,
             share_loads,

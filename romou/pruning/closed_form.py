@@ -29,6 +29,7 @@ from romou.pruning.criteria import Choices
 from romou.pruning.estimate import estimate_seconds
 from romou.pruning.evaluate import evaluate
 from romou.pruning.usage import KernelUsage
+from romou.schedules import tensor_core
 from romou.schedules.contraction import LANES, Limits, local_bytes
 from romou.schedules.template import Template
 from romou.space import Columns, Space
@@ -73,17 +74,26 @@ class ClosedForm:
         is_staged = local > 0
         has_window = is_staged | (get("unroll") == "window")
         taps = np.where(has_window, self._window, 1) * self._last
-        # Steps of the first axis in one turn: one for each piece of the split, or those that are staged together.
-        steps = np.where(is_staged, local, split)
+        # Steps of the first axis in one turn: those that are staged together, or for each piece of the split one, or what tensor cores take together.
+        on_tensor_cores = tensor_core.fills_warps(columns)
+        pieces, together = np.where(is_staged, 1, split), np.where(is_staged, local, tensor_core.together(columns))
+        steps = pieces * together
 
         weights = self._weights(group_o, o, taps, steps, images["weight"])
-        weights_of_one = tile_o * LANES * taps
+        # Of an input texel's four channels and its own output texels, each work-item of a warp brings a quarter of the steps.
+        steps_of_one = np.where(on_tensor_cores, together // tensor_core.GROUP, 1)
+        # What a work-item has for itself lies side by side, or takes turns with what the others have.
+        is_striped = get("arrangement") == "striped"
+        turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), 1)
+        # Beyond the last channel it is read again.
+        channels_of_one = np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0))
+        weights_of_one = np.where(images["weight"], tile_o, channels_of_one) * LANES * taps * steps_of_one
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
-        share = np.where(is_staged, local, -split)
-        # Pixels of a work-item lie side by side, or take turns with those of the others.
-        step = np.where(get("arrangement") == "striped", get("wg_w"), 1)
-        data = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, group_w, 1, group_channels, share)
-        data_of_one = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, tile_w, step, np.minimum(group_channels, 1), -1)
+        place = (pixels, images["data"], has_window, tile_h)
+        data = _tabulate(self._distinct, *place, group_w, 1, group_channels, pieces, together)
+        # Of every pair of pixels, tensor cores take one of each work-item.
+        stride = np.where(on_tensor_cores, tensor_core.PAIR, turns_w)
+        data_of_one = _tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), 1, 1) * steps_of_one
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
@@ -106,9 +116,9 @@ class ClosedForm:
             literal_image_bytes=literal_image_bytes,
             access_width=self._access_width(columns, is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
-            turns=self._first // np.where(is_staged, local, split) * np.where(has_window, 1, self._window),
-            multiply_adds=pixels_of_one * tile_o * LANES * taps * np.where(is_staged, local, 1),
-            local_loads=local * self._window * self._last * (pixels_of_one + tile_o * LANES) * np.where(get("accumulate") == "float16", 2, 4),
+            turns=self._first // steps * np.where(has_window, 1, self._window),
+            multiply_adds=pixels_of_one * tile_o * LANES * taps * together,
+            local_loads=self._local_loads(columns),
             work_group_size=size,
             work_groups=math.prod(tiles),
             local_memory_bytes=local_bytes(columns, self._reduce),
@@ -116,6 +126,7 @@ class ClosedForm:
             images=images,
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
+            on_tensor_cores=on_tensor_cores,
         )
 
     def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
@@ -143,28 +154,41 @@ class ClosedForm:
         in_image = group_o * taps - (np.maximum(group_o - o, 0) * (taps - 1) if self._has_taps_in_columns else 0)
         return np.where(is_image, in_image, in_buffer) * LANES * steps
 
+    def _local_loads(self, columns: Columns) -> Any:
+        """Bytes that a work-item reads of what is staged, in one turn."""
+        texels = columns["tile_h"] * columns["tile_w"] + columns["tile_o"] * LANES
+        # A warp shares what it reads: one pixel of each pair, and of four input texels one.
+        shared = (columns["tile_w"] // tensor_core.PAIR + columns["tile_o"] * LANES) * LANES // tensor_core.GROUP
+        on_tensor_cores = tensor_core.fills_warps(columns)
+        numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, texels * self._last)
+        return numbers * np.where((columns["accumulate"] == "float16") | on_tensor_cores, 2, 4)
+
     def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
         """At least these: the sums, the tile of data, and the weights of one turn that a compiler loads ahead."""
         pixels = columns["tile_h"] * columns["tile_w"]
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
         sums = vector * columns["tile_o"] * pixels
+        on_tensor_cores = tensor_core.fills_warps(columns)
         if self._varies == "by lane":
             return RegisterUse(sums, 0)
         data = vector * self._last // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
-        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, self._last, taps))
+        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
+        # Of halfs as they are, a texel is two registers: of one step's weights, and of every other pixel.
+        data = np.where(on_tensor_cores, 2 * columns["tile_o"] * self._last + columns["tile_w"], data)
+        vector = np.where(on_tensor_cores, vector // 2, vector)
         return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 
-    def _distinct(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, step: int, group_o: int, steps: int) -> int:
-        """Of the first work group, in the middle of the loops; `width` pixels of a row, one of every `step`."""
-        places = self._pixels(pixels, is_image, has_window, tile_h, width, step)
+    def _distinct(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, stride: int, group_o: int, pieces: int, together: int) -> int:
+        """Of the first work group, in the middle of the loops. `stride`: of the pixels that count, in a row of `width`."""
+        places = self._pixels(pixels, is_image, has_window, tile_h, width, stride)
         if not len(places):
             return 0
-        channels = self._channels(pixels, is_image, group_o, steps)
+        channels = self._channels(pixels, is_image, group_o, pieces, together)
         reach = int(places[-1] - places[0])
         # Where all pixels are whole texels apart, lanes never meet.
         lanes = LANES if not np.any((places - places[0]) % LANES) else 1
@@ -177,9 +201,10 @@ class ClosedForm:
                 total += len(np.unique(places[:, None] + mine))
         return total * self._lane_axis
 
-    def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, step: int) -> np.ndarray:
+    def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, stride: int) -> np.ndarray:
         read = self._read(pixels, is_image)
-        h, w = (_as_read(at, extent, is_image) for at, extent in ((np.arange(tile_h), read.extents[1]), (np.arange(width) * step, read.extents[2])))
+        h = _as_read(np.arange(tile_h), read.extents[1], is_image)
+        w = _as_read(np.arange(0, width, stride), read.extents[2], is_image)
         first, *middle, last = self._reduce.values()
         taps = [np.arange(extent) if has_window else np.asarray([extent // 2]) for extent in middle]
         # Lanes of an input texel are neighbours: one stands for all.
@@ -192,12 +217,12 @@ class ClosedForm:
             places = places[np.broadcast_to(read.value(read.condition, *at), shape)]
         return np.unique(places)
 
-    def _make_channels(self, pixels: str, is_image: bool, group_o: int, steps: int) -> np.ndarray:
+    def _make_channels(self, pixels: str, is_image: bool, group_o: int, pieces: int, together: int) -> np.ndarray:
         read = self._read(pixels, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
         lanes = np.arange(LANES if self._varies == "by lane" else 1)
-        # Pieces of a split lie a share apart; what is staged together lies side by side.
-        first = np.arange(steps) if steps > 0 else np.arange(-steps) * (self._first // -steps)
+        # Pieces of a split lie a share apart; what is taken together lies side by side.
+        first = (np.arange(pieces)[:, None] * (self._first // pieces) + np.arange(together)).ravel()
         grid = np.ix_(o, lanes, first)
         zeros = [0] * (len(self._reduce) - 1)
         return np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))

@@ -17,6 +17,8 @@ from romou.pruning.usage import KernelUsage
 
 # Multiply-adds that a load keeps a work-item from issuing.
 _ISSUED = 8.0
+# Multiply-adds of a tensor core for each of an ALU: mma.sync.m16n8k16 on Hopper, 1024 of a core in a cycle.
+_TENSOR_CORE_RATE = 8
 # Neighbours of a warp read the same texel more often than not: a load moves this share of its bytes.
 _MOVED = 0.25
 # Cycles until loads of the first-level cache are there; those of images alias nothing, so a compiler moves more of them ahead. Of so many loads
@@ -57,7 +59,7 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
     # A load that takes fewer lanes takes as long as one of a whole texel.
     texel = size * _TEXEL_BYTES * usage.access_width / LANES
     from_buffers, from_images, from_local = usage.literal_buffer_bytes / texel, usage.literal_image_bytes / texel, usage.local_loads / _TEXEL_BYTES
-    turn = usage.multiply_adds + _ISSUED * (from_buffers + from_images + from_local)
+    turn = usage.multiply_adds / np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, 1) + _ISSUED * (from_buffers + from_images + from_local)
     groups = np.ceil(usage.work_groups / cores)
     item_turns = groups * items * usage.turns
     issuing = item_turns * turn / alus

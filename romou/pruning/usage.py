@@ -16,9 +16,9 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import is_conditional, is_half_load, is_texel_load, op_name
+from romou.calls import is_conditional, is_half_load, is_tensor_core_fma, is_texel_load, is_texel_of_halfs, op_name
 from romou.dialects import CUDA, dialect_of
-from romou.inspection.estimates import dtype_of, lanes_of, multiply_adds_of, register_use
+from romou.inspection.estimates import TENSOR_CORE_DEPTH, dtype_of, lanes_of, multiply_adds_of, register_use, scope_of
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 
@@ -48,6 +48,7 @@ class KernelUsage:
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
+    on_tensor_cores: whether warps sum up together.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -69,6 +70,7 @@ class KernelUsage:
     images: Mapping[str, Any]
     has_copies: Any
     padding: Any
+    on_tensor_cores: Any = False
 
 
 def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
@@ -113,6 +115,7 @@ def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
         images={role: name in kernel.images for role, name in names.items()},
         has_copies=kernel.has_copies,
         padding=kernel.outputs / outputs - 1,
+        on_tensor_cores=kernel.on_tensor_cores,
     )
 
 
@@ -145,6 +148,7 @@ class _Kernel:
         self.accesses: list[_Access] = []
         self.is_staged = False
         self.has_copies = False
+        self.on_tensor_cores = False
         self.local_memory_bytes = 0
         self.turns = 1
         self.multiply_adds = 0
@@ -169,7 +173,7 @@ class _Kernel:
         """Fill in everything."""
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
         structural_walk(
-            self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._image), (tirx.Broadcast, self._copy)]
+            self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._call), (tirx.Broadcast, self._copy)]
         )
         loops: list[tirx.For] = []
         structural_walk(self.func.body, (tirx.For, loops.append))
@@ -226,7 +230,11 @@ class _Kernel:
         if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func) != CUDA:
             self.has_copies = True
 
-    def _image(self, call: tvm.ir.Call) -> None:
+    def _call(self, call: tvm.ir.Call) -> None:
+        if is_tensor_core_fma(call):
+            self.on_tensor_cores = True
+            # A number from the first one on for each pixel and lane.
+            self._accumulators[_name(call.args[2]), str(call.args[1])] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
         if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store"):
             self.images.add(_name(call.args[0]))
 
@@ -284,7 +292,7 @@ class _Kernel:
                     self._visit(stmt.else_case, around, in_turn=in_turn, active=active & ~condition)
             case tirx.Bind():
                 self._load_all(stmt.value, in_turn, active)
-                if dtype_of(stmt.value).startswith(("int", "uint", "bool")):
+                if dtype_of(stmt.value).startswith(("int", "bool")):
                     self._env[stmt.var] = evaluate(stmt.value, self._env)
             case _:
                 self._load_all(stmt, in_turn, active)
@@ -345,10 +353,11 @@ def _products(node: Any) -> int:
 def _local_bytes(node: Any) -> int:
     """Bytes read of local memory."""
 
-    def size(load: tvm.ir.TensorLoad) -> int:
-        return lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8 if str(load.source.scope()) in _LOCAL else 0
+    def size(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
+        is_load = isinstance(load, tvm.ir.TensorLoad) or is_texel_of_halfs(load)
+        return lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8 if is_load and scope_of(load) in _LOCAL else 0
 
-    return _weighted(node, size, tvm.ir.TensorLoad)
+    return _weighted(node, size, (tvm.ir.TensorLoad, tvm.ir.Call))
 
 
 def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
@@ -367,8 +376,8 @@ def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
 
 
 def _half_lanes(call: tvm.ir.Call) -> int:
-    """Lanes of a vload_half call, 0 for any other."""
-    return lanes_of(call) if is_half_load(call) else 0
+    """Lanes of a call that reads halfs through a pointer, 0 for any other."""
+    return LANES if is_texel_of_halfs(call) else lanes_of(call) if is_half_load(call) else 0
 
 
 def _name(var: Any) -> str:

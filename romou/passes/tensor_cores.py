@@ -1,0 +1,119 @@
+"""Sums of products on tensor cores (CUDA): what each work-item of a warp would sum up by itself, the warp sums up together.
+
+A schedule marks a nest (`primitives.tensor_cores`) in which a work-item adds 16 products to each number of its register tile. The same nest without
+this pass computes the same sums one by one: the pass only changes who loads what. PTX's `mma.sync.m16n8k16` multiplies 16 rows with 8 columns, 16 deep;
+work-item (x = t, y % 8 = g) of the warp brings, and gets (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
+
+    A   rows g and g + 8, depths 2t, 2t + 1, 2t + 8, 2t + 9
+    B   column g, the same depths
+    C   rows g and g + 8, columns 2t and 2t + 1
+
+The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. The four depths of t are the four lanes of input
+texel `group` = t: what B wants of a work-item is one texel, as it lies in memory. Rows g and g + 8 are two lanes of an output texel of the work-items with
+g, so that two instructions make the whole texel; columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the
+sums of its own tile, and nothing behind the nest changes:
+
+    for group in 4: for ilane in 4:                     a = texels of the weight at (own texel, group = t, ilane in 4)
+      for o, w, lane:                          ->       b = texel of the data at (pixel of column g, group = t)
+        acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)           for each texel and each pair of pixels
+          * weight(group, ilane, o, lane)
+
+where column g is pixel w + g % 2 of work-item x = g / 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
+
+from romou.calls import is_conditional, is_half_conversion
+from romou.dialects import load_texel, tensor_core_fma
+from romou.errors import BuildError
+from romou.passes.bindings import statements_of
+from romou.primitives import LANES, TENSOR_CORES
+
+# Work-items of a warp along y.
+_ROWS = 8
+# Pixels that one instruction takes of a work-item.
+PAIR = 2
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function after its halfs have become bits, before addresses are eliminated; the marks go."""
+    threads: dict[str, tirx.Var] = {}
+
+    def thread(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent":
+            threads[str(stmt.node.thread_tag)] = stmt.node.var
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        return _warp_sums(stmt.body, threads) if stmt.attr_key == TENSOR_CORES else mutator.default_mutate(stmt)
+
+    structural_walk(func.body, (tirx.AttrStmt, thread))
+    return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
+
+
+def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
+    # A barrier may stand before the nest.
+    *statements, nest = statements_of(marked)
+    loops: list[tirx.For] = []
+    store: Any = nest
+    while isinstance(store, tirx.For):
+        loops.append(store)
+        store = store.body
+    if len(loops) not in (4, 5) or not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add) or not isinstance(store.value.b, tirx.Mul):
+        raise BuildError(f"a nest that is marked for tensor cores adds up products over (group, lane, texel, pixel, lane); this one does not: {nest}")
+    group, ilane, *tile, w, lane = (loop.loop_var for loop in loops)
+    pixels, texels = int(loops[-2].extent), int(loops[2].extent) if tile else 1
+    t, g = threads["threadIdx.x"], threads["threadIdx.y"] % _ROWS
+    data, weight = store.value.b.a, store.value.b.b
+    analyzer = tvm.sym.Analyzer()
+
+    def at(values: Mapping[tirx.Var, Any]) -> dict[tirx.Var, tirx.Expr]:
+        numbers = {var: tirx.const(value, "int32") if isinstance(value, int) else value for var, value in values.items()}
+        return {lane: tirx.const(0, "int32"), group: t, **numbers}
+
+    def load(name: str, factor: tirx.Expr, values: Mapping[tirx.Var, Any]) -> tirx.Var:
+        variable = tirx.Var(name, "uint64")
+        statements.append(tirx.Bind(variable, _texel_of(_replaced(factor, at(values)), analyzer)))
+        return variable
+
+    weights = [[load("weight", weight, {ilane: depth, **dict.fromkeys(tile, texel)}) for depth in range(LANES)] for texel in range(texels)]
+    # All at once: t stands for the group of channels here, and column g is another work-item's.
+    columns = [load("data", data, {ilane: 0, w: pixel + g % PAIR, t: g // PAIR}) for pixel in range(0, pixels, PAIR)]
+
+    def place(texel: int, pixel: int, number: int) -> int:
+        (index,) = store.indices
+        return int(analyzer.simplify(_replaced(index, at({w: pixel, lane: number, **dict.fromkeys(tile, texel)}))))
+
+    for texel, factors in enumerate(weights):
+        for pixel, column in zip(range(0, pixels, PAIR), columns, strict=True):
+            first = place(texel, pixel, 0)
+            if [place(texel, pixel + p, number) - first for p in range(PAIR) for number in range(LANES)] != list(range(PAIR * LANES)):
+                raise BuildError(f"tensor cores add to pixels that lie side by side in registers; these do not: {store}")
+            statements.append(tensor_core_fma(store.buffer, first, factors, column))
+    return tirx.SeqStmt(statements)
+
+
+def _replaced(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
+    """`expr` with variables replaced, all at once."""
+    return structural_map(expr, (tirx.Var, lambda var: values.get(var, var)))
+
+
+def _texel_of(factor: tirx.Expr, analyzer: Any) -> tirx.Expr:
+    """The bits of the four halfs that start with a factor of the product; zeros where the factor is zero."""
+    if is_conditional(factor):
+        condition, value, otherwise = factor.args
+        return tirx.if_then_else(condition, _texel_of(value, analyzer), _texel_of(otherwise, analyzer))
+    if isinstance(factor, tirx.FloatImm) and float(factor.value) == 0:
+        return tirx.const(0, "uint64")
+    if not is_half_conversion(factor):
+        raise BuildError(f"tensor cores multiply halfs that are read from memory, not {factor}")
+    bits = factor.args[1]
+    (index,) = bits.indices
+    return load_texel(analyzer.simplify(index // LANES), bits.source)

@@ -1,0 +1,191 @@
+"""Contractions on tensor cores: the same work groups and register tiles as `contraction.py`, dealt out so that a warp can sum up together.
+
+A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input
+channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each work-item; here stands only the nest
+that it looks for, which by itself computes the same:
+
+    for group in 4: for ilane in 4: for o in tile_o: for w in tile_w: for lane in 4:
+        acc[o, w, lane] += data(4 * step + group, ilane, w) * weight(4 * step + group, ilane, o, lane)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tvm import s_tir
+
+from romou.primitives import tensor_cores
+from romou.space import Columns, Config
+
+if TYPE_CHECKING:
+    from romou.schedules.contraction import Contraction
+
+# Choice of the knob `multiply_add`; PTX calls the instruction so.
+MMA = "mma"
+LANES = 4
+# Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are summed up at once.
+WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
+# Steps whose operands may be loaded together, before the first of them is multiplied.
+STEPS = (1, 2, 4)
+Loop: TypeAlias = "s_tir.schedule.LoopRV"
+
+
+def can_use(c: Contraction, dtype: str) -> bool:
+    """Whether the contraction comes in steps of 16: halfs, texels on both sides, the same data for all channels."""
+    first, *_, last = c.reduce.values()
+    return dtype == "float16" and c.lhs_varies == "never" and c.vector and last == LANES and first % GROUP == 0 and len(c.reduce) > 1
+
+
+def is_allowed(config: Columns, c: Contraction) -> Any:
+    """Which configs with tensor cores fill whole warps, pairs and steps; True for those without. For one config or columns of many."""
+    first = next(iter(c.reduce.values()))
+    is_whole = (
+        fills_warps(config)
+        & (config["vector_width"] == LANES)
+        & (config["arrangement"] == "blocked")
+        & (config["local"] % GROUP == 0)
+        & ((config["local"] == 0) | (config["steps"] == 1))
+        & (first % (GROUP * config["steps"] * config["split_k"]) == 0)
+    )
+    return is_whole | ((is_mma(config) == False) & (config["steps"] == 1))  # noqa: E712  `not` does not judge columns
+
+
+def is_mma(config: Columns) -> Any:
+    """Whether a config, or which of many, sums up on tensor cores."""
+    return config["multiply_add"] == MMA
+
+
+def fills_warps(config: Columns) -> Any:
+    """Whether it does so in whole warps and pairs of pixels: all that is valid, and little else."""
+    whole = (config["wg_o"] % WARP_O == 0) & (config["wg_w"] % WARP_W == 0) & (config["tile_w"] % PAIR == 0) & (config["tile_h"] == 1)
+    return is_mma(config) & whole
+
+
+def together(config: Columns) -> Any:
+    """Texels of input channels that a piece of the reduction takes in one turn, where nothing is staged."""
+    return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
+
+
+def regroup(c: Contraction) -> Contraction:
+    """The same sums with the first axis of the reduction, of texels, cut into groups of four: (first / 4, *window, 4, lanes)."""
+    (first, extent), *window, (last, lanes) = c.reduce.items()
+    reduce = {first: extent // GROUP, **dict(window), "group": GROUP, last: lanes}
+
+    def at(step: Any, *rest: Any) -> tuple[Any, ...]:
+        *taps, group, lane = rest
+        return (step * GROUP + group, *taps, lane)
+
+    return dataclasses.replace(c, reduce=reduce, lhs=lambda o, h, w, lane, *r: c.lhs(o, h, w, lane, *at(*r)), rhs=lambda o, lane, *r: c.rhs(o, lane, *at(*r)))
+
+
+def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
+    """As `contraction.schedule_stages`, for the stages that are made of `regroup`."""
+    o, h, w, lane = loops
+    block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
+    block_w, warp_w, t, tile_w = sch.split(w, [None, config["wg_w"] // WARP_W, WARP_W, config["tile_w"]])
+    sch.reorder(block_o, h, block_w, warp_o, warp_w, g, t, tile_o, tile_w, lane)
+    grid = sch.fuse(h, block_w) if int(sch.get(h).extent) > 1 else block_w
+    sch.bind(block_o, "blockIdx.y")
+    sch.bind(grid, "blockIdx.x")
+    if config["split_k"] > 1:
+        _sum_pieces(sch, (warp_o, warp_w, g, t), (tile_o, tile_w, lane), config, has_whole_texels=has_whole_texels)
+        sums = _part(sch, grid, config)
+    else:
+        _bind(sch, sch.fuse(warp_o, warp_w, g), t)
+        _finish(sch, (tile_o, tile_w, lane), is_vector=has_whole_texels)
+        sch.compute_inline(sch.get_sblock("tile"))
+        sums = sch.get_sblock("acc")
+        sch.compute_at(sums, t, preserve_unit_loops=True)
+        sch.set_scope(sums, 0, "local")
+        inside = sch.get_loops(sums)[-len(reduce_names) - 4 :]
+        sch.reorder(*inside[4:], *inside[:4])
+    *reduction, _o, _h, _w, _lane = sch.get_loops(sums)[-len(reduce_names) - 4 :]
+    first, *window, group, _ilane = reduction
+    if config["local"]:
+        outer, _ = sch.split(first, [None, config["local"] // GROUP])
+        sch.compute_inline(sch.get_sblock("texels"))
+        for name in ("patch", "kernel"):
+            _stage(sch, sch.get_sblock(name), outer, config)
+    else:
+        outer, inner = sch.split(first, [None, config["steps"]])
+        sch.reorder(outer, *window, inner, group)
+        sch.compute_inline(sch.get_sblock("patch"))
+        sch.unroll(inner)
+    if config["unroll"] == "window":
+        for loop in window:
+            sch.unroll(loop)
+    tensor_cores(sch, group)
+    init = sch.decompose_reduction(sums, outer)
+    _finish(sch, sch.get_loops(init)[-4:], is_vector=True)
+
+
+def _bind(sch: s_tir.Schedule, y: Loop, x: Loop) -> None:
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+
+
+def _finish(sch: s_tir.Schedule, tile: Sequence[Loop], *, is_vector: bool) -> None:
+    *outer, lane = tile
+    for loop in outer:
+        sch.unroll(loop)
+    if is_vector:
+        sch.vectorize(lane)
+    else:
+        sch.unroll(lane)
+
+
+def _depth(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: Loop) -> int:
+    return next(i for i, loop in enumerate(sch.get_loops(block)) if sch.get(loop).same_as(sch.get(at))) + 1
+
+
+def _stage(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: Loop, config: Config) -> None:
+    """All work-items of the group load the block's share together, neighbours next to each other."""
+    sch.set_scope(block, 0, "shared")
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    *texels, lane = sch.get_loops(block)[_depth(sch, block, at) :]
+    _, y, x = sch.split(sch.fuse(*texels), [None, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W])
+    _bind(sch, y, x)
+    sch.vectorize(lane)
+
+
+def _sum_pieces(sch: s_tir.Schedule, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, *, has_whole_texels: bool) -> None:
+    """acc: the pieces are added up, each number of the tile by one of the work-items that have summed them; whole texels while there are enough."""
+    has_texels = config["tile_o"] * config["tile_w"] >= config["split_k"]
+    outer, piece = sch.split(sch.fuse(*(tile[:-1] if has_texels else tile)), [None, config["split_k"]])
+    sch.reorder(piece, *threads, outer)
+    warp_o, warp_w, g, t = threads
+    sch.bind(piece, "threadIdx.z")
+    _bind(sch, sch.fuse(warp_o, warp_w, g), t)
+    acc = sch.get_sblock("acc")
+    sch.compute_at(acc, outer, preserve_unit_loops=True)
+    sch.set_scope(acc, 0, "local")
+    *_, spatial, pieces = sch.get_loops(acc)
+    sch.reorder(pieces, spatial)
+    sch.unroll(pieces)
+    if has_texels:
+        sch.vectorize(spatial)
+    init = sch.decompose_reduction(acc, pieces)
+    if has_texels:
+        sch.vectorize(sch.get_loops(init)[-1])
+        _finish(sch, (outer, tile[-1]), is_vector=has_whole_texels)
+    else:
+        sch.unroll(outer)
+
+
+def _part(sch: s_tir.Schedule, group: Loop, config: Config) -> s_tir.schedule.SBlockRV:
+    """part: every piece sums its share of the reduction in registers and leaves it in local memory."""
+    part = sch.get_sblock("part")
+    sch.set_scope(part, 0, "shared")
+    sch.compute_at(part, group, preserve_unit_loops=True)
+    k, _, _, o, h, w, lanes, *reduction = sch.get_loops(part)[_depth(sch, part, group) :]
+    warp_o, g, inner_o = sch.split(o, [None, WARP_O, config["tile_o"]])
+    warp_w, t, inner_w = sch.split(w, [None, WARP_W, config["tile_w"]])
+    sch.reorder(k, warp_o, warp_w, g, t, *reduction, inner_o, h, inner_w, lanes)
+    registers = sch.cache_write(part, 0, "local")
+    sch.reverse_compute_at(registers, t, preserve_unit_loops=True)
+    sch.bind(k, "threadIdx.z")
+    _bind(sch, sch.fuse(warp_o, warp_w, g), t)
+    _finish(sch, sch.get_loops(registers)[-4:], is_vector=True)
+    return part

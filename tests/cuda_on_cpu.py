@@ -1,0 +1,187 @@
+"""CUDA kernels of Romou run on the CPU, as they are written: for the numbers of kernels that machines without a GPU can compile only.
+
+The kernel's text is compiled by g++ behind a few definitions. A work-item is a fiber: it runs until it waits for its work group (__syncthreads) or, in
+an instruction of the whole warp, for its warp. Instructions in PTX are replaced by what the PTX ISA says of them; for `mma.sync.m16n8k16` that is the
+table "Matrix Fragments for mma.m16n8k16", which says what rows and columns the registers of each lane hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from tvm import tirx
+from tvm_ffi.structural import structural_walk
+
+from romou.dialects import complete_cuda
+from romou.inspection.kernels import inspect_function
+from romou.space import Config
+from romou.target import Target
+from romou.task import Task
+
+# Numbers before and behind each array: poison that no kernel may read or write.
+MARGIN = 4096
+_ASM = re.compile(r"asm\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
+_OPERAND = re.compile(r"[:,]?\s*\"[+=]?[rfh]\"")
+# Instruction -> function of the prelude with the same operands in the same order.
+_INSTRUCTIONS = {
+    "cvt.f32.f16 %0, %1;": "cvt_f32_f16",
+    "cvt.rn.f16.f32 %0, %1;": "cvt_f16_f32",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k16",
+}
+_PRELUDE = r"""
+#include <immintrin.h>
+#include <ucontext.h>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+typedef unsigned short ushort;
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) ushort4 { ushort x, y, z, w; };
+struct dim3 { unsigned x, y, z; };
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline ushort4 make_ushort4(ushort x, ushort y, ushort z, ushort w) { return {x, y, z, w}; }
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline float min(float a, float b) { return fminf(a, b); }
+static inline float max(float a, float b) { return fmaxf(a, b); }
+static inline void cvt_f32_f16(float& value, ushort bits) { value = _cvtsh_ss(bits); }
+static inline void cvt_f16_f32(ushort& bits, float value) { bits = _cvtss_sh(value, 0); }
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  uint64_t bytes = ((uint64_t)b << 32) | a;
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) out |= (unsigned)((bytes >> (8 * ((selector >> (4 * i)) & 7))) & 255) << (8 * i);
+  return out;
+}
+
+static dim3 threadIdx, blockIdx, blockDim;
+static ucontext_t scheduler;
+static std::vector<ucontext_t> fibers;
+static int current;
+static void yield() { swapcontext(&fibers[current], &scheduler); }
+
+struct Barrier { int waiting = 0, turn = 0; };
+static void wait(Barrier& barrier, int members) {
+  int turn = barrier.turn;
+  if (++barrier.waiting == members) { barrier.waiting = 0; ++barrier.turn; return; }
+  while (barrier.turn == turn) yield();
+}
+static Barrier group_barrier, warp_barriers[32];
+static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * blockDim.z); }
+
+struct Fragments { unsigned a[4], b[2]; };
+static Fragments warps[32][32];
+static float half_at(const unsigned* registers, int element) { return _cvtsh_ss((ushort)(registers[element / 2] >> (16 * (element % 2)))); }
+// A (16 x 16): element i of a lane lies in row lane / 4 (+ 8 for i = 2, 3, 6, 7) and column lane % 4 * 2 + i % 2 (+ 8 for i >= 4).
+// B (16 x 8): element i lies in row lane % 4 * 2 + i % 2 (+ 8 for i >= 2) and column lane / 4.
+// C (16 x 8): element i lies in row lane / 4 (+ 8 for i >= 2) and column lane % 4 * 2 + i % 2.
+static void mma_m16n8k16(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  int warp = current / 32, me = current % 32;
+  warps[warp][me] = {{a0, a1, a2, a3}, {b0, b1}};
+  wait(warp_barriers[warp], 32);
+  float A[16][16], B[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 8; ++i) A[lane / 4 + (i % 4 >= 2 ? 8 : 0)][lane % 4 * 2 + i % 2 + (i >= 4 ? 8 : 0)] = half_at(warps[warp][lane].a, i);
+    for (int i = 0; i < 4; ++i) B[lane % 4 * 2 + i % 2 + (i >= 2 ? 8 : 0)][lane / 4] = half_at(warps[warp][lane].b, i);
+  }
+  float* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 16; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
+  wait(warp_barriers[warp], 32);
+}
+"""
+_LAUNCH = r"""
+static void** arguments;
+static int living;
+static void body() { main_kernel(ARGUMENTS); --living; while (true) yield(); }
+extern "C" void launch(void** given, const unsigned* grid, const unsigned* block) {
+  arguments = given;
+  blockDim = {block[0], block[1], block[2]};
+  int items = block[0] * block[1] * block[2];
+  std::vector<std::vector<char>> stacks(items, std::vector<char>(1 << 16));
+  fibers.resize(items);
+  for (unsigned z = 0; z < grid[2]; ++z) for (unsigned y = 0; y < grid[1]; ++y) for (unsigned x = 0; x < grid[0]; ++x) {
+    blockIdx = {x, y, z};
+    living = items;
+    for (int i = 0; i < items; ++i) {
+      getcontext(&fibers[i]);
+      fibers[i].uc_stack.ss_sp = stacks[i].data();
+      fibers[i].uc_stack.ss_size = stacks[i].size();
+      fibers[i].uc_link = nullptr;
+      makecontext(&fibers[i], body, 0);
+    }
+    while (living)
+      for (int i = 0; i < items; ++i) {
+        current = i;
+        threadIdx = {i % block[0], i / block[0] % block[1], i / (block[0] * block[1])};
+        swapcontext(&scheduler, &fibers[i]);
+      }
+  }
+}
+"""
+
+
+def run_on_cpu(task: Task, config: Config, arrays: list[np.ndarray], target: Target, folder: Path) -> np.ndarray:
+    """The output of a config's CUDA kernel, in double precision; its text is compiled in `folder`."""
+    (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
+    extents: dict[str, int] = {}
+
+    def extent(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent":
+            extents[str(stmt.node.thread_tag)] = int(stmt.value)
+
+    structural_walk(kernel.lowered.body, (tirx.AttrStmt, extent))
+    body = kernel.source[kernel.source.index('extern "C" __global__') :]
+    text = _PRELUDE + _ASM.sub(_as_call, complete_cuda(body)).replace("__shared__ alignas(64)", "alignas(64) static")
+    parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex("main_kernel(") :].split("{")[0])
+    text += _LAUNCH.replace("ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters)))
+    return _launched(text, [name.removesuffix("_ptr") for _, name in parameters], task, arrays, extents, folder)
+
+
+def _as_call(found: re.Match[str]) -> str:
+    """asm("mma..." : "+f"(x), ... : "r"(a), ...); -> mma_m16n8k16((x), ..., (a), ...);"""
+    operands = _OPERAND.sub(",", found[2]).strip(" ,\n")
+    return f"{_INSTRUCTIONS[found[1]]}({operands});"
+
+
+def _launched(text: str, names: list[str], task: Task, arrays: list[np.ndarray], extents: Mapping[str, int], folder: Path) -> np.ndarray:
+    stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+    stem.with_suffix(".cc").write_text(text)
+    command = [
+        "g++",
+        "-O1",
+        "-mf16c",
+        "-std=c++17",
+        "-fno-strict-aliasing",
+        "-w",
+        "-shared",
+        "-fPIC",
+        str(stem.with_suffix(".cc")),
+        "-o",
+        str(stem.with_suffix(".so")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+    library = ctypes.CDLL(str(stem.with_suffix(".so")))
+    inside = slice(MARGIN, -MARGIN)
+    memory = {str(p.name): np.full(a.size + 2 * MARGIN, np.nan, a.dtype) for p, a in zip(task.func.params, arrays, strict=True)}
+    for whole, array in zip(memory.values(), arrays, strict=True):
+        whole[inside] = array.ravel()
+    pointers = (ctypes.c_void_p * len(names))(*(memory[name][inside].ctypes.data for name in names))
+    grid, block = ((ctypes.c_uint * 3)(*(extents.get(f"{kind}Idx.{axis}", 1) for axis in "xyz")) for kind in ("block", "thread"))
+    library.launch(pointers, grid, block)
+    for whole in memory.values():
+        assert np.isnan(whole[:MARGIN]).all(), "written before an array"
+        assert np.isnan(whole[-MARGIN:]).all(), "written behind an array"
+    *_, output = memory.values()
+    return output[inside].reshape(arrays[-1].shape).astype(np.float64)

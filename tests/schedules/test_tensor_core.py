@@ -1,0 +1,124 @@
+"""Contractions on tensor cores: their numbers, run as CUDA on a GPU or else as the kernel's text on the CPU; who is offered them; what they use."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from cuda_on_cpu import run_on_cpu
+from operators import compile_only, conv, error_of, error_on, has_device, random_arrays, reference, target_of, task_of
+from romou.schedules.tensor_core import MMA
+from romou.schedules.workload import Conv2d, Dense
+from tvm import tirx
+
+from romou import dialects
+from romou.build import build_task
+from romou.errors import BuildError
+from romou.passes.tensor_cores import use_tensor_cores
+from romou.primitives import TENSOR_CORES
+from romou.space import Config
+from romou.target import Target
+from romou.task import Task
+
+TARGET = target_of("cuda")
+SEED = 20
+HALF = {"dtype": "float16"}
+PLAIN = conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1), **HALF)
+# Nothing that a tile or a warp divides, a window that hangs over on some sides, channels that fill no whole texel.
+ODD = conv(48, (9, 10), 37, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=3, **HALF)
+SHAPES = [
+    PLAIN,
+    ODD,
+    conv(64, (7, 5), 130, (1, 1), batch=2, **HALF),
+    conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF),
+    Dense(m=61, k=256, n=70, **HALF),
+]
+
+
+def tensor_core_config(task: Task, **knobs: int | str) -> Config:
+    """The smallest tile of one warp, and what `knobs` change of it."""
+    warp = {"multiply_add": MMA, "tile_o": 1, "tile_h": 1, "tile_w": 2, "wg_o": 8, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "steps": 1}
+    config = task.default_config(TARGET).replace(**{**warp, "vector_width": 4, **knobs})
+    assert task.space(TARGET).is_valid(config), config
+    return config
+
+
+def error_of_text(task: Task, config: Config, folder: Path) -> float:
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    return error_of(run_on_cpu(task, config, arrays, TARGET, folder), reference(task, arrays))
+
+
+@pytest.mark.parametrize(
+    ("work", "knobs"),
+    [
+        (PLAIN, {"tile_o": 2, "tile_w": 4, "split_k": 2, "wg_w": 8}),
+        (PLAIN, {"steps": 2, "unroll": "window", "pixels": "rows"}),
+        (PLAIN, {"local": 4, "tile_w": 8, "wg_w": 8, "wg_o": 16}),
+        (ODD, {"tile_w": 4, "wg_w": 16}),
+        (ODD, {"local": 4, "wg_w": 8}),
+        (SHAPES[2], {"split_k": 4, "tile_o": 4, "tile_w": 2, "wg_o": 8}),
+        (SHAPES[3], {"tile_w": 8}),
+        (SHAPES[4], {"split_k": 8}),
+        (SHAPES[4], {"steps": 4, "tile_o": 2, "tile_w": 8, "split_k": 2}),
+    ],
+    ids=str,
+)
+def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str], tmp_path: Path) -> None:
+    """By the fragments of the PTX ISA; every output is written, and nothing else."""
+    task = task_of(work)
+    assert error_of_text(task, tensor_core_config(task, **knobs), tmp_path) < 1e-3
+
+
+def test_the_emulation_knows_wrong_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, name = task_of(PLAIN), "tensor_core_fma"
+    right = dialects._CUDA_FUNCTIONS[name]
+    swapped = right.replace('"+f"(c[4]), "+f"(c[1])', '"+f"(c[1]), "+f"(c[4])')
+    assert swapped != right
+    monkeypatch.setitem(dialects._CUDA_FUNCTIONS, name, swapped)
+    assert error_of_text(task, tensor_core_config(task), tmp_path) > 0.1
+
+
+def test_without_the_pass_every_work_item_sums_up_by_itself(tmp_path: Path) -> None:
+    task = task_of(PLAIN)
+    with tvm.transform.PassContext(disabled_pass=["use_tensor_cores"]):
+        assert error_of_text(task, tensor_core_config(task), tmp_path) < 1e-3
+
+
+@pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
+def test_drawn_configs(work: Conv2d | Dense) -> None:
+    """On a GPU they are run, elsewhere compiled."""
+    task, rng = task_of(work), np.random.default_rng(SEED)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays) if has_device(TARGET) else arrays[-1]
+    drawn = [c for c in task.space(TARGET).sample(rng, 600) if c["multiply_add"] == MMA and c["unroll"] == "lanes"]
+    for config in drawn[: 12 if has_device(TARGET) else 2]:
+        assert error_on(TARGET, task, config, arrays, expected) < 1e-3, config
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_older_gpus_compile_it_too(arch: str) -> None:
+    target, task = Target(f"cuda -arch={arch}"), task_of(PLAIN)
+    compile_only(build_task(task, tensor_core_config(task), target), target)
+
+
+def test_who_is_offered_them() -> None:
+    """Halfs in steps of 16 channels, on NVIDIA GPUs since 8.0; a phone never."""
+
+    def choices(work: Conv2d | Dense, target: Target) -> tuple[object, ...]:
+        return task_of(work).space(target).knobs["multiply_add"]
+
+    assert MMA in choices(PLAIN, TARGET)
+    for target in (Target("cuda -arch=sm_75"), target_of("opencl"), Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")):
+        assert MMA not in choices(PLAIN, target)
+        assert "steps" not in task_of(PLAIN).space(target).knobs
+    for work in (dataclasses.replace(PLAIN, dtype="float32"), dataclasses.replace(PLAIN, groups=2), dataclasses.replace(PLAIN, in_channels=20)):
+        assert MMA not in choices(work, TARGET)
+
+
+def test_a_nest_of_another_shape_is_refused() -> None:
+    body = tirx.AttrStmt(tirx.const(0, "int32"), TENSOR_CORES, tirx.const(1, "int32"), tirx.Evaluate(0))
+    with pytest.raises(BuildError, match="a nest that is marked for tensor cores adds up products"):
+        use_tensor_cores(tvm.IRModule({"main": tirx.PrimFunc([], body)}))
