@@ -123,6 +123,26 @@ class CudaGraph:
         return self._cuda.CUstream(tvm_ffi.get_raw_stream(self._device))
 
 
+class OpenCLCommandBuffer:
+    """A run recorded by Romou's OpenCL runtime, which keeps the memory of it; here or behind a connection."""
+
+    def __init__(self, device: Any, vm: Any, run: Callable[[], None], find: Callable[[str], Any] = tvm_ffi.get_global_func) -> None:
+        recording = find("romou.opencl.record")(device.index)
+        # Let go of it ends the recording, whatever happened.
+        run()
+        launches = recording["finish"]()
+        self.what = f"an OpenCL command buffer of {launches} launches"
+        self._launch, self._time_ns = recording["launch"], recording["time_ns"]
+
+    def launch(self) -> None:
+        """See `Replay.launch`."""
+        self._launch()
+
+    def time_ms(self) -> float:
+        """See `Replay.time_ms`."""
+        return float(self._time_ns()) * 1e-6
+
+
 def _cuda_driver() -> Any:
     try:
         from cuda.bindings import driver
@@ -139,4 +159,4 @@ def _value(cuda: Any, answer: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-_RECORDERS: dict[str, Callable[[Any, Any, Callable[[], None]], Replay]] = {"cuda": CudaGraph}
+_RECORDERS: dict[str, Callable[[Any, Any, Callable[[], None]], Replay]] = {"cuda": CudaGraph, "opencl": OpenCLCommandBuffer}
