@@ -193,7 +193,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         candidate = config.replace(tile_w=_at_most(space.knobs["tile_w"], tile_w))
         if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
             config = candidate
-    return config
+    return tensor_core.default_config(space, contraction, config, limits)
 
 
 def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:

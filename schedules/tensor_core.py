@@ -11,6 +11,7 @@ that it looks for, which by itself computes the same:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tvm import s_tir, te, tirx
 
 from romou.primitives import tensor_cores
-from romou.space import Columns, Config
+from romou.space import Columns, Config, Space
 
 if TYPE_CHECKING:
-    from romou.schedules.contraction import Contraction
+    from romou.schedules.contraction import Contraction, Limits
 
 # Choice of the knob `multiply_add`; PTX calls the instruction so.
 MMA = "mma"
@@ -30,6 +31,8 @@ LANES = 4
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
+# Cycles of a core, and warps that it has room for: see `default_config`.
+_LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 Loop: TypeAlias = "s_tir.schedule.LoopRV"
 
 
@@ -120,6 +123,33 @@ def regroup(c: Contraction, config: Config) -> Contraction:
         return rhs(o, lane, texel if groups * GROUP == extent else te.min(texel, extent - 1), *taps, last)
 
     return dataclasses.replace(c, reduce={first: groups, **dict(window), "group": GROUP, last: lanes}, lhs=data, rhs=weight)
+
+
+def default_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
+    """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
+
+    A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction; a turn
+    waits for its loads, while other groups on the core go on.
+    """
+    if MMA not in space.knobs["multiply_add"]:
+        return config
+    o, _, w = c.extents
+    texels, *window, _ = flatten(c).reduce.values()
+    cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
+
+    def cycles(candidate: Config) -> float:
+        tile_o, tile_w, split = candidate["tile_o"], candidate["tile_w"], candidate["split_k"]
+        groups = -(-o // (candidate["wg_o"] * tile_o)) * -(-w // (candidate["wg_w"] * tile_w))
+        warps = candidate["wg_o"] * candidate["wg_w"] * split // (WARP_O * WARP_W)
+        steps = padded(texels, candidate) // (GROUP * split) * math.prod(window)
+        busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // PAIR) + 2 * tile_o * tile_w)
+        rounds = -(-groups // (cores * max(_WARPS_OF_CORE // warps, 1)))
+        return float(busy + rounds * (_STARTED + steps / candidate["steps"] * _LATENCY))
+
+    sides = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "split_k": space.knobs["split_k"], "steps": (1, 2)}
+    warp = config.replace(multiply_add=MMA, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    candidates = (warp.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*sides.values()))
+    return min(filter(space.is_valid, candidates), key=cycles, default=config)
 
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
