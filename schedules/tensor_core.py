@@ -148,7 +148,8 @@ def default_config(space: Space, c: Contraction, config: Config, limits: Limits)
 
     sides = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "split_k": space.knobs["split_k"], "steps": (1, 2)}
     warp = config.replace(multiply_add=MMA, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
-    candidates = (warp.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*sides.values()))
+    choices = ([value for value in values if value in space.knobs[name]] for name, values in sides.items())
+    candidates = (warp.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices))
     return min(filter(space.is_valid, candidates), key=cycles, default=config)
 
 
