@@ -35,11 +35,23 @@ def is_half_conversion(expr: Any) -> bool:
     return extern_name(expr) == "float_of_half"
 
 
-def is_texel_of_halfs(expr: Any) -> bool:
-    """Whether the four halfs of a texel are read as they are, for tensor cores (`passes/tensor_cores.py`): (name, texel, pointer)."""
-    return extern_name(expr) == "load_texel"
+def is_load_for_tensor_cores(expr: Any) -> bool:
+    """Whether halfs are read as they are (`passes/tensor_cores.py`): (name, texel or pair of texels, pointer, ...)."""
+    return texels_for_tensor_cores(expr) > 0
+
+
+def texels_for_tensor_cores(expr: Any) -> int:
+    """How many texels of halfs a call reads as they are; 0 for any other expression."""
+    if extern_name(expr) == "load_texel":
+        return 1
+    return 2 if _called(expr) == "load_texel_pair" else 0
 
 
 def is_tensor_core_fma(expr: Any) -> bool:
     """Whether tensor cores add products to 16 numbers of a work-item: (name, first number, pointer to them, ...)."""
-    return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")) == "tensor_core_fma"
+    return _called(expr) == "tensor_core_fma"
+
+
+def _called(expr: Any) -> str | None:
+    """Name of the C function that an external call with side effects calls."""
+    return str(getattr(expr.args[0], "value", "")) if op_name(expr) == "tirx.call_extern" else None

@@ -70,6 +70,11 @@ def load_texel(offset: tirx.Expr, buffer: tirx.Var) -> tirx.Expr:
     return tirx.call_pure_extern("uint64", "load_texel", offset, buffer.data)
 
 
+def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx.Stmt:
+    """Read the eight halfs from buffer[8 * offset] on, as they lie in memory, into two numbers of 64 bits (CUDA)."""
+    return tirx.Evaluate(tirx.call_extern("int32", "load_texel_pair", offset, buffer.data, into.data))
+
+
 def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
     """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four lanes (CUDA).
 
@@ -101,6 +106,14 @@ __device__ __forceinline__ unsigned short half_of_float(float value) {
     "load_texel": """
 __device__ __forceinline__ unsigned long long load_texel(int offset, const void* texels) {
   return ((const unsigned long long*)texels)[offset];
+}
+""",
+    "load_texel_pair": """
+__device__ __forceinline__ int load_texel_pair(int offset, const void* texels, unsigned long long* into) {
+  ulonglong2 both = ((const ulonglong2*)texels)[offset];
+  into[0] = both.x;
+  into[1] = both.y;
+  return 0;
 }
 """,
     "tensor_core_fma": """

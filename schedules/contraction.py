@@ -97,20 +97,20 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"
+    has_mma = limits.has_tensor_cores and tensor_core.can_use(flat, dtype)
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
     space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h])
     space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
-    space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o])
-    space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w])
-    space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0] if is_shared else [1])
+    space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o or (has_mma and t == tensor_core.WARP_O)])
+    space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
+    space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0 or has_mma] if is_shared else [1])
     space.define_knob("arrangement", ["blocked", "striped"])
     space.define_knob("local", [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0] if is_shared else [0])
     space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
     space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
     # Where both factors are vectors already, nothing is broadcast.
     space.define_knob("autobroadcast", [True, False] if limits.has_vector_arithmetic and flat.lhs_varies != "by lane" else [False])
-    has_mma = limits.has_tensor_cores and tensor_core.can_use(flat, dtype)
     space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
     if has_mma:
         space.define_knob("steps", tensor_core.STEPS)
@@ -200,7 +200,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         candidate = config.replace(tile_w=_at_most(space.knobs["tile_w"], tile_w))
         if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
             config = candidate
-    return config
+    return tensor_core.default_config(space, contraction, config, limits)
 
 
 def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:

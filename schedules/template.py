@@ -179,7 +179,7 @@ class Template:
         contraction = self.contraction(flat=config.get("pixels", "flat") == "flat")
         is_mma = tensor_core.is_mma(config)
         if is_mma:
-            contraction = tensor_core.regroup(contraction)
+            contraction = tensor_core.regroup(contraction, config)
         func = replace_stage(self.func, self.block, build_stages(contraction, config))
         sch = s_tir.Schedule(as_module(func))
         try:

@@ -11,16 +11,18 @@ that it looks for, which by itself computes the same:
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tvm import s_tir
+from tvm import s_tir, te, tirx
 
 from romou.primitives import tensor_cores
-from romou.space import Columns, Config
+from romou.space import Columns, Config, Space
 
 if TYPE_CHECKING:
-    from romou.schedules.contraction import Contraction
+    from romou.schedules.contraction import Contraction, Limits
 
 # Choice of the knob `multiply_add`; PTX calls the instruction so.
 MMA = "mma"
@@ -29,27 +31,30 @@ LANES = 4
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
+# Cycles of a core, and warps that it has room for: see `default_config`.
+_LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 Loop: TypeAlias = "s_tir.schedule.LoopRV"
 
 
 def can_use(c: Contraction, dtype: str) -> bool:
-    """Whether the contraction comes in steps of 16: halfs, texels on both sides, the same data for all channels."""
-    first, *_, last = c.reduce.values()
-    return dtype == "float16" and c.lhs_varies == "never" and c.vector and last == LANES and first % GROUP == 0 and len(c.reduce) > 1
+    """Whether the contraction is a sum over texels of halfs, on both sides, with the same data for all output channels."""
+    *axes, last = c.reduce.values()
+    return dtype == "float16" and c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
 
 
 def is_allowed(config: Columns, c: Contraction) -> Any:
-    """Which configs with tensor cores fill whole warps, pairs and steps; True for those without. For one config or columns of many."""
-    first = next(iter(c.reduce.values()))
+    """Which configs with tensor cores fill whole warps, pairs and groups; of those without, which split evenly. For one config or columns of many."""
+    first, texels = (next(iter(form.reduce.values())) for form in (c, flatten(c)))
     is_whole = (
         fills_warps(config)
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
-        & ((config["local"] == 0) | (config["steps"] == 1))
-        & (first % (GROUP * config["steps"] * config["split_k"]) == 0)
+        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first)))
+        # What is added to fill the last turn is at most a third of the work.
+        & (3 * padded(texels, config) <= 4 * _whole(texels, GROUP))
     )
-    return is_whole | ((is_mma(config) == False) & (config["steps"] == 1))  # noqa: E712  `not` does not judge columns
+    return is_whole | ((is_mma(config) == False) & (config["steps"] == 1) & (first % config["split_k"] == 0))  # noqa: E712  `not` does not judge columns
 
 
 def is_mma(config: Columns) -> Any:
@@ -68,16 +73,85 @@ def together(config: Columns) -> Any:
     return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
 
 
-def regroup(c: Contraction) -> Contraction:
-    """The same sums with the first axis of the reduction, of texels, cut into groups of four: (first / 4, *window, 4, lanes)."""
+def padded(texels: int, config: Columns) -> Any:
+    """Texels of the reduction, so many more that they come in whole turns of every piece; what is staged comes in them anyhow."""
+    return _whole(texels, (config["local"] == 0) * (GROUP * config.get("steps", 1) * config["split_k"] - 1) + 1)
+
+
+def _whole(number: int, unit: Any) -> Any:
+    return -(-number // unit) * unit
+
+
+def flatten(c: Contraction) -> Contraction:
+    """The same sums over (texel, *window, lane), or over (texel and window, lane) where the texels by themselves would leave much of a group empty."""
     (first, extent), *window, (last, lanes) = c.reduce.items()
-    reduce = {first: extent // GROUP, **dict(window), "group": GROUP, last: lanes}
+    taps = math.prod(e for _, e in window)
+    if 4 * _whole(extent, GROUP) * taps <= 5 * _whole(extent * taps, GROUP):
+        return c
 
-    def at(step: Any, *rest: Any) -> tuple[Any, ...]:
-        *taps, group, lane = rest
-        return (step * GROUP + group, *taps, lane)
+    def at(texel: Any, lane: Any) -> tuple[Any, ...]:
+        places, pitch = [], taps
+        for _, e in window:
+            pitch //= e
+            places.append(texel // pitch % e)
+        return (texel // taps, *places, lane)
 
-    return dataclasses.replace(c, reduce=reduce, lhs=lambda o, h, w, lane, *r: c.lhs(o, h, w, lane, *at(*r)), rhs=lambda o, lane, *r: c.rhs(o, lane, *at(*r)))
+    lhs, rhs = c.lhs, c.rhs
+    return dataclasses.replace(
+        c,
+        reduce={first: extent * taps, last: lanes},
+        lhs=lambda o, h, w, lane, *r: lhs(o, h, w, lane, *at(*r)),
+        rhs=lambda o, lane, *r: rhs(o, lane, *at(*r)),
+    )
+
+
+def regroup(c: Contraction, config: Config) -> Contraction:
+    """The same sums with the first axis cut into groups of four texels: (groups, *window, 4, lanes). What fills the last groups adds zeros."""
+    c = flatten(c)
+    (first, extent), *window, (last, lanes) = c.reduce.items()
+    groups = padded(extent, config) // GROUP
+    lhs, rhs = c.lhs, c.rhs
+
+    def data(o: Any, h: Any, w: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:
+        *taps, member, last = rest
+        texel = group * GROUP + member
+        value = lhs(o, h, w, lane, texel, *taps, last)
+        return value if groups * GROUP == extent else te.if_then_else(texel < extent, value, tirx.const(0, "float16"))
+
+    def weight(o: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:
+        *taps, member, last = rest
+        texel = group * GROUP + member
+        return rhs(o, lane, texel if groups * GROUP == extent else te.min(texel, extent - 1), *taps, last)
+
+    return dataclasses.replace(c, reduce={first: groups, **dict(window), "group": GROUP, last: lanes}, lhs=data, rhs=weight)
+
+
+def default_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
+    """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
+
+    A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction; a turn
+    waits for its loads, while other groups on the core go on.
+    """
+    if MMA not in space.knobs["multiply_add"]:
+        return config
+    o, _, w = c.extents
+    texels, *window, _ = flatten(c).reduce.values()
+    cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
+
+    def cycles(candidate: Config) -> float:
+        tile_o, tile_w, split = candidate["tile_o"], candidate["tile_w"], candidate["split_k"]
+        groups = -(-o // (candidate["wg_o"] * tile_o)) * -(-w // (candidate["wg_w"] * tile_w))
+        warps = candidate["wg_o"] * candidate["wg_w"] * split // (WARP_O * WARP_W)
+        steps = padded(texels, candidate) // (GROUP * split) * math.prod(window)
+        busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // PAIR) + 2 * tile_o * tile_w)
+        rounds = -(-groups // (cores * max(_WARPS_OF_CORE // warps, 1)))
+        return float(busy + rounds * (_STARTED + steps / candidate["steps"] * _LATENCY))
+
+    sides = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "split_k": space.knobs["split_k"], "steps": (1, 2)}
+    warp = config.replace(multiply_add=MMA, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    choices = ([value for value in values if value in space.knobs[name]] for name, values in sides.items())
+    candidates = (warp.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices))
+    return min(filter(space.is_valid, candidates), key=cycles, default=config)
 
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:

@@ -407,9 +407,10 @@ def gpu_clocks() -> str:
 def configs_text(config: Mapping[str, Any]) -> str:
     """The knobs that tell configs apart, in one word each."""
     tile, group = ("x".join(str(config[k]) for k in keys) for keys in (("tile_o", "tile_h", "tile_w"), ("wg_o", "wg_w")))
-    rest = [f"{k}={config[k]}" for k in ("split_k", "local") if config.get(k) not in (0, 1, None)]
-    known = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "split_k", "local", "autobroadcast", "multiply_add", "accumulate")
+    rest = [f"{k}={config[k]}" for k in ("split_k", "local", "steps") if config.get(k) not in (0, 1, None)]
+    known = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "split_k", "local", "steps", "autobroadcast", "multiply_add", "accumulate")
     words = [str(v) for k, v in config.items() if k not in known and v not in ("buffer", "lanes", 4)]
+    words += ["mma"] if config.get("multiply_add") == "mma" else []
     return " ".join([f"tile {tile} group {group}", *rest, *words])
 
 

@@ -12,12 +12,13 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_tensor_core_fma, is_texel_load, is_texel_of_halfs, op_name
+from romou.calls import extern_name, is_conditional, is_half_load, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
 
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
 # Buffer scope -> where it lies.
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+TEXEL_OF_HALFS_BYTES = 8
 # A call of `tensor_core_fma` adds to two pixels of four lanes, 16 products each.
 _TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 8, 16
 
@@ -70,7 +71,7 @@ def _traffic(body: tirx.Stmt, func: tirx.PrimFunc) -> Traffic:
     def call(node: tvm.ir.Call) -> None:
         if is_texel_load(node):
             bytes_of["image"] += _bytes(node)
-        elif is_texel_of_halfs(node):
+        elif is_load_for_tensor_cores(node):
             bytes_of["local" if scope_of(node) in _LOCAL else "buffer"] += _bytes(node)
 
     def product(node: tirx.Mul | tvm.ir.Call) -> None:
@@ -378,7 +379,7 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, ti
 
 def _load_kind(expr: Any) -> str | None:
     """Where an expression loads from: image, buffer, local memory; None for what is no load, or one of a private array."""
-    if isinstance(expr, tvm.ir.TensorLoad) or is_texel_of_halfs(expr):
+    if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
         scope = scope_of(expr)
         return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
     return "buffer" if is_half_load(expr) else "image" if is_texel_load(expr) else None
@@ -409,6 +410,8 @@ def lanes_of(expr: Any) -> int:
 
 
 def _bytes(expr: Any) -> int:
+    if is_load_for_tensor_cores(expr):
+        return texels_for_tensor_cores(expr) * TEXEL_OF_HALFS_BYTES
     kind = tvm.DataType(dtype_of(expr))
     return int(kind.bits) * int(kind.lanes) // 8
 

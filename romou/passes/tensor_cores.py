@@ -23,7 +23,8 @@ where column g is pixel w + g % 2 of work-item x = g / 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -31,14 +32,14 @@ from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
 from romou.calls import is_conditional, is_half_conversion
-from romou.dialects import load_texel, tensor_core_fma
+from romou.dialects import load_texel, load_texel_pair, tensor_core_fma
 from romou.errors import BuildError
 from romou.passes.bindings import statements_of
 from romou.primitives import LANES, TENSOR_CORES
 
 # Work-items of a warp along y.
 _ROWS = 8
-# Pixels that one instruction takes of a work-item.
+# Pixels that one instruction takes of a work-item, and texels that one load may bring.
 PAIR = 2
 
 
@@ -78,14 +79,25 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
         numbers = {var: tirx.const(value, "int32") if isinstance(value, int) else value for var, value in values.items()}
         return {lane: tirx.const(0, "int32"), group: t, **numbers}
 
-    def load(name: str, factor: tirx.Expr, values: Mapping[tirx.Var, Any]) -> tirx.Var:
+    def bind(name: str, factor: tirx.Expr) -> tirx.Var:
         variable = tirx.Var(name, "uint64")
-        statements.append(tirx.Bind(variable, _texel_of(_replaced(factor, at(values)), analyzer)))
+        statements.append(tirx.Bind(variable, _texel_of(factor, analyzer)))
         return variable
 
-    weights = [[load("weight", weight, {ilane: depth, **dict.fromkeys(tile, texel)}) for depth in range(LANES)] for texel in range(texels)]
+    weights: list[list[tirx.Expr]] = [[] for _ in range(texels)]
+    for texel, depth in itertools.product(range(0, texels, PAIR), range(LANES)):
+        factors = [_replaced(weight, at({ilane: depth, **dict.fromkeys(tile, one)})) for one in range(texel, min(texel + PAIR, texels))]
+        place_of_pair = _place_of_pair(factors, analyzer)
+        if place_of_pair is None:
+            values: list[tirx.Expr] = [bind("weight", factor) for factor in factors]
+        else:
+            both = tirx.decl_buffer([PAIR], "uint64", "weights", scope="local")
+            statements += [tirx.AllocBuffer(both), load_texel_pair(*place_of_pair, both)]
+            values = [tirx.BufferLoad(both, [one]) for one in range(PAIR)]
+        for one, value in enumerate(values):
+            weights[texel + one].append(value)
     # All at once: t stands for the group of channels here, and column g is another work-item's.
-    columns = [load("data", data, {ilane: 0, w: pixel + g % PAIR, t: g // PAIR}) for pixel in range(0, pixels, PAIR)]
+    columns = [bind("data", _replaced(data, at({ilane: 0, w: pixel + g % PAIR, t: g // PAIR}))) for pixel in range(0, pixels, PAIR)]
 
     def place(texel: int, pixel: int, number: int) -> int:
         (index,) = store.indices
@@ -103,6 +115,16 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
 def _replaced(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
     """`expr` with variables replaced, all at once."""
     return structural_map(expr, (tirx.Var, lambda var: values.get(var, var)))
+
+
+def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Expr, tirx.Var] | None:
+    """(pair, buffer) where two factors are texels side by side in memory, the first one at an even place: one load brings both. None elsewhere."""
+    if len(factors) < PAIR or not all(map(is_half_conversion, factors)):
+        return None
+    (first,), (second,) = (factor.args[1].indices for factor in factors)
+    found = analyzer.modular_set(first)
+    is_pair = analyzer.can_prove_equal(second - first, LANES) and not int(found.coeff) % (PAIR * LANES) and not int(found.base) % (PAIR * LANES)
+    return (analyzer.simplify(first // (PAIR * LANES)), factors[0].args[1].source) if is_pair else None
 
 
 def _texel_of(factor: tirx.Expr, analyzer: Any) -> tirx.Expr:

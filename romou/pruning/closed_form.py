@@ -56,6 +56,10 @@ class ClosedForm:
         # The first axis is a loop, or dealt out; the middle ones are the window; the last one is always unrolled.
         self._first, *middle, self._last = self._reduce.values()
         self._window = math.prod(middle)
+        # The axes as tensor cores take them.
+        self._warp_forms = {name: tensor_core.flatten(form) for name, form in self._forms.items()}
+        self._texels, *middle, _ = self._warp_forms["flat"].reduce.values()
+        self._taps_of_texel = math.prod(middle)
         self._read = functools.cache(self._make_read)
         self._pixels = functools.cache(self._make_pixels)
         self._channels = functools.cache(self._make_channels)
@@ -73,27 +77,28 @@ class ClosedForm:
         images = {name: get(name) == "image" for name in ("data", "weight", "output")}
         is_staged = local > 0
         has_window = is_staged | (get("unroll") == "window")
-        taps = np.where(has_window, self._window, 1) * self._last
-        # Steps of the first axis in one turn: those that are staged together, or for each piece of the split one, or what tensor cores take together.
         on_tensor_cores = tensor_core.fills_warps(columns)
+        window = np.where(on_tensor_cores, self._taps_of_texel, self._window)
+        taps = np.where(has_window, window, 1) * self._last
+        # Steps of the first axis in one turn: those that are staged together, or for each piece of the split one, or what tensor cores take together.
+        first = np.where(on_tensor_cores, tensor_core.padded(self._texels, columns), self._first)
         pieces, together = np.where(is_staged, 1, split), np.where(is_staged, local, tensor_core.together(columns))
         steps = pieces * together
 
-        weights = self._weights(group_o, o, taps, steps, images["weight"])
-        # Of an input texel's four channels and its own output texels, each work-item of a warp brings a quarter of the steps.
-        steps_of_one = np.where(on_tensor_cores, together // tensor_core.GROUP, 1)
+        taken = (on_tensor_cores, first, pieces, together)
+        weights = self._weights(group_o, o, taps, _tabulate(self._distinct_steps, *taken, False), images["weight"])
         # What a work-item has for itself lies side by side, or takes turns with what the others have.
         is_striped = get("arrangement") == "striped"
         turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), 1)
         # Beyond the last channel it is read again.
-        channels_of_one = np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0))
-        weights_of_one = np.where(images["weight"], tile_o, channels_of_one) * LANES * taps * steps_of_one
+        channels_of_one = np.where(images["weight"], tile_o, np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0)))
+        weights_of_one = channels_of_one * LANES * taps * _tabulate(self._distinct_steps, *taken, True)
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
         place = (pixels, images["data"], has_window, tile_h)
-        data = _tabulate(self._distinct, *place, group_w, 1, group_channels, pieces, together)
+        data = _tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
         # Of every pair of pixels, tensor cores take one of each work-item.
         stride = np.where(on_tensor_cores, tensor_core.PAIR, turns_w)
-        data_of_one = _tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), 1, 1) * steps_of_one
+        data_of_one = _tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
@@ -116,7 +121,7 @@ class ClosedForm:
             literal_image_bytes=literal_image_bytes,
             access_width=self._access_width(columns, is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
-            turns=self._first // steps * np.where(has_window, 1, self._window),
+            turns=first // steps * np.where(has_window, 1, window),
             multiply_adds=pixels_of_one * tile_o * LANES * taps * together,
             local_loads=self._local_loads(columns),
             work_group_size=size,
@@ -183,12 +188,29 @@ class ClosedForm:
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 
-    def _distinct(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, stride: int, group_o: int, pieces: int, together: int) -> int:
-        """Of the first work group, in the middle of the loops. `stride`: of the pixels that count, in a row of `width`."""
+    def _distinct(
+        self,
+        pixels: str,
+        is_image: bool,
+        has_window: bool,
+        tile_h: int,
+        width: int,
+        stride: int,
+        group_o: int,
+        on_tensor_cores: bool,
+        first: int,
+        pieces: int,
+        together: int,
+        is_one: bool,
+    ) -> int:
+        """Of the first work group, in the middle of the loops; `stride`: of the pixels that count, in a row of `width`. Else see `_steps`."""
+        steps = self._steps(on_tensor_cores, first, pieces, together, is_one)
+        if on_tensor_cores and self._warp_forms[pixels] is not self._forms[pixels]:
+            return self._distinct_taps(pixels, width, stride, steps)
         places = self._pixels(pixels, is_image, has_window, tile_h, width, stride)
         if not len(places):
             return 0
-        channels = self._channels(pixels, is_image, group_o, pieces, together)
+        channels = self._channels(pixels, is_image, group_o, tuple(steps[steps < self._first].tolist()))
         reach = int(places[-1] - places[0])
         # Where all pixels are whole texels apart, lanes never meet.
         lanes = LANES if not np.any((places - places[0]) % LANES) else 1
@@ -200,6 +222,30 @@ class ClosedForm:
             elif len(mine):
                 total += len(np.unique(places[:, None] + mine))
         return total * self._lane_axis
+
+    def _steps(self, on_tensor_cores: bool, first: int, pieces: int, together: int, is_one: bool) -> np.ndarray:
+        """Where a turn in the middle is on the first axis of the reduction, of extent `first`: pieces of a split lie a share apart, what is taken
+        together lies side by side. `is_one`: by the first work-item, which takes one place of each group on tensor cores, and one alone without.
+        """
+        share = first // pieces
+        middle = share // together // 2 * together
+        if is_one:
+            return middle + np.arange(0, together, tensor_core.GROUP if on_tensor_cores else together)
+        return (np.arange(pieces)[:, None] * share + middle + np.arange(together)).ravel()
+
+    def _distinct_steps(self, on_tensor_cores: bool, first: int, pieces: int, together: int, is_one: bool) -> int:
+        """Beyond the end, weights of the last place are read again."""
+        return len(np.unique(np.minimum(self._steps(on_tensor_cores, first, pieces, together, is_one), self._texels - 1 if on_tensor_cores else first)))
+
+    def _distinct_taps(self, pixels: str, width: int, stride: int, steps: np.ndarray) -> int:
+        """`_distinct` where the window is part of the first axis: what a tap adds to an address depends on the pixel."""
+        read = self._read(pixels, False, True)
+        grid = np.ix_(_as_read(np.arange(0, width, stride), read.extents[2], False), steps[steps < self._texels])
+        at = (0, 0, grid[0], 0, grid[1], 0)
+        places = np.broadcast_to(read.address(*at), np.broadcast_shapes(*(axis.shape for axis in grid)))
+        if read.condition is not None:
+            places = places[np.broadcast_to(read.value(read.condition, *at), places.shape)]
+        return len(np.unique(places)) * self._lane_axis
 
     def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, stride: int) -> np.ndarray:
         read = self._read(pixels, is_image)
@@ -217,18 +263,17 @@ class ClosedForm:
             places = places[np.broadcast_to(read.value(read.condition, *at), shape)]
         return np.unique(places)
 
-    def _make_channels(self, pixels: str, is_image: bool, group_o: int, pieces: int, together: int) -> np.ndarray:
+    def _make_channels(self, pixels: str, is_image: bool, group_o: int, steps: tuple[int, ...]) -> np.ndarray:
         read = self._read(pixels, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
         lanes = np.arange(LANES if self._varies == "by lane" else 1)
-        # Pieces of a split lie a share apart; what is taken together lies side by side.
-        first = (np.arange(pieces)[:, None] * (self._first // pieces) + np.arange(together)).ravel()
+        first = np.asarray(steps, dtype=np.int64)
         grid = np.ix_(o, lanes, first)
         zeros = [0] * (len(self._reduce) - 1)
         return np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))
 
-    def _make_read(self, pixels: str, is_image: bool) -> _Read:
-        form = self._forms[pixels]
+    def _make_read(self, pixels: str, is_image: bool, on_tensor_cores: bool = False) -> _Read:
+        form = (self._warp_forms if on_tensor_cores else self._forms)[pixels]
         variables = [tirx.Var(name, "int32") for name in ("o", "h", "w", "lane", *form.reduce)]
         expr = form.lhs(*variables)
         shape = [int(extent) for extent in form.inputs[0].shape]

@@ -16,9 +16,9 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import is_conditional, is_half_load, is_tensor_core_fma, is_texel_load, is_texel_of_halfs, op_name
+from romou.calls import is_conditional, is_half_load, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
 from romou.dialects import CUDA, dialect_of
-from romou.inspection.estimates import TENSOR_CORE_DEPTH, dtype_of, lanes_of, multiply_adds_of, register_use, scope_of
+from romou.inspection.estimates import TENSOR_CORE_DEPTH, TEXEL_OF_HALFS_BYTES, dtype_of, lanes_of, multiply_adds_of, register_use, scope_of
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 
@@ -354,8 +354,10 @@ def _local_bytes(node: Any) -> int:
     """Bytes read of local memory."""
 
     def size(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
-        is_load = isinstance(load, tvm.ir.TensorLoad) or is_texel_of_halfs(load)
-        return lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8 if is_load and scope_of(load) in _LOCAL else 0
+        texels = texels_for_tensor_cores(load)
+        if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:
+            return 0
+        return texels * TEXEL_OF_HALFS_BYTES or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
     return _weighted(node, size, (tvm.ir.TensorLoad, tvm.ir.Call))
 
@@ -377,7 +379,7 @@ def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
 
 def _half_lanes(call: tvm.ir.Call) -> int:
     """Lanes of a call that reads halfs through a pointer, 0 for any other."""
-    return LANES if is_texel_of_halfs(call) else lanes_of(call) if is_half_load(call) else 0
+    return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_half_load(call) else 0)
 
 
 def _name(var: Any) -> str:

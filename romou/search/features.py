@@ -34,6 +34,7 @@ _KNOBS = (
     "vector_width",
     "autobroadcast",
     "multiply_add",
+    "steps",
 )
 _WORDS = {
     word: number
@@ -42,8 +43,8 @@ _WORDS = {
         ("flat", "rows"),
         ("float32", "float16"),
         ("blocked", "striped"),
-        ("lanes", "window"),
-        ("mad", "fma", "plain"),
+        ("lanes", "window", "taps"),
+        ("mad", "fma", "plain", "mma"),
     )
     for number, word in enumerate(words)
 }

@@ -13,78 +13,78 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
   *(float4*)(acc_local_ptr + 24) = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   *(float4*)(acc_local_ptr + 28) = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   int at = (local_y & 7);
-  int at_1 = (at * 2);
-  int at_2 = ((local_x * 576) + at_1);
-  int at_3 = (local_y >> 3);
-  int at_4 = (group_x * 32);
-  int at_5 = (at_3 * 16);
-  int at_6 = (((at_4 + at_5) + ((at >> 1) * 4)) + (at & 1));
-  int at_7 = min(at_6, 783);
-  int at_8 = ((at_7 * 1171) >> 15);
-  int at_9 = (at_7 - (at_8 * 28));
-  int at_10 = ((at_4 + ((local_y >> 1) * 4)) + (local_y & 1));
-  int at_11 = (local_x * 784);
-  int at_12 = ((at_11 + min(at_10, 783)) - 29);
-  int at_13 = min((at_6 + 2), 783);
-  int at_14 = ((at_13 * 1171) >> 15);
-  int at_15 = (at_13 - (at_14 * 28));
-  int at_16 = ((at_11 + min((at_10 + 2), 783)) - 29);
+  int at_1 = ((local_x * 288) + at);
+  int at_2 = (local_y >> 3);
+  int at_3 = (group_x * 32);
+  int at_4 = (at_2 * 16);
+  int at_5 = (((at_3 + at_4) + ((at >> 1) * 4)) + (at & 1));
+  int at_6 = min(at_5, 783);
+  int at_7 = ((at_6 * 1171) >> 15);
+  int at_8 = (at_6 - (at_7 * 28));
+  int at_9 = ((at_3 + ((local_y >> 1) * 4)) + (local_y & 1));
+  int at_10 = (local_x * 784);
+  int at_11 = ((at_10 + min(at_9, 783)) - 29);
+  int at_12 = min((at_5 + 2), 783);
+  int at_13 = ((at_12 * 1171) >> 15);
+  int at_14 = (at_12 - (at_13 * 28));
+  int at_15 = ((at_10 + min((at_9 + 2), 783)) - 29);
   for (int ax6_0 = 0; ax6_0 < 2; ++ax6_0) {
-    int at_17 = (at_2 + (ax6_0 * 2304));
-    int at_18 = (ax6_0 * 3136);
-    int at_19 = (at_12 + at_18);
-    int at_20 = (at_16 + at_18);
+    int at_16 = (at_1 + (ax6_0 * 1152));
+    int at_17 = (ax6_0 * 3136);
+    int at_18 = (at_11 + at_17);
+    int at_19 = (at_15 + at_17);
     for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_21 = (at_17 + (ax7 * 192));
-      int at_22 = (at_8 + ax7);
-      bool inside = ((at_22 >= 1) && (at_22 < 29));
-      int at_23 = (ax7 * 28);
-      int at_24 = (at_19 + at_23);
-      int at_25 = (at_14 + ax7);
-      bool inside_1 = ((at_25 >= 1) && (at_25 < 29));
-      int at_26 = (at_20 + at_23);
+      int at_20 = (at_16 + (ax7 * 96));
+      int at_21 = (at_7 + ax7);
+      bool inside = ((at_21 >= 1) && (at_21 < 29));
+      int at_22 = (ax7 * 28);
+      int at_23 = (at_18 + at_22);
+      int at_24 = (at_13 + ax7);
+      bool inside_1 = ((at_24 >= 1) && (at_24 < 29));
+      int at_25 = (at_19 + at_22);
       for (int ax8 = 0; ax8 < 3; ++ax8) {
-        int at_27 = (at_21 + (ax8 * 64));
-        uint64_t weight = load_texel(at_27, weight_ptr);
-        uint64_t weight_1 = load_texel((at_27 + 16), weight_ptr);
-        uint64_t weight_2 = load_texel((at_27 + 32), weight_ptr);
-        uint64_t weight_3 = load_texel((at_27 + 48), weight_ptr);
-        uint64_t weight_4 = load_texel((at_27 + 1), weight_ptr);
-        uint64_t weight_5 = load_texel((at_27 + 17), weight_ptr);
-        uint64_t weight_6 = load_texel((at_27 + 33), weight_ptr);
-        uint64_t weight_7 = load_texel((at_27 + 49), weight_ptr);
-        int at_28 = (at_9 + ax8);
+        alignas(64) uint64_t weights_ptr[2];
+        int at_26 = (at_20 + (ax8 * 32));
+        load_texel_pair(at_26, weight_ptr, weights_ptr);
+        alignas(64) uint64_t weights_ptr_1[2];
+        load_texel_pair((at_26 + 8), weight_ptr, weights_ptr_1);
+        alignas(64) uint64_t weights_ptr_2[2];
+        load_texel_pair((at_26 + 16), weight_ptr, weights_ptr_2);
+        alignas(64) uint64_t weights_ptr_3[2];
+        load_texel_pair((at_26 + 24), weight_ptr, weights_ptr_3);
+        int at_27 = (at_8 + ax8);
         uint64_t condval;
-        if (inside && ((at_28 >= 1) && (at_28 < 29))) {
-          condval = load_texel((at_24 + ax8), data_ptr);
+        if (inside && ((at_27 >= 1) && (at_27 < 29))) {
+          condval = load_texel((at_23 + ax8), data_ptr);
         } else {
           condval = (uint64_t)0ULL;
         }
         uint64_t data = condval;
-        int at_29 = (at_15 + ax8);
+        int at_28 = (at_14 + ax8);
         uint64_t condval_1;
-        if (inside_1 && ((at_29 >= 1) && (at_29 < 29))) {
-          condval_1 = load_texel((at_26 + ax8), data_ptr);
+        if (inside_1 && ((at_28 >= 1) && (at_28 < 29))) {
+          condval_1 = load_texel((at_25 + ax8), data_ptr);
         } else {
           condval_1 = (uint64_t)0ULL;
         }
         uint64_t data_1 = condval_1;
-        tensor_core_fma(0, acc_local_ptr, weight, weight_1, weight_2, weight_3, data);
-        tensor_core_fma(8, acc_local_ptr, weight, weight_1, weight_2, weight_3, data_1);
-        tensor_core_fma(16, acc_local_ptr, weight_4, weight_5, weight_6, weight_7, data);
-        tensor_core_fma(24, acc_local_ptr, weight_4, weight_5, weight_6, weight_7, data_1);
+        tensor_core_fma(0, acc_local_ptr, weights_ptr[0], weights_ptr_1[0], weights_ptr_2[0], weights_ptr_3[0], data);
+        tensor_core_fma(8, acc_local_ptr, weights_ptr[0], weights_ptr_1[0], weights_ptr_2[0], weights_ptr_3[0], data_1);
+        tensor_core_fma(16, acc_local_ptr, weights_ptr[1], weights_ptr_1[1], weights_ptr_2[1], weights_ptr_3[1], data);
+        tensor_core_fma(24, acc_local_ptr, weights_ptr[1], weights_ptr_1[1], weights_ptr_2[1], weights_ptr_3[1], data_1);
       }
     }
   }
-  bool inside_2 = (((group_x * 2) + at_3) < 49);
-  int at_30 = (((at_4 + (local_x * 4)) + (at * 1568)) + at_5);
+  bool inside_2 = (((group_x * 2) + at_2) < 49);
+  int at_29 = (at * 2);
+  int at_30 = (((at_3 + (local_x * 4)) + (at * 1568)) + at_4);
   if (inside_2) {
     float4 read = *(float4*)(acc_local_ptr + 0);
     ushort4 __1;
     float4 __2;
       float4 __3;
         float4 __4;
-        ushort4 v_ = bias_ptr[at_1];
+        ushort4 v_ = bias_ptr[at_29];
         __4.x = float_of_half(v_.x);
         __4.y = float_of_half(v_.y);
         __4.z = float_of_half(v_.z);
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __6;
       float4 __7;
         float4 __8;
-        ushort4 v__2 = bias_ptr[at_1];
+        ushort4 v__2 = bias_ptr[at_29];
         __8.x = float_of_half(v__2.x);
         __8.y = float_of_half(v__2.y);
         __8.z = float_of_half(v__2.z);
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __10;
       float4 __11;
         float4 __12;
-        ushort4 v__4 = bias_ptr[at_1];
+        ushort4 v__4 = bias_ptr[at_29];
         __12.x = float_of_half(v__4.x);
         __12.y = float_of_half(v__4.y);
         __12.z = float_of_half(v__4.z);
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __14;
       float4 __15;
         float4 __16;
-        ushort4 v__6 = bias_ptr[at_1];
+        ushort4 v__6 = bias_ptr[at_29];
         __16.x = float_of_half(v__6.x);
         __16.y = float_of_half(v__6.y);
         __16.z = float_of_half(v__6.z);
@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __18;
       float4 __19;
         float4 __20;
-        ushort4 v__8 = bias_ptr[(at_1 + 1)];
+        ushort4 v__8 = bias_ptr[(at_29 + 1)];
         __20.x = float_of_half(v__8.x);
         __20.y = float_of_half(v__8.y);
         __20.z = float_of_half(v__8.z);
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __22;
       float4 __23;
         float4 __24;
-        ushort4 v__10 = bias_ptr[(at_1 + 1)];
+        ushort4 v__10 = bias_ptr[(at_29 + 1)];
         __24.x = float_of_half(v__10.x);
         __24.y = float_of_half(v__10.y);
         __24.z = float_of_half(v__10.z);
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __26;
       float4 __27;
         float4 __28;
-        ushort4 v__12 = bias_ptr[(at_1 + 1)];
+        ushort4 v__12 = bias_ptr[(at_29 + 1)];
         __28.x = float_of_half(v__12.x);
         __28.y = float_of_half(v__12.y);
         __28.z = float_of_half(v__12.z);
@@ -266,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __30;
       float4 __31;
         float4 __32;
-        ushort4 v__14 = bias_ptr[(at_1 + 1)];
+        ushort4 v__14 = bias_ptr[(at_29 + 1)];
         __32.x = float_of_half(v__14.x);
         __32.y = float_of_half(v__14.y);
         __32.z = float_of_half(v__14.z);

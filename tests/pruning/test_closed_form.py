@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -71,17 +72,33 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     @given(operators(), st.integers(0, 2**31))
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     def check(work: Conv2d | Dense, seed: int) -> None:
-        closed_form_and_tir_agree(target, work, seed)
+        task = task_of(work).with_free_images()
+        closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
 
     check()
 
 
-def closed_form_and_tir_agree(target: Target, work: Conv2d | Dense, seed: int) -> None:
-    task = task_of(work).with_free_images()
+@pytest.mark.parametrize(
+    "work",
+    [
+        conv(32, (14, 14), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
+        conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
+        conv(528, (7, 9), 37, (1, 1), "float16", batch=2),
+        conv(3, (30, 30), 37, (7, 7), "float16", stride=(2, 2), padding=(3, 3, 3, 3), batch=2),
+        Dense(m=33, k=256, n=130, dtype="float16"),
+    ],
+    ids=lambda w: w.name,
+)
+def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None:
+    target, task = target_of("cuda"), task_of(work)
+    configs = [c for c in task.space(target).sample(np.random.default_rng(3), 3000) if c["multiply_add"] == "mma"]
+    closed_form_and_tir_agree(target, task, configs[:4], devices=())
+
+
+def closed_form_and_tir_agree(target: Target, task: Task, configs: list[Config], devices: Sequence[str] = DEVICES) -> None:
     space = task.space(target)
-    configs = space.sample(np.random.default_rng(seed), 2)
     form = ClosedForm(task.template, limits_of(target))
-    columns, choices = form.usage(columns_of(configs)), {device: form.choices(space, load_device(device)) for device in DEVICES}
+    columns, choices = form.usage(columns_of(configs)), {device: form.choices(space, load_device(device)) for device in devices}
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
         assert formula.registers <= exact.registers + 1e-6, config
@@ -92,7 +109,7 @@ def closed_form_and_tir_agree(target: Target, work: Conv2d | Dense, seed: int) -
         rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "padding", "multiply_adds")}
         same = dataclasses.replace(formula, **rough)
         assert same == exact, config
-        for device in DEVICES:
+        for device in devices:
             spec = load_device(device)
             for rules in (Rules(), Rules(is_literal=True)):
                 by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices[device]) for usage in (exact, formula))

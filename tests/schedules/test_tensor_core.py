@@ -35,6 +35,10 @@ SHAPES = [
     conv(64, (7, 5), 130, (1, 1), batch=2, **HALF),
     conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF),
     Dense(m=61, k=256, n=70, **HALF),
+    # No whole groups of texels: zeros fill the last one; fewer texels than a group has: the window's taps are the texels.
+    conv(528, (7, 9), 37, (1, 1), batch=2, **HALF),
+    conv(3, (30, 30), 37, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3), batch=2, **HALF),
+    conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0), **HALF),
 ]
 
 
@@ -63,6 +67,9 @@ def error_of_text(task: Task, config: Config, folder: Path) -> float:
         (SHAPES[3], {"tile_w": 8}),
         (SHAPES[4], {"split_k": 8}),
         (SHAPES[4], {"steps": 4, "tile_o": 2, "tile_w": 8, "split_k": 2}),
+        (SHAPES[5], {"tile_w": 8, "split_k": 2, "steps": 2}),
+        (SHAPES[6], {"tile_w": 4, "tile_o": 2, "split_k": 4}),
+        (SHAPES[7], {"tile_w": 8, "steps": 2}),
     ],
     ids=str,
 )
@@ -105,7 +112,7 @@ def test_older_gpus_compile_it_too(arch: str) -> None:
 
 
 def test_who_is_offered_them() -> None:
-    """Halfs in steps of 16 channels, on NVIDIA GPUs since 8.0; a phone never."""
+    """Whole texels of halfs, on NVIDIA GPUs since 8.0; a phone never."""
 
     def choices(work: Conv2d | Dense, target: Target) -> tuple[object, ...]:
         return task_of(work).space(target).knobs["multiply_add"]
@@ -114,7 +121,7 @@ def test_who_is_offered_them() -> None:
     for target in (Target("cuda -arch=sm_75"), target_of("opencl"), Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")):
         assert MMA not in choices(PLAIN, target)
         assert "steps" not in task_of(PLAIN).space(target).knobs
-    for work in (dataclasses.replace(PLAIN, dtype="float32"), dataclasses.replace(PLAIN, groups=2), dataclasses.replace(PLAIN, in_channels=20)):
+    for work in (dataclasses.replace(PLAIN, dtype="float32"), dataclasses.replace(PLAIN, groups=2), Dense(m=8, k=62, n=64, **HALF)):
         assert MMA not in choices(work, TARGET)
 
 
