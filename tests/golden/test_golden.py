@@ -22,8 +22,8 @@ TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
 TILES = {
-    **{"tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "arrangement": "blocked", "local": 0},
-    **{"unroll": "lanes", "vector_width": 4, "steps": 1},
+    "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "arrangement": "blocked", "local": 0,
+    "unroll": "lanes", "vector_width": 4, "steps": 1,
 }
 SPELLING = {"accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
 
