@@ -82,6 +82,31 @@ class Space:
         """
         self._constraints.append(is_allowed)
 
+    @classmethod
+    def one_of(cls, knob: str, spaces: Mapping[str, Space]) -> Space:
+        """Several spaces over the same knobs as one, whose first knob says which of them a config is in.
+
+        Configs of the first one keep their numbers (`index_of`) where it has all choices of the others.
+        """
+        whole = cls()
+        whole.define_knob(knob, list(spaces))
+        names = list(next(iter(spaces.values())).knobs)
+        for name in names:
+            whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
+        for key, space in spaces.items():
+            whole.add_constraint(lambda config, key=key, space=space: (config[knob] != key) | space._admits(config, whole.knobs))
+        return whole
+
+    def _admits(self, config: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
+        """Whether a config made of the choices in `known` is one of this space."""
+        kept: Any = True
+        for name, choices in self.knobs.items():
+            if len(choices) < len(known[name]):
+                kept = kept & np.isin(config[name], choices)
+        for is_allowed in self._constraints:
+            kept = kept & is_allowed(config)
+        return kept
+
     def mesh(self) -> dict[str, np.ndarray]:
         """Each knob's choices along an axis of its own: what is computed from them broadcasts to all configs, shape (choices, choices, ...).
 

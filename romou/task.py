@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
 from romou.pruning.closed_form import ClosedForm
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
+from romou.schedules.winograd import StoredWeight
 from romou.space import Config, Space
 
 if TYPE_CHECKING:
@@ -103,6 +104,15 @@ class Task:
     def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
         return self.template.image_scopes(config, limits_of(target))
+
+    def stored_weight(self, config: Config) -> StoredWeight | None:
+        """How the kernel of `config` wants the weight; None where it takes that of `func` as it is."""
+        return self.template.stored_weight(config)
+
+    def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
+        """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
+        stored = self.stored_weight(config)
+        return [stored(array) if stored and str(p.name) == stored.name else array for p, array in zip(self.func.params, arrays, strict=False)]
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
         """Whether a lowered kernel may be built; a task whose space is not pruned lets everything pass."""

@@ -39,6 +39,7 @@ class Contraction:
     extents: (o, h, w) exact, in texels and pixels.
     reduce: name -> extent; the first one is the axis that `split_k` and `local` cut.
     lhs, rhs: expressions over (o, h, w, lane, *r) and (o, lane, *r); indices handed in are always inside the exact extents.
+    is_batched: whether each row h has a right side of its own: then rhs is one over (o, lane, *r, h), and a tile has one row.
     lhs_varies: with the output channel: not at all, with the texel `o` that it is in (groups of whole texels), or with its lane too
         (depthwise); where it varies it is not worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
@@ -57,6 +58,7 @@ class Contraction:
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
     is_image: bool = False
+    is_batched: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     is_shared = flat.lhs_varies == "never"
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
-    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h])
+    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h and (t == 1 or not flat.is_batched)])
     space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w])
@@ -220,7 +222,12 @@ def _padded(extent: int, tile: int) -> int:
 
 
 def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
-    """The contraction as stages over a domain padded to whole work groups: [patch,] acc | part, sum; crop."""
+    """The contraction as a function of its inputs, over which the stages of `contract` stand."""
+    return te.create_prim_func([*c.inputs, contract(c, config)])
+
+
+def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str = "float32") -> te.Tensor:
+    """Stages over a domain padded to whole work groups: [patch,] acc | part, sum; and last `name`, without the padding, in `dtype`."""
     o, h, w = c.extents
     domain = (
         _padded(o, config["wg_o"] * config["tile_o"]),
@@ -236,8 +243,8 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         inside = (clamp(c.is_image, i, e, p) for i, e, p in zip((oo, hh, ww), c.extents, domain, strict=True))
         return c.lhs(*inside, lane, *r)
 
-    def rhs(oo: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), lane, *r)
+    def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())
     left = lhs
@@ -254,11 +261,12 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         left = lambda _o, h, w, _lane, *r: patch[(*r[:-1], h, w, r[-1])]
     right = rhs
     if config["local"]:
-        kernel = te.compute((*extents, domain[0], LANES), lambda *i: rhs(i[-2], i[-1], *i[:-2]), name="kernel")
-        right = lambda o, lane, *r: kernel[(*r, o, lane)]
+        rows = [domain[1]] * c.is_batched
+        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
+        right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
 
     def product(o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, lane, *r).astype(config["accumulate"])
+        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, h, lane, *r).astype(config["accumulate"])
 
     pieces = config["split_k"]
     share = extents[0] // pieces
@@ -269,8 +277,7 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         acc = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *i)], axis=piece), name="acc")
     else:
         acc = te.compute((*domain, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
-    crop = te.compute(c.output_shape, lambda *i: acc[c.output(*i)].astype("float32"), name="crop")
-    return te.create_prim_func([*c.inputs, crop])
+    return te.compute(c.output_shape, lambda *i: acc[c.output(*i)].astype(dtype), name=name)
 
 
 def schedule_stages(
