@@ -14,7 +14,7 @@ G g G^T is computed ahead: such a config stores its weight in another shape (`St
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce as fold
 
@@ -201,9 +201,13 @@ def _padded(items: int) -> int:
     return -(-items // GROUP) * GROUP
 
 
-def _row_of(matrix: Sequence[Sequence[int]], row: tirx.Expr, value: object) -> tirx.Expr:
+def _row_of(matrix: Sequence[Sequence[int]], row: tirx.Expr, value: Callable[[int], tirx.Expr]) -> tirx.Expr:
     """Row `row` of a constant matrix times a vector: a choice among sums without zeros, which unrolling makes."""
-    sums = [fold(_add, ((factor, value(place)) for place, factor in enumerate(factors) if factor), None) for factors in matrix]  # type: ignore[operator]
+    sums = []
+    for factors in matrix:
+        terms = [(factor, value(place)) for place, factor in enumerate(factors) if factor]
+        # What is added stands before what is subtracted: no sum begins with a minus.
+        sums.append(fold(_add, sorted(terms, key=lambda term: term[0] < 0), None))
     *others, chosen = enumerate(sums)
     found = chosen[1]
     for place, total in reversed(others):
@@ -214,9 +218,7 @@ def _row_of(matrix: Sequence[Sequence[int]], row: tirx.Expr, value: object) -> t
 def _add(total: tirx.Expr | None, term: tuple[int, tirx.Expr]) -> tirx.Expr:
     factor, value = term
     size = value if abs(factor) == 1 else value * tirx.const(abs(factor), "float32")
-    if total is None:
-        return size if factor > 0 else tirx.const(0, "float32") - size
-    return total + size if factor > 0 else total - size
+    return size if total is None else total + size if factor > 0 else total - size
 
 
 def _bind(sch: s_tir.Schedule, items: s_tir.schedule.LoopRV, inner: Sequence[s_tir.schedule.LoopRV]) -> s_tir.schedule.LoopRV:
