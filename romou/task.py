@@ -96,6 +96,10 @@ class Task:
         """The config that is tried first, and used where nothing was tuned."""
         return self.template.default_config(limits_of(target))
 
+    def starts(self, target: Target) -> list[Config]:
+        """A decent config of each algorithm, the default config first."""
+        return self.template.starts(limits_of(target))
+
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
         """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
         self.space(target).index_of(config)

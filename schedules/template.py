@@ -175,8 +175,18 @@ class Template:
 
     def default_config(self, limits: Limits) -> Config:
         """The config that is tried first and used where nothing was tuned."""
-        config = default_config(self._direct_space(limits), self.contraction(flat=True), self.contraction(flat=False), limits)
-        return Config({"algorithm": DIRECT, **config}) if len(self.algorithms) > 1 else config
+        return self.starts(limits)[0]
+
+    def starts(self, limits: Limits) -> list[Config]:
+        """A decent config of each algorithm, the direct one first."""
+        direct = default_config(self._direct_space(limits), self.contraction(flat=True), self.contraction(flat=False), limits)
+        if len(self.algorithms) == 1:
+            return [direct]
+        found = [Config({"algorithm": DIRECT, **direct})]
+        for name in self.algorithms[1:]:
+            form = self.contraction(flat=False, algorithm=name)
+            found.append(Config({"algorithm": name, **default_config(self._winograd_space(name, limits), form, form, limits)}))
+        return found
 
     @property
     def _reads(self) -> list[tirx.Buffer]:
