@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import tvm
 from romou.schedules import FAMILIES
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
 from romou.schedules.splice import as_module, find_blocks, replace_stage
-from romou.schedules.winograd import STAGES, TILES, StoredWeight, Winograd, algorithms
+from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
 from romou.schedules.workload import Conv2d, Dense
 from tvm import s_tir, te, tirx
 
@@ -60,7 +60,7 @@ class Template:
         return (DIRECT, *(algorithms(self.workload) if self.family == "conv2d" and isinstance(self.workload, Conv2d) else ()))
 
     def _winograd_space(self, algorithm: str, limits: Limits) -> Space:
-        form, space = self.contraction(flat=False, algorithm=algorithm), Space()
+        form, space = self.contraction(flat=False, config={"algorithm": algorithm}), Space()
         for name in ("data", "weight", "output"):
             space.define_knob(name, self._places(name, limits, algorithm))
         # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
@@ -141,7 +141,16 @@ class Template:
         """The texture scope of the weight where it lies in an image; None where it cannot."""
         return self._scope("weight", limits, algorithm)
 
-    def stored_weight(self, config: Config) -> StoredWeight | None:
+    def transform_bytes(self, config: Mapping[str, Any]) -> int:
+        """What kernels beside the contraction read and write, in bytes: the transforms of the algorithms that have some."""
+        form = self._winograd(_algorithm(config))
+        return 0 if form is None else self.element_bytes * form.transform_elements
+
+    def operands(self, config: Mapping[str, Any]) -> set[str]:
+        """Names of the two buffers that the contraction reads."""
+        return {self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED, self.names["weight"]}
+
+    def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         """How the kernel of `config` wants the weight; None where it takes the packed one as it is."""
         form = self._winograd(_algorithm(config))
         return None if form is None else StoredWeight(name=self.names["weight"], shape=form.weight_shape, tile=form.tile)
@@ -184,7 +193,7 @@ class Template:
             return [direct]
         found = [Config({"algorithm": DIRECT, **direct})]
         for name in self.algorithms[1:]:
-            form = self.contraction(flat=False, algorithm=name)
+            form = self.contraction(flat=False, config={"algorithm": name})
             found.append(Config({"algorithm": name, **default_config(self._winograd_space(name, limits), form, form, limits)}))
         return found
 
@@ -197,9 +206,9 @@ class Template:
                 reads.append(region.source)
         return reads
 
-    def contraction(self, flat: bool, algorithm: str = DIRECT) -> Contraction:
-        """The operator as a contraction, its pixels in one row (flat) or row by row; the one inside of it where another algorithm has one."""
-        form = self._winograd(algorithm)
+    def contraction(self, flat: bool, config: Mapping[str, Any] | None = None) -> Contraction:
+        """The operator as a contraction, its pixels in one row (flat) or row by row; under an algorithm with transforms, the one between them."""
+        form = self._winograd(_algorithm(config or {}))
         if form is not None:
             shapes = {"transformed": form.transformed_shape, "weight": form.weight_shape}
             return form.contraction(*(te.placeholder(shape, self.workload.dtype, name) for name, shape in shapes.items()))
@@ -277,5 +286,5 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     return output
 
 
-def _algorithm(config: Config) -> str:
+def _algorithm(config: Mapping[str, Any]) -> str:
     return str(config.get("algorithm", DIRECT))

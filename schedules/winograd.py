@@ -40,8 +40,9 @@ _OUTPUT = {
     2: ((1, 1, 1, 0), (0, 1, -1, -1)),
     4: ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
 }
-# Stages that are scheduled, not inlined.
-STAGES = frozenset({"data_tile", "data_rows", "transformed", "products", "output_rows", "output_tile"})
+# The workspace that the contraction reads, and all stages that are scheduled, not inlined.
+TRANSFORMED = "transformed"
+STAGES = frozenset({"data_tile", "data_rows", TRANSFORMED, "products", "output_rows", "output_tile"})
 # Work-items of a group of the transforms.
 GROUP = 64
 
@@ -107,6 +108,13 @@ class Winograd:
         """Of the transformed weight."""
         return (self.in_texels, self.side**2, LANES, self.work.out_texels, LANES)
 
+    @property
+    def transform_elements(self) -> int:
+        """Numbers that the two transforms read and write; those of input tiles that overlap count once."""
+        w, tiles = self.work, self.side**2 * self.tiles
+        data, output = w.batch * self.in_texels * math.prod(w.in_hw), math.prod(w.output_shape) // LANES
+        return LANES * (data + tiles * (self.in_texels + w.out_texels) + output)
+
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
         """The products of all positions: o counts output texels, h positions, w tiles."""
         return Contraction(
@@ -146,7 +154,7 @@ class Winograd:
         return te.compute(
             self.transformed_shape,
             lambda p, f, lane: _row_of(matrix, p % side, lambda j: rows[f, p // side, j, lane]).astype(self.work.dtype),
-            name="transformed",
+            name=TRANSFORMED,
         )
 
     def _output(self, products: te.Tensor) -> te.Tensor:
@@ -174,7 +182,7 @@ class Winograd:
         self._schedule_output(sch, output)
 
     def _schedule_data(self, sch: s_tir.Schedule) -> None:
-        p, f, lane = sch.get_loops(sch.get_sblock("transformed"))
+        p, f, lane = sch.get_loops(sch.get_sblock(TRANSFORMED))
         a, b = sch.split(p, [self.side, self.side])
         item = _bind(sch, f, [a, b, lane])
         for name in ("data_rows", "data_tile"):

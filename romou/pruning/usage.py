@@ -7,7 +7,7 @@ needed and nothing is estimated but the registers (`inspection/estimates.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ class KernelUsage:
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
+    transform_bytes: what kernels before and after this one read and write, whose work is none of its multiply-adds (`Template.transform_bytes`).
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -69,15 +70,16 @@ class KernelUsage:
     images: Mapping[str, Any]
     has_copies: Any
     padding: Any
+    transform_bytes: Any = 0
 
 
-def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
-    """Read a lowered device function of a template.
+def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
+    """Read the lowered device functions of a template under a config. Of several, the one that reads the weight counts: the others transform.
 
     Parameters
     ----------
-    func
-        As the code generator gets it (`InspectedKernel.lowered`).
+    kernels
+        As the code generator gets them (`InspectedKernel.lowered`).
     template
         That made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a number
         is in memory (registers may hold halfs as single precision) and how many the operator gives, whole texels counted.
@@ -88,8 +90,9 @@ def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
         An address is made with an operation that is not known here.
     """
     names, element_bytes = template.names, template.element_bytes
-    outputs = math.prod(template.contraction(flat=True).extents) * LANES
-    kernel = _Kernel(func, {names["data"], names["weight"]}, element_bytes)
+    outputs = math.prod(template.contraction(flat=True, config=config).extents) * LANES
+    (func,) = (f for f in kernels if len(kernels) == 1 or names["weight"] in map(_name, f.params))
+    kernel = _Kernel(func, template.operands(config), element_bytes)
     kernel.run()
     groups = math.prod(extent for tag, extent in kernel.extents.items() if tag.startswith("blockIdx"))
     size = kernel.group_size
@@ -110,9 +113,10 @@ def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
         work_groups=groups,
         local_memory_bytes=kernel.local_memory_bytes,
         is_staged=kernel.is_staged,
-        images={role: name in kernel.images for role, name in names.items()},
+        images={role: any(name in _images_of(f) for f in kernels) for role, name in names.items()},
         has_copies=kernel.has_copies,
         padding=kernel.outputs / outputs - 1,
+        transform_bytes=template.transform_bytes(config),
     )
 
 
@@ -141,7 +145,6 @@ class _Kernel:
         self.element_bytes = element_bytes
         self.operands = operands
         self.extents: dict[str, int] = {}
-        self.images: set[str] = set()
         self.accesses: list[_Access] = []
         self.is_staged = False
         self.has_copies = False
@@ -169,7 +172,7 @@ class _Kernel:
         """Fill in everything."""
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
         structural_walk(
-            self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._image), (tirx.Broadcast, self._copy)]
+            self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tirx.Broadcast, self._copy)]
         )
         loops: list[tirx.For] = []
         structural_walk(self.func.body, (tirx.For, loops.append))
@@ -225,10 +228,6 @@ class _Kernel:
         # In CUDA a lane of a copy is the scalar itself.
         if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func) != CUDA:
             self.has_copies = True
-
-    def _image(self, call: tvm.ir.Call) -> None:
-        if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store"):
-            self.images.add(_name(call.args[0]))
 
     def _has_loads(self, node: Any) -> bool:
         return any(True for _ in self._loads(node))
@@ -335,6 +334,18 @@ def _loops_inside(loop: tirx.For) -> list[tirx.For]:
     inner: list[tirx.For] = []
     structural_walk(loop.body, (tirx.For, inner.append))
     return inner
+
+
+def _images_of(func: tirx.PrimFunc) -> set[str]:
+    """Names of the parameters that are read or written as images."""
+    found: set[str] = set()
+
+    def visit(call: tvm.ir.Call) -> None:
+        if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store"):
+            found.add(_name(call.args[0]))
+
+    structural_walk(func.body, (tvm.ir.Call, visit))
+    return found
 
 
 def _products(node: Any) -> int:

@@ -33,8 +33,12 @@ _KNOBS = (
     "vector_width",
     "autobroadcast",
     "multiply_add",
+    "algorithm",
 )
-_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2}
+_WORDS = {
+    **{"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2},
+    **{"direct": 0, "winograd2": 1, "winograd4": 2},
+}
 _USAGE = (
     "registers",
     "buffer_bytes",
@@ -46,6 +50,7 @@ _USAGE = (
     "work_groups",
     "local_memory_bytes",
     "padding",
+    "transform_bytes",
 )
 
 

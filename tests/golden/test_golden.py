@@ -22,7 +22,7 @@ TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
 TILES = {"tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "vector_width": 4}
-SPELLING = {"accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
+SPELLING = {"algorithm": "direct", "accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
 
 KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
     "conv1x1_images": (conv(64, (28, 28), 128, (1, 1)), IMAGES | {"tile_o": 2}),

@@ -51,8 +51,8 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense:
 
 
 def usage_of(task: Task, config: Config, target: Target = TARGET) -> KernelUsage:
-    (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
-    return read_usage(kernel.lowered, task.template)
+    kernels = inspect_function(task.schedule(config, target)["main"], target)
+    return read_usage([kernel.lowered for kernel in kernels], task.template, config)
 
 
 def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
