@@ -7,8 +7,10 @@ counted, sampled, pruned before anything is lowered, recorded and carried to ano
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
+import operator
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,8 +95,14 @@ class Space:
         names = list(next(iter(spaces.values())).knobs)
         for name in names:
             whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
+
+        def is_allowed(config: Columns, key: str, space: Space) -> Any:
+            is_elsewhere = config[knob] != key
+            # Of a single config, only the space that it is in is asked.
+            return is_elsewhere if is_elsewhere is True else is_elsewhere | space._admits(config, whole.knobs)
+
         for key, space in spaces.items():
-            whole.add_constraint(lambda config, key=key, space=space: (config[knob] != key) | space._admits(config, whole.knobs))
+            whole.add_constraint(functools.partial(is_allowed, key=key, space=space))
         return whole
 
     def _admits(self, config: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
@@ -102,7 +110,7 @@ class Space:
         kept: Any = True
         for name, choices in self.knobs.items():
             if len(choices) < len(known[name]):
-                kept = kept & np.isin(config[name], choices)
+                kept = kept & functools.reduce(operator.or_, (config[name] == choice for choice in choices))
         for is_allowed in self._constraints:
             kept = kept & is_allowed(config)
         return kept

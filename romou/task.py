@@ -18,6 +18,7 @@ from romou.inspection.estimates import register_use
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
 from romou.pruning.closed_form import ClosedForm
+from romou.pruning.usage import work_group_size
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
 from romou.schedules.winograd import StoredWeight
@@ -168,7 +169,9 @@ class PrunedTask(Task):
             return
         formula = ClosedForm(self.template, limits_of(target)).usage({name: np.asarray(value) for name, value in config.items()})
         registers = register_use(kernel)
-        verdicts = judge(replace(formula, registers=registers.allocated, needed_registers=registers.needed), target.spec)
+        # Each kernel of several by itself: their groups differ in size.
+        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
+        verdicts = judge(replace(formula, **own), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(_SURE * self.slacks[name]):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")

@@ -185,11 +185,12 @@ class Winograd:
         p, f, lane = sch.get_loops(sch.get_sblock(TRANSFORMED))
         a, b = sch.split(p, [self.side, self.side])
         item = _bind(sch, f, [a, b, lane])
-        for name in ("data_rows", "data_tile"):
-            block = sch.get_sblock(name)
-            sch.set_scope(block, 0, "local")
-            sch.compute_at(block, item, preserve_unit_loops=True)
-            _straighten(sch, sch.get_loops(block)[-3:])
+        # Column by column, so that no more than one of the tile's is in registers.
+        column = _place_rows(sch, "data_rows", item)
+        tile = sch.get_sblock("data_tile")
+        sch.set_scope(tile, 0, "local")
+        sch.compute_at(tile, column, preserve_unit_loops=True)
+        _straighten(sch, sch.get_loops(tile)[-3:])
         _straighten(sch, [a, b, lane])
 
     def _schedule_output(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV) -> None:
@@ -197,11 +198,11 @@ class Winograd:
         (down, inner_y), (across, inner_x) = (sch.split(loop, [None, self.tile]) for loop in (y, x))
         sch.reorder(o, n, down, across, inner_y, inner_x, lane)
         item = _bind(sch, sch.fuse(o, n, down, across), [inner_y, inner_x, lane])
-        for name in ("output_tile", "output_rows"):
-            block = sch.get_sblock(name)
-            sch.set_scope(block, 0, "local")
-            sch.compute_at(block, item, preserve_unit_loops=True)
-            _straighten(sch, sch.get_loops(block)[-3:])
+        tile = sch.get_sblock("output_tile")
+        sch.set_scope(tile, 0, "local")
+        sch.compute_at(tile, inner_y, preserve_unit_loops=True)
+        _straighten(sch, sch.get_loops(tile)[-3:])
+        _place_rows(sch, "output_rows", item)
         _straighten(sch, [inner_y, inner_x, lane])
 
 
@@ -236,6 +237,17 @@ def _bind(sch: s_tir.Schedule, items: s_tir.schedule.LoopRV, inner: Sequence[s_t
     sch.bind(group, "blockIdx.x")
     sch.bind(item, "threadIdx.x")
     return item
+
+
+def _place_rows(sch: s_tir.Schedule, name: str, item: s_tir.schedule.LoopRV) -> s_tir.schedule.LoopRV:
+    """The first half of a transform, which makes rows of a tile, in a work-item's registers; returns its loop over columns."""
+    block = sch.get_sblock(name)
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, item, preserve_unit_loops=True)
+    row, column, lane = sch.get_loops(block)[-3:]
+    sch.reorder(column, row, lane)
+    _straighten(sch, [column, row, lane])
+    return column
 
 
 def _straighten(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV]) -> None:

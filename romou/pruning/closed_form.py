@@ -158,7 +158,9 @@ class ClosedForm:
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
         usage = usage or self.usage_of_valid(space)[1]
         seconds = estimate_seconds(usage, spec)
-        return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=None if seconds is None else float(np.min(seconds)))
+        moved = usage.transform_bytes
+        fastest = {} if seconds is None else {int(one): float(np.min(seconds, where=moved == one, initial=np.inf)) for one in np.unique(moved)}
+        return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=fastest)
 
     @property
     def _lane_axis(self) -> int:

@@ -120,6 +120,18 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     )
 
 
+def work_group_size(func: tirx.PrimFunc) -> int:
+    """Work-items of a group of a lowered device function."""
+    sides: list[int] = []
+
+    def visit(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag).startswith("threadIdx"):
+            sides.append(int(stmt.value))
+
+    structural_walk(func.body, (tirx.AttrStmt, visit))
+    return math.prod(sides)
+
+
 @dataclass(frozen=True)
 class _Access:
     """A load of the turn.
