@@ -1,4 +1,4 @@
-"""Winograd's way to convolve 3x3 windows (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, section 4): F(2x2, 3x3) and F(4x4, 3x3).
+"""Winograd's way to convolve 3x3 windows, F(2x2, 3x3) and F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", section 4).
 
     output tile (m x m) = A^T ((G g G^T) * (B^T d B)) A        d: input tile of m + 2 pixels a side, g: window
 

@@ -90,9 +90,7 @@ class LocalBuilder:
         if outcome != "ok":
             library.unlink(missing_ok=True)
         path = str(library) if outcome == "ok" else None
-        return BuildResult(
-            candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, stored=stored, entry=candidate.name
-        )
+        return BuildResult(candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, stored=stored, entry=candidate.name)
 
     def close(self) -> None:
         """End all workers, also in the middle of a build, and remove the temporary folder."""

@@ -183,9 +183,7 @@ class _Kernel:
     def run(self) -> None:
         """Fill in everything."""
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
-        structural_walk(
-            self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tirx.Broadcast, self._copy)]
-        )
+        structural_walk(self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tirx.Broadcast, self._copy)])
         loops: list[tirx.For] = []
         structural_walk(self.func.body, (tirx.For, loops.append))
         loops.reverse()  # the walk tells inner ones first

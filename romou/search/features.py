@@ -36,8 +36,20 @@ _KNOBS = (
     "algorithm",
 )
 _WORDS = {
-    **{"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2},
-    **{"direct": 0, "winograd2": 1, "winograd4": 2},
+    "buffer": 0,
+    "image": 1,
+    "flat": 0,
+    "rows": 1,
+    "float32": 0,
+    "float16": 1,
+    "lanes": 0,
+    "window": 1,
+    "mad": 0,
+    "fma": 1,
+    "plain": 2,
+    "direct": 0,
+    "winograd2": 1,
+    "winograd4": 2,
 }
 _USAGE = (
     "registers",
