@@ -30,6 +30,7 @@ KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
     "conv3x3_images_half": (conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)), IMAGES),
     "conv3x3_buffers": (conv(32, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows"}),
     "conv3x3_buffers_half": (conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "flat"}),
+    "conv3x3_winograd2": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
     "conv3x3_local_memory": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"}),
     "conv7x1_prime": (conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)), IMAGES | {"autobroadcast": False}),
     "conv7x7_first_layer": (conv(3, (56, 56), 32, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)), IMAGES | {"data": "buffer"}),

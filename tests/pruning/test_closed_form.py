@@ -76,10 +76,27 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     check()
 
 
-def closed_form_and_tir_agree(target: Target, work: Conv2d | Dense, seed: int) -> None:
+@pytest.mark.parametrize(("target", "examples"), [(TARGET, 5), (target_of("cuda"), 2)], ids=["opencl", "cuda"])
+def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) -> None:
+    sizes, channels = st.tuples(st.integers(6, 20), st.integers(6, 20)), st.integers(4, 40)
+
+    @given(sizes, channels, channels, st.integers(0, 1), st.integers(1, 2), st.sampled_from(["float32", "float16"]), st.integers(0, 2**31))
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def check(size: tuple[int, int], inputs: int, outputs: int, pad: int, batch: int, dtype: str, seed: int) -> None:
+        work = conv(inputs, size, outputs, (3, 3), dtype, padding=(pad,) * 4, batch=batch)
+        space = task_of(work).with_free_images().space(target)
+        drawn = [c for c in space.sample(np.random.default_rng(seed), 400) if c["algorithm"] != "direct"]
+        closed_form_and_tir_agree(target, work, drawn[:2])
+
+    check()
+
+
+def closed_form_and_tir_agree(target: Target, work: Conv2d | Dense, configs: int | list[Config]) -> None:
+    """Of some configs, or of two random ones by a seed."""
     task = task_of(work).with_free_images()
     space = task.space(target)
-    configs = space.sample(np.random.default_rng(seed), 2)
+    if isinstance(configs, int):
+        configs = space.sample(np.random.default_rng(configs), 2)
     form = ClosedForm(task.template, limits_of(target))
     columns, choices = form.usage(columns_of(configs)), {device: form.choices(space, load_device(device)) for device in DEVICES}
     for index, config in enumerate(configs):
