@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 # Choice of the knob `multiply_add`; PTX calls the instruction so.
 MMA = "mma"
+# Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
+# conditions of its own.
+TAPS = "taps"
 LANES = 4
 # Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are summed up at once.
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
@@ -49,11 +52,12 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         fills_warps(config)
         & (config["vector_width"] == LANES)
         & (config["local"] % GROUP == 0)
-        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first)))
+        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first) & (config["unroll"] != TAPS)))
         # What is added to fill the last turn is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * _whole(texels, GROUP))
     )
-    return is_whole | ((is_mma(config) == False) & (config["steps"] == 1) & (first % config["split_k"] == 0))  # noqa: E712  `not` does not judge columns
+    is_other = (config["multiply_add"] != MMA) & (config["steps"] == 1) & (config["unroll"] != TAPS)
+    return is_whole | (is_other & (first % config["split_k"] == 0))
 
 
 def is_mma(config: Columns) -> Any:
@@ -181,9 +185,11 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
             _stage(sch, sch.get_sblock(name), outer, config)
     else:
         outer, inner = sch.split(first, [None, config["steps"]])
-        sch.reorder(outer, *window, inner, group)
+        order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]
+        sch.reorder(*order, inner, group)
         sch.compute_inline(sch.get_sblock("patch"))
         sch.unroll(inner)
+        outer = order[0]
     if config["unroll"] == "window":
         for loop in window:
             sch.unroll(loop)

@@ -35,7 +35,8 @@ _KNOBS = (
     "multiply_add",
     "steps",
 )
-_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2, "mma": 3, "taps": 2}
+_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "mad": 0, "fma": 1, "plain": 2, "mma": 3}
+_WORDS |= {"lanes": 0, "window": 1, "taps": 2}
 _USAGE = (
     "registers",
     "buffer_bytes",
