@@ -249,7 +249,8 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         return c.lhs(*inside, lane, *r)
 
     def rhs(oo: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), lane, *r)
+        pair = tensor_core.pair_of_weights(config, o)
+        return c.rhs(clamp(config["weight"] == "image", oo // pair, o // pair, domain[0] // pair) * pair + oo % pair, lane, *r)
 
     names, extents = list(c.reduce), list(c.reduce.values())
     left = lhs

@@ -76,6 +76,11 @@ def together(config: Columns) -> Any:
     return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
 
 
+def pair_of_weights(config: Config, texels: int) -> int:
+    """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
+    return PAIR if is_mma(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
+
+
 def padded(texels: int, config: Columns) -> Any:
     """Texels of the reduction, so many more that they come in whole turns of every piece; what is staged comes in them anyhow."""
     return _whole(texels, (config["local"] == 0) * (GROUP * config.get("steps", 1) * config["split_k"] - 1) + 1)

@@ -176,8 +176,9 @@ class ClosedForm:
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
-        # Of halfs as they are, a texel is two registers: of one step's weights, and of every other pixel.
-        data = np.where(on_tensor_cores, 2 * columns["tile_o"] * self._last + columns["tile_w"], data)
+        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels, and of every other pixel.
+        weights = 2 * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
+        data = np.where(on_tensor_cores, weights + columns["tile_w"], data)
         vector = np.where(on_tensor_cores, vector // 2, vector)
         return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
 
