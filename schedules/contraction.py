@@ -98,15 +98,16 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     has_mma = limits.has_tensor_cores and tensor_core.can_use(flat, dtype)
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
-    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h])
-    space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
+    # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
+    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h] if not has_mma else [1])
+    space.define_knob("tile_w", [t for t in ((1, 2, 3, 4, 7, 8) if not has_mma else (1, 2, 4, 8)) if t <= reach_w])
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o or (has_mma and t == tensor_core.WARP_O)])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
     space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0 or has_mma] if is_shared else [1])
-    space.define_knob("local", [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0] if is_shared else [0])
+    space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if is_shared else [0])
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
     space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma))
-    space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
+    space.define_knob("vector_width", ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1])
     # Where both factors are vectors already, nothing is broadcast.
     space.define_knob("autobroadcast", [True, False] if limits.has_vector_arithmetic and flat.lhs_varies != "by lane" else [False])
     space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
