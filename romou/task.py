@@ -97,8 +97,10 @@ class Task:
 
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
         """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
-        self.space(target).index_of(config)
-        return self.template.schedule(config, limits_of(target))
+        # Of the whole space: a process that builds one config has no need of what pruning leaves.
+        limits = limits_of(target)
+        self.template.space(limits).index_of(config)
+        return self.template.schedule(config, limits)
 
     def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""

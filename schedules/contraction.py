@@ -9,6 +9,8 @@ file turns that into stages over a padded domain, declares the knobs, and schedu
     padded domain the register tile never needs a bounds check: indices are clamped to the last valid one, what is computed
                   beyond the edge is never stored (only the final store is guarded)
     local         the work group's share of lhs and rhs is staged in local memory, `local` texels of the reduction at a time
+    arrangement   of the group's elements: "blocked", neighbouring pixels and channels belong to one work-item, which shares what their windows have
+                  in common; "striped", they belong to neighbouring work-items, so that those of a warp read side by side
     split_k       the reduction is split over work-items, which add up their partial sums in local memory (paper, Section 5.3:
                   its answer to operators with few outputs and a long reduction)
 """
@@ -104,6 +106,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o or (has_mma and t == tensor_core.WARP_O)])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
     space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0 or has_mma] if is_shared else [1])
+    space.define_knob("arrangement", ["blocked", "striped"] if not has_mma else ["blocked"])
     space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if is_shared else [0])
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
     space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma))
@@ -124,12 +127,15 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         is_stored_whole = config["output"] == "image"
         is_mma = tensor_core.is_mma(config)
         has_image = (config["data"] == "image") | (config["weight"] == "image") | is_stored_whole
+        is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
         # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
         most = tile * (LANES - (LANES - 1) * is_stored_whole)
         return (
             (config["tile_h"] <= h)
             & (config["tile_w"] <= w)
             & (tile <= MAX_TILE)
+            # Where both arrangements are the same, there is one.
+            & ((config["arrangement"] == "blocked") | (is_dense == False))  # noqa: E712  `not` does not judge columns
             & ((config["vector_width"] == LANES) | (has_image == False))  # noqa: E712  `not` does not judge columns
             & (config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size)
             # A group more than twice as large as the whole operator computes mostly padding.
@@ -164,6 +170,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         "wg_o": 8,
         "wg_w": 8,
         "split_k": 1,
+        "arrangement": "blocked",
         "local": 0,
         "unroll": "lanes",
         "vector_width": 4,
@@ -232,8 +239,40 @@ def _padded(extent: int, tile: int) -> int:
     return -(-extent // tile) * tile
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of which every group has `tile` elements for each of its `items` work-items: an element is known by its work-item in the group and by
+    its place among those that the work-items with that number hold."""
+
+    tile: int
+    items: int
+    is_striped: bool
+
+    def join(self, item: Expr, own: Expr) -> Expr:
+        if self.is_striped:
+            return own * self.items + item
+        return (own // self.tile * self.items + item) * self.tile + own % self.tile
+
+    def split(self, index: Expr) -> tuple[Expr, Expr]:
+        if self.is_striped:
+            return index % self.items, index // self.items
+        return index // self.tile % self.items, index // (self.items * self.tile) * self.tile + index % self.tile
+
+
+def _axes(config: Config) -> tuple[_Axis, _Axis]:
+    """Output channels and pixels of a row."""
+    if tensor_core.is_mma(config):
+        # A warp has its tile in common.
+        return _Axis(1, 1, False), _Axis(1, 1, False)
+    is_striped = config["arrangement"] == "striped"
+    return _Axis(config["tile_o"], config["wg_o"], is_striped), _Axis(config["tile_w"], config["wg_w"], is_striped)
+
+
 def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
-    """The contraction as stages over a domain padded to whole work groups: [patch,] acc | part, sum; crop."""
+    """The contraction as stages over a domain padded to whole work groups: [patch, texels, kernel,] acc, tile | part, acc; crop.
+
+    What a work-item has for itself is indexed by the work-item first, so that its register tile is dense whatever the arrangement.
+    """
     o, h, w = c.extents
     domain = (
         _padded(o, config["wg_o"] * config["tile_o"]),
@@ -254,36 +293,51 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         return c.rhs(clamp(config["weight"] == "image", oo // pair, o // pair, domain[0] // pair) * pair + oo % pair, lane, *r)
 
     names, extents = list(c.reduce), list(c.reduce.values())
-    left = lhs
+    axis_o, axis_w = _axes(config)
+    owned = (axis_o.items, axis_w.items, domain[0] // axis_o.items, domain[1], domain[2] // axis_w.items)
+
+    def left(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        return lhs(axis_o.join(item_o, o), h, axis_w.join(item_w, w), lane, *r)
+
     # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
     if c.lhs_varies == "by texel":
-        patch = te.compute((*extents[:-1], *domain, extents[-1]), lambda *i: lhs(*i[-4:-1], 0, *i[:-4], i[-1]), name="patch")
-        left = lambda o, h, w, _lane, *r: patch[(*r[:-1], o, h, w, r[-1])]
+        patch = te.compute((*extents[:-1], *owned, extents[-1]), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name="patch")
+        factor = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
     elif c.lhs_varies == "never":
-        patch = te.compute(
-            (*extents[:-1], domain[1], domain[2], extents[-1]),
-            lambda *i: lhs(0, i[-3], i[-2], 0, *i[:-3], i[-1]),
-            name="patch",
-        )
-        left = lambda _o, h, w, _lane, *r: patch[(*r[:-1], h, w, r[-1])]
+        shape = (*extents[:-1], axis_w.items, *owned[3:], extents[-1])
+        if config["local"]:
+            patch = te.compute((*extents[:-1], *domain[1:], extents[-1]), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch")
+            texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name="texels")
+        else:
+            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name="patch")
+        factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
+    else:
+        factor = left
     right = rhs
     if config["local"]:
         kernel = te.compute((*extents, domain[0], LANES), lambda *i: rhs(i[-2], i[-1], *i[:-2]), name="kernel")
         right = lambda o, lane, *r: kernel[(*r, o, lane)]
 
-    def product(o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, lane, *r).astype(config["accumulate"])
+    def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        weight = right(axis_o.join(item_o, o), lane, *r)
+        return factor(item_o, item_w, o, h, w, lane, *r).astype(config["accumulate"]) * weight.astype(config["accumulate"])
 
     pieces = config["split_k"]
     share = extents[0] // pieces
     axes = [te.reduce_axis((0, e), n) for n, e in zip(names, [share, *extents[1:]], strict=True)]
+
+    def of_item(o: Expr, h: Expr, w: Expr, lane: Expr) -> tuple[Expr, ...]:
+        (item_o, own_o), (item_w, own_w) = axis_o.split(o), axis_w.split(w)
+        return item_o, item_w, own_o, h, own_w, lane
+
     if pieces > 1:
-        part = te.compute((pieces, *domain, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name="part")
+        part = te.compute((pieces, *owned, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name="part")
         piece = te.reduce_axis((0, pieces), "piece")
-        acc = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *i)], axis=piece), name="acc")
+        tile = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *of_item(*i))], axis=piece), name="acc")
     else:
-        acc = te.compute((*domain, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
-    crop = te.compute(c.output_shape, lambda *i: acc[c.output(*i)].astype("float32"), name="crop")
+        acc = te.compute((*owned, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
+        tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name="tile")
+    crop = te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype("float32"), name="crop")
     return te.create_prim_func([*c.inputs, crop])
 
 
@@ -296,9 +350,13 @@ def schedule_stages(
     """
     store = config if has_whole_texels else config.replace(vector_width=1)
     o, h, w, lane = loops
-    block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
+    if config["arrangement"] == "striped":
+        block_o, tile_o, thread_o = sch.split(o, [None, config["tile_o"], config["wg_o"]])
+        block_w, tile_w, thread_w = sch.split(w, [None, config["tile_w"], config["wg_w"]])
+    else:
+        block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
+        block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
     block_h, tile_h = sch.split(h, [None, config["tile_h"]])
-    block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
     sch.reorder(block_o, block_h, block_w, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
     # OpenCL and CUDA allow long grids in x alone: the pixels go there. Fusing with a unit loop would leave a modulo behind.
     grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
@@ -310,14 +368,17 @@ def schedule_stages(
         _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
         return
     acc = sch.get_sblock("acc")
-    sch.compute_at(acc, thread_w, preserve_unit_loops=True)
+    # TVM sees which registers a group needs as long as nothing is cropped.
+    tile = sch.get_sblock("tile")
+    sch.compute_at(tile, grid_x, preserve_unit_loops=True)
+    sch.compute_at(acc, grid_x, preserve_unit_loops=True)
+    sch.compute_inline(tile)
     sch.set_scope(acc, 0, "local")
-    spatial, reduction = _loops_of(sch, acc, len(reduce_names))
+    spatial, reduction = _bind_items(sch, sch.get_loops(acc)[_depth_of(sch, acc, grid_x) :])
     if config["local"]:
         outer, inner = sch.split(reduction[0], [None, config["local"]])
         sch.reorder(outer, inner, *reduction[1:], *spatial)
-        texels = sch.cache_read(acc, [r.source.name for r in sch.get(acc).reads].index("patch"), "local")
-        _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner)
+        _load_texels(sch, sch.get_sblock("texels"), reduction[-2] if len(reduction) > 2 else inner)
         for name in ("patch", "kernel"):
             _stage_in_local_memory(sch, sch.get_sblock(name), outer, config)
         first, reduction = outer, [inner, *reduction[1:]]
@@ -331,6 +392,8 @@ def schedule_stages(
     init = sch.decompose_reduction(acc, first)
     _finish_tile(sch, sch.get_loops(init)[-len(spatial) :], config)
     _finish_tile(sch, [tile_o, tile_h, tile_w, lane], store)
+    # Registers are a work-item's own: they need no index that tells whose they are.
+    sch.transform_layout(acc, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
 def _spell_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, config: Config) -> None:
@@ -342,10 +405,12 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, confi
         half_arithmetic(sch, block)
 
 
-def _loops_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, reductions: int) -> tuple[list, list]:
-    """The innermost loops of a freshly placed block: its four spatial ones, then its reduction."""
-    loops = sch.get_loops(block)
-    return loops[-reductions - 4 : -reductions], loops[-reductions:]
+def _bind_items(sch: s_tir.Schedule, loops: Sequence) -> tuple[Sequence, Sequence]:
+    """Bind the loops over the work-items of a group; returns those of a work-item's tile and those of the reduction."""
+    item_o, item_w, *own = loops
+    sch.bind(item_o, "threadIdx.y")
+    sch.bind(item_w, "threadIdx.x")
+    return own[:4], own[4:]
 
 
 def _unroll_tile(sch: s_tir.Schedule, spatial: Sequence, reduction: Sequence, config: Config) -> None:
@@ -405,41 +470,40 @@ def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.sch
 
 def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Sequence[s_tir.schedule.LoopRV], config: Config, store: Config) -> None:
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
+    # TVM sees which shares a group needs as long as nothing is cropped.
+    part, total = sch.get_sblock("part"), sch.get_sblock("acc")
+    sch.compute_at(total, group, preserve_unit_loops=True)
+    sch.set_scope(part, 0, "shared")
+    sch.compute_at(part, group, preserve_unit_loops=True)
     # Whole texels while there is one for each work-item of the split, single lanes beyond that.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
     has_texels = texels >= config["split_k"]
     share = sch.fuse(*(tile[:-1] if has_texels else tile))
     outer, thread_k = sch.split(share, [None, config["split_k"]])
     sch.bind(thread_k, "threadIdx.z")
-    acc = sch.get_sblock("acc")
-    sch.compute_at(acc, thread_k, preserve_unit_loops=True)
-    sch.set_scope(acc, 0, "local")
-    piece = sch.get_loops(acc)[-1]
-    spatial = sch.get_loops(acc)[-2]
+    sch.compute_at(total, thread_k, preserve_unit_loops=True)
+    sch.set_scope(total, 0, "local")
+    piece = sch.get_loops(total)[-1]
+    spatial = sch.get_loops(total)[-2]
     sch.reorder(piece, spatial)
     sch.unroll(piece)
     if has_texels:
         _finish_tile(sch, [spatial], config)
-    init = sch.decompose_reduction(acc, piece)
+    init = sch.decompose_reduction(total, piece)
     sch.unroll(outer)
     if has_texels:
         _finish_tile(sch, [sch.get_loops(init)[-1]], config)
         _finish_tile(sch, [tile[-1]], store)
 
-    part = sch.get_sblock("part")
-    sch.set_scope(part, 0, "shared")
-    sch.compute_at(part, group, preserve_unit_loops=True)
     outside = _depth_of(sch, part, group)
-    k, o, h, w, lanes, *reduction = sch.get_loops(part)[outside:]
-    thread_o, inner_o = sch.split(o, [None, config["tile_o"]])
-    thread_w, inner_w = sch.split(w, [None, config["tile_w"]])
-    sch.reorder(k, thread_o, thread_w, *reduction, inner_o, h, inner_w, lanes)
+    k, *loops = sch.get_loops(part)[outside:]
+    spatial, reduction = _bind_items(sch, loops)
+    sch.bind(k, "threadIdx.z")
+    sch.reorder(*reduction, *spatial)
     _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
     registers = sch.cache_write(part, 0, "local")
-    sch.reverse_compute_at(registers, thread_w, preserve_unit_loops=True)
-    for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):
-        sch.bind(loop, axis)
-    _unroll_tile(sch, [inner_o, h, inner_w, lanes], reduction, config)
+    sch.reverse_compute_at(registers, sch.get_loops(part)[outside + 2], preserve_unit_loops=True)
+    _unroll_tile(sch, spatial, reduction, config)
     _spell_arithmetic(sch, part, config)
     init = sch.decompose_reduction(part, reduction[0])
     _finish_tile(sch, sch.get_loops(init)[-4:], config)

@@ -212,7 +212,7 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     """Inline everything between the contraction and the output; returns the output block."""
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
-    stages = {"patch", "kernel", "part", "acc"}
+    stages = {"patch", "texels", "kernel", "part", "acc", "tile"}
     for block in sch.get_child_blocks(root):
         if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
             sch.compute_inline(block)

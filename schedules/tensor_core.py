@@ -51,6 +51,7 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
     is_whole = (
         fills_warps(config)
         & (config["vector_width"] == LANES)
+        & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
         & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first) & (config["unroll"] != TAPS)))
         # What is added to fill the last turn is at most a third of the work.
@@ -177,6 +178,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     else:
         _bind(sch, sch.fuse(warp_o, warp_w, g), t)
         _finish(sch, (tile_o, tile_w, lane), is_vector=has_whole_texels)
+        sch.compute_inline(sch.get_sblock("tile"))
         sums = sch.get_sblock("acc")
         sch.compute_at(sums, t, preserve_unit_loops=True)
         sch.set_scope(sums, 0, "local")
@@ -186,6 +188,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     first, *window, group, _ilane = reduction
     if config["local"]:
         outer, _ = sch.split(first, [None, config["local"] // GROUP])
+        sch.compute_inline(sch.get_sblock("texels"))
         for name in ("patch", "kernel"):
             _stage(sch, sch.get_sblock(name), outer, config)
     else:
@@ -261,7 +264,7 @@ def _part(sch: s_tir.Schedule, group: Loop, config: Config) -> s_tir.schedule.SB
     part = sch.get_sblock("part")
     sch.set_scope(part, 0, "shared")
     sch.compute_at(part, group, preserve_unit_loops=True)
-    k, o, h, w, lanes, *reduction = sch.get_loops(part)[_depth(sch, part, group) :]
+    k, _, _, o, h, w, lanes, *reduction = sch.get_loops(part)[_depth(sch, part, group) :]
     warp_o, g, inner_o = sch.split(o, [None, WARP_O, config["tile_o"]])
     warp_w, t, inner_w = sch.split(w, [None, WARP_W, config["tile_w"]])
     sch.reorder(k, warp_o, warp_w, g, t, *reduction, inner_o, h, inner_w, lanes)

@@ -4,28 +4,33 @@
     python scripts/bench_models.py                                        resnet18 and mobilenetv1_100 against dlight on the first OpenCL device
     python scripts/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
     python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
+    python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
 
 TVM's sides start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime like
 Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights,
 on the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (PyTorch: from the
 first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again, launches included. Times are
-medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios.
+medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned model is timed as
+`TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel ("plain"), as
+dlight's and MetaSchedule's are. Each model's line is printed when it is done; MetaSchedule takes longest and comes after all other peers.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
 import numpy as np
 import tvm
-from kernel_bench import Torch
+from kernel_bench import Torch, gpu_clocks
 from rich.console import Console
 from rich.table import Table
 from tvm import relax
@@ -55,7 +60,7 @@ class Timed(Protocol):
 def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
     """An executable of TVM's as one that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
-    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index)
+    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, replay=False)
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
@@ -152,7 +157,19 @@ def compiled(name: str, imported: ImportedModel, target: romou.Target, index: in
     return through_torch(name, imported, is_compiled=True)
 
 
-PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, int], Timed]] = {p.__name__: p for p in (dlight, metaschedule, eager, compiled)}
+PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, int], Timed]] = {p.__name__: p for p in (dlight, eager, compiled, metaschedule)}
+SLOW = ("metaschedule",)
+
+
+@dataclass
+class Plain:
+    """A tuned model, launched kernel by kernel."""
+
+    model: TunedModel
+
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
+        """As of `TunedModel.times`."""
+        return self.model.times(repeat, seed, clock=clock, replay=False)
 
 
 def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
@@ -162,51 +179,99 @@ def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
     return None if reference is None else max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
 
 
-def compare(name: str, target: romou.Target, peers: list[str], *, trials: int, seconds: float | None, work_dir: str | None, pairs: int) -> dict[str, Any]:
-    """Tune, prepare the peers, check, time all in turns."""
+@dataclass
+class Contest:
+    """A model, tuned, and what was found of it."""
+
+    name: str
+    imported: ImportedModel
+    tuned: TunedModel
+    row: dict[str, Any]
+
+
+def tune(name: str, target: romou.Target, *, trials: int, seconds: float | None, work_dir: str | None) -> Contest:
+    """Tune a bundled model and check it."""
     started = time.monotonic()
     imported = import_onnx(models.load(name))
-    tuned = romou.tune(models.load(name), target=target, trials=trials, seconds=seconds, work_dir=work_dir, progress=True)
-    tuning_s = time.monotonic() - started
-    sides: dict[str, Timed] = {"tuned": tuned}
+    tuned = romou.tune(models.load(name), target=target, trials=trials, seconds=seconds, work_dir=work_dir, progress=sys.stderr.isatty())
+    summary = tuned.summary()
+    row = {
+        "model": name,
+        "default_ms": summary.default_ms,
+        "tuned_error": worst_error(tuned, imported),
+        "trials": sum(summary.outcomes.values()),
+        "outcomes": summary.outcomes,
+        "tuning_s": time.monotonic() - started,
+        "peers": {},
+        "times_ms": {},
+        "summary": summary.to_dict(),
+    }
+    return Contest(name, imported, tuned, row)
+
+
+def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, trials: int, pairs: int) -> None:
+    """Prepare the peers, check them, time all in turns, and add what is found to the row."""
+    row, tuned = contest.row, contest.tuned
+    sides: dict[str, Timed] = {"tuned": tuned, "plain": Plain(tuned)}
     for peer in peers:
-        sides[peer] = PEERS[peer](name, imported, target, tuned.device_index, trials)
+        started = time.monotonic()
+        try:
+            sides[peer] = PEERS[peer](contest.name, contest.imported, target, tuned.device_index, trials)
+            row["peers"][peer] = {"preparing_s": time.monotonic() - started}
+        except (RomouError, RuntimeError) as error:
+            row["peers"][peer] = {"failure": last_line(error)}
     times: dict[str, dict[str, list[float]]] = {side: {"device": [], "wall": []} for side in sides}
     for _ in range(pairs):
         for side, model in sides.items():
             for clock, found in times[side].items():
                 found += model.times(repeat=1, clock=clock)
-    summary = tuned.summary()
-    ours = times["tuned"]
-    return {
-        "model": name,
-        "default_ms": summary.default_ms,
-        "tuned_ms": statistics.median(ours["device"]),
-        "tuned_wall_ms": statistics.median(ours["wall"]),
-        "tuned_error": worst_error(tuned, imported),
-        "peers": {
-            peer: {
+    row["launching"] = tuned.launching
+    for side in ("tuned", "plain"):
+        for clock, found in times[side].items():
+            row[f"{side}_wall_ms" if clock == "wall" else f"{side}_ms"] = statistics.median(found)
+    for peer, model in sides.items():
+        if peer in row["peers"]:
+            ratios = {clock: statistics.median(p / t for p, t in zip(times[peer][clock], times["tuned"][clock], strict=True)) for clock in ("device", "wall")}
+            row["peers"][peer] |= {
                 "ms": statistics.median(times[peer]["device"]),
                 "wall_ms": statistics.median(times[peer]["wall"]),
-                "ratio": statistics.median(p / t for p, t in zip(times[peer]["device"], ours["device"], strict=True)),
-                "wall_ratio": statistics.median(p / t for p, t in zip(times[peer]["wall"], ours["wall"], strict=True)),
-                "error": worst_error(model, imported) if isinstance(model := sides[peer], TunedModel) else None,
+                "ratio": ratios["device"],
+                "wall_ratio": ratios["wall"],
+                "error": worst_error(model, contest.imported) if isinstance(model, TunedModel) else None,
             }
-            for peer in peers
-        },
-        "trials": sum(summary.outcomes.values()),
-        "outcomes": summary.outcomes,
-        "tuning_s": tuning_s,
-        "times_ms": times,
-        "summary": summary.to_dict(),
-    }
+    # Those of each stage stand together: their ratios are taken in turns.
+    row["times_ms"]["+".join(peers) or "alone"] = times
+
+
+def last_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+
+
+def line_of(row: dict[str, Any], peers: Sequence[str]) -> str:
+    """A model's numbers as text."""
+    if "failure" in row:
+        return f"{row['model']}: failed: {row['failure']}"
+    error = f"{row['tuned_error']:.1e}" if row["tuned_error"] is not None else "not checked"
+    text = (
+        f"{row['model']}: tuned {row['tuned_ms']:.4f} ms (wall {row['tuned_wall_ms']:.4f}, plain {row['plain_ms']:.4f}, plain wall {row['plain_wall_ms']:.4f})"
+    )
+    text += f", error {error}, {row['trials']} trials in {row['tuning_s']:.0f} s; {row['launching']}"
+    for peer in peers:
+        found = row["peers"][peer]
+        if "failure" in found:
+            text += f"\n  {peer}: failed: {found['failure']}"
+        else:
+            text += f"\n  {peer}: {found['ms']:.4f} ms, {found['ratio']:.2f}x (wall {found['wall_ms']:.4f}, {found['wall_ratio']:.2f}x)"
+            text += f", ready in {found['preparing_s']:.0f} s" + ("" if found["error"] is None else f", error {found['error']:.1e}")
+    return text
 
 
 def print_table(rows: list[dict[str, Any]], peers: list[str], title: str, out: Console) -> None:
     """One line a model."""
     table = Table(title=title)
     table.add_column("model")
-    columns = ["default ms", "tuned ms", "tuned wall ms", "error", "trials", "tuning s"]
+    columns = ["default ms", "tuned ms", "tuned wall ms", "plain ms", "plain wall ms", "error", "trials", "tuning s"]
     for peer in peers:
         columns += [f"{peer} ms", f"{peer} / tuned", f"{peer} wall ms", "wall ratio"]
     for column in columns:
@@ -215,10 +280,11 @@ def print_table(rows: list[dict[str, Any]], peers: list[str], title: str, out: C
         if "failure" in row:
             table.add_row(row["model"], f"failed: {row['failure']}")
             continue
-        cells = [f"{row[k]:.3f}" if row[k] is not None else "-" for k in ("default_ms", "tuned_ms", "tuned_wall_ms")]
+        cells = [f"{row[k]:.3f}" if row[k] is not None else "-" for k in ("default_ms", "tuned_ms", "tuned_wall_ms", "plain_ms", "plain_wall_ms")]
         cells += [f"{row['tuned_error']:.1e}" if row["tuned_error"] is not None else "-", str(row["trials"]), f"{row['tuning_s']:.0f}"]
-        for peer in row["peers"].values():
-            cells += [f"{peer['ms']:.3f}", f"{peer['ratio']:.2f}x", f"{peer['wall_ms']:.3f}", f"{peer['wall_ratio']:.2f}x"]
+        for name in peers:
+            peer = row["peers"].get(name, {})
+            cells += [f"{peer['ms']:.3f}", f"{peer['ratio']:.2f}x", f"{peer['wall_ms']:.3f}", f"{peer['wall_ratio']:.2f}x"] if "ms" in peer else ["-"] * 4
         table.add_row(row["model"], *cells)
     out.print(table)
 
@@ -226,16 +292,29 @@ def print_table(rows: list[dict[str, Any]], peers: list[str], title: str, out: C
 @click.command()
 @click.option("--models", "chosen", default=DEFAULT_MODELS, show_default=True, help="Names of bundled models, or all.")
 @click.option("--target", default="opencl", show_default=True)
-@click.option("--peers", "peer_names", default="dlight", show_default=True, help=f"Of {', '.join(PEERS)}.")
-@click.option("--trials", default=200, show_default=True, help="Over all tasks of a model.")
+@click.option("--peers", "peer_names", default="dlight", show_default=True, help=f"Of {', '.join(PEERS)}, or all.")
+@click.option("--trials", default=200, show_default=True, help="Over all tasks of a model; MetaSchedule gets as many.")
 @click.option("--seconds", type=float, default=None, help="Limit of the search, per model.")
+@click.option("--budget", type=float, default=None, help="Seconds after which no further model or peer is begun.")
 @click.option("--work-dir", default=None, help="Folder of the records, to go on from.")
 @click.option("--pairs", default=11, show_default=True, help="Timed runs of each side.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
-def main(chosen: str, target: str, peer_names: str, trials: int, seconds: float | None, work_dir: str | None, pairs: int, output: Path | None) -> None:
-    """Print one table; exit code 1 if a model failed or its outputs are wrong."""
-    peers = [name for name in peer_names.split(",") if name]
+def main(
+    chosen: str,
+    target: str,
+    peer_names: str,
+    trials: int,
+    seconds: float | None,
+    budget: float | None,
+    work_dir: str | None,
+    pairs: int,
+    output: Path | None,
+) -> None:
+    """Print a line for each model as soon as it is done, and one table; exit code 1 if a model failed or its outputs are wrong."""
+    started = time.monotonic()
+    peers = list(PEERS) if peer_names == "all" else [name for name in peer_names.split(",") if name]
     out = Console(width=110 + 50 * len(peers))
+    names = models.names() if chosen == "all" else [name.strip() for name in chosen.split(",")]
     try:
         for peer in peers:
             if peer not in PEERS:
@@ -244,16 +323,35 @@ def main(chosen: str, target: str, peer_names: str, trials: int, seconds: float 
         facts = backend(parsed.kind).list_devices()[backend(parsed.kind).device_index(parsed.device_name)]
     except RomouError as error:
         raise SystemExit(f"{error}") from error
-    rows: list[dict[str, Any]] = []
-    for name in models.names() if chosen == "all" else chosen.split(","):
-        try:
-            rows.append(compare(name.strip(), parsed, peers, trials=trials, seconds=seconds, work_dir=work_dir, pairs=pairs))
-        except (RomouError, RuntimeError) as error:
-            rows.append({"model": name, "failure": str(error).strip().splitlines()[-1][:200]})
+    rows: dict[str, dict[str, Any]] = {}
+    contests: dict[str, Contest] = {}
+    clocks = [gpu_clocks()]
+    print(f"clocks before: {clocks[0]}", flush=True)
+
+    def say(row: dict[str, Any], which: Sequence[str]) -> None:
+        rows[row["model"]] = row
+        print(f"[{time.monotonic() - started:.0f} s] {line_of(row, which)}", flush=True)
+        clocks[1:] = [gpu_clocks()]
         if output is not None:
-            output.write_text(json.dumps({"device": facts, "target": target, "rows": rows}, indent=1))
-    print_table(rows, peers, f"{facts['name']} ({facts['platform']}), target {target!r}, {trials} trials a model", out)
-    is_fine = all("failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < 1e-4 for row in rows)
+            output.write_text(json.dumps({"device": facts, "target": target, "clocks": clocks, "rows": list(rows.values())}, indent=1))
+
+    for stage in ([peer for peer in peers if peer not in SLOW], *([peer] for peer in peers if peer in SLOW)):
+        for name in names:
+            if budget is not None and time.monotonic() - started > budget:
+                print(f"{name} ({', '.join(stage) or 'alone'}): left out, {budget:.0f} s are over", flush=True)
+                continue
+            try:
+                if name not in rows:
+                    contests[name] = tune(name, parsed, trials=trials, seconds=seconds, work_dir=work_dir)
+                if name in contests:
+                    compare(contests[name], parsed, stage, trials=trials, pairs=pairs)
+                    say(contests[name].row, stage)
+            except (RomouError, RuntimeError) as error:
+                contests.pop(name, None)
+                say({"model": name, "failure": last_line(error)}, ())
+    print(f"clocks after: {gpu_clocks()}", flush=True)
+    print_table(list(rows.values()), peers, f"{facts['name']} ({facts['platform']}), target {target!r}, {trials} trials a model", out)
+    is_fine = bool(rows) and all("failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < 1e-4 for row in rows.values())
     raise SystemExit(0 if is_fine else 1)
 
 

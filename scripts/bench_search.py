@@ -44,7 +44,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from romou.errors import UsageError
 from romou.hardware import load_device
 from romou.pruning import judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
@@ -123,11 +122,8 @@ def task_of(path: Path, is_pruned: bool) -> ReplayTask:
 def survivors(task: ReplayTask) -> set[int]:
     """The recorded configs that the criteria leave on the device."""
     limits, recorded = task.limits(KNOWN), task.recorded
-    space = task.template.space(limits)
-    if list(space.knobs.items()) != list(recorded.knobs.items()):
-        raise UsageError(f"{recorded.name}: the template has other knobs now than when the space was recorded")
-    kept = prune(task.template, space, load_device(DEVICE), limits)
-    return {index for index in recorded.configs if kept.is_valid(space.at(index))}
+    kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
+    return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
 
 
 def remember(store: MemoryRecords, recorded: RecordedSpace, seed: int) -> None:

@@ -17,7 +17,9 @@ PROBE_TIMEOUT_S = 120.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceReport:
-    """The finding on one device. `problem` is None for a usable one; `has_images` and `has_fp16` tell what it can do besides."""
+    """The finding on one device. `problem` is None for a usable one; `has_images`, `has_fp16` and `has_recorded_runs` (command
+    buffers, CUDA graphs) tell what it can do besides.
+    """
 
     index: int
     device: str
@@ -26,6 +28,7 @@ class DeviceReport:
     is_usable: bool
     has_images: bool
     has_fp16: bool
+    has_recorded_runs: bool = False
     problem: str | None = None
     mend: str | None = None
     notes: tuple[str, ...] = ()
@@ -57,6 +60,7 @@ def check_device_of(kind: str, index: int, *, timeout_s: float = PROBE_TIMEOUT_S
         is_usable=problem is None,
         has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
         has_fp16=problem is None and answers.get("fp16") is None,
+        has_recorded_runs=problem is None and (kind == "cuda" or "cl_khr_command_buffer" in str(facts.get("extensions", "")).split()),
         problem=problem,
         mend=_mend(kind, facts) if problem else None,
         notes=tuple(notes) if problem is None else (),

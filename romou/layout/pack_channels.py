@@ -14,6 +14,7 @@ layout where the last texel is not full.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import tvm
@@ -58,17 +59,33 @@ BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", 
 POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 
 
+class Walker(Protocol):
+    """Emits the bindings of a function anew, in order."""
+
+    bb: relax.BlockBuilder
+
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit one binding."""
+
+    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
+        """An expression of the old function in what was emitted."""
+
+
 def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is."""
+    return rebuild_main(mod, _Packer())
+
+
+def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
+    """`mod` with a `main` whose bindings went through `walker`, without what is unused then."""
     main = mod["main"]
-    packer = _Packer()
-    bb = packer.bb
+    bb = walker.bb
     with bb.function("main", list(main.params)):
         with bb.dataflow():
             for block in main.body.blocks:
                 for binding in block.bindings:
-                    packer.visit(binding)
-            result = bb.emit_output(packer.plain_expr(main.body.body))
+                    walker.visit(binding)
+            result = bb.emit_output(walker.plain_expr(main.body.body))
         bb.emit_func_output(result)
     rewritten = bb.finalize()
     if main.attrs:
@@ -110,6 +127,8 @@ class _Packer:
         self.bb = relax.BlockBuilder()
         self.plain: dict[relax.Var, relax.Expr] = {}
         self.packed: dict[relax.Var, relax.Expr] = {}
+        # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where they are needed plain.
+        self.flattened: dict[relax.Var, relax.Var] = {}
 
     # Forms of a value
 
@@ -123,6 +142,8 @@ class _Packer:
             return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
         if isinstance(expr, relax.Var) and expr in self.packed and expr not in self.plain:
             self.plain[expr] = self._unpack(self.packed[expr], _static_shape(expr))
+        if isinstance(expr, relax.Var) and expr in self.flattened and expr not in self.plain:
+            self.plain[expr] = self.bb.emit(relax.op.reshape(self.plain_expr(self.flattened[expr]), _static_shape(expr)))
         return self.plain.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
@@ -182,6 +203,9 @@ class _Packer:
             if dense is not None:
                 self.plain[var] = dense
                 return
+        if name == "relax.reshape" and value.args[0] in self.packed and self._is_flattening(value.args[0], var):
+            self.flattened[var] = value.args[0]
+            return
         self.plain[var] = self.bb.emit(self.plain_expr(value))
 
     def _packed_form(self, name: str, var: relax.Var, call: relax.Call) -> relax.Expr | None:
@@ -247,11 +271,22 @@ class _Packer:
             return None
         rows = int(np.prod(left[:-1], dtype=np.int64))
         work = Dense(m=rows, k=left[-1], n=right[1], dtype=_dtype(data))
+        if data in self.flattened:
+            # The weight's rows go where the packed channels are, so that nothing is to unpack.
+            packed = self.flattened[data]
+            _, c, h, w = _static_shape(packed)
+            order = weight.value.numpy().reshape(c // LANES, LANES, h, w, -1).transpose(0, 2, 3, 1, 4).reshape(right)
+            return self._emit_family(FAMILIES["dense"], work, self.bb.emit(relax.op.reshape(self.packed[packed], left)), relax.const(order, work.dtype))
         plain = self.plain_expr(data)
         if len(left) == 2:
             return self._emit_family(FAMILIES["dense"], work, plain, weight)
         flat = self.bb.emit(relax.op.reshape(plain, (rows, left[-1])))
         return self.bb.emit(relax.op.reshape(self._emit_family(FAMILIES["dense"], work, flat, weight), (*left[:-1], right[1])))
+
+    def _is_flattening(self, source: relax.Var, var: relax.Var) -> bool:
+        """Whether a packed tensor without padded lanes becomes one row for each image."""
+        n, c, h, w = _static_shape(source)
+        return c % LANES == 0 and _shape(var) == (n, c * h * w)
 
     def _emit_family(self, family, work: Conv2d | Dense, data: relax.Expr, weight: relax.Expr) -> relax.Expr:  # type: ignore[no-untyped-def]
         packed = family.pack_weight(work, weight.value.numpy())

@@ -87,13 +87,18 @@ class ClosedForm:
 
         taken = (on_tensor_cores, first, pieces, together)
         weights = self._weights(group_o, o, taps, _tabulate(self._distinct_steps, *taken, False), images["weight"])
-        weights_of_one = tile_o * LANES * taps * _tabulate(self._distinct_steps, *taken, True)
+        # What a work-item has for itself lies side by side, or takes turns with what the others have.
+        is_striped = get("arrangement") == "striped"
+        turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), 1)
+        # Beyond the last channel it is read again.
+        channels_of_one = np.where(images["weight"], tile_o, np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0)))
+        weights_of_one = channels_of_one * LANES * taps * _tabulate(self._distinct_steps, *taken, True)
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
         place = (pixels, images["data"], has_window, tile_h)
         data = _tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
         # Of every pair of pixels, tensor cores take one of each work-item.
-        stride = np.where(on_tensor_cores, tensor_core.PAIR, 1)
-        data_of_one = _tabulate(self._distinct, *place, tile_w, stride, np.minimum(group_channels, 1), *taken, True)
+        stride = np.where(on_tensor_cores, tensor_core.PAIR, turns_w)
+        data_of_one = _tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
@@ -212,10 +217,10 @@ class ClosedForm:
             return len(places) * len(channels) * self._lane_axis
         reach = int(places[-1] - places[0])
         # Where all pixels are whole texels apart, lanes never meet.
-        step = LANES if not np.any((places - places[0]) % LANES) else 1
+        lanes = LANES if not np.any((places - places[0]) % LANES) else 1
         total = 0
-        for lane in range(step):
-            mine = channels[channels % step == lane]
+        for lane in range(lanes):
+            mine = channels[channels % lanes == lane]
             if len(mine) and (len(mine) == 1 or int(np.diff(mine).min()) > reach):
                 total += len(places) * len(mine)
             elif len(mine):

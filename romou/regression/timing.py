@@ -34,7 +34,8 @@ def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int)
     """What can be timed of a model: the whole of it, and each operator, by name."""
 
     def whole() -> Timer:
-        return lambda number, repeat: model.times(repeat=repeat, seed=seed)
+        # What is judged are kernels; and one side must not be recorded and the other not.
+        return lambda number, repeat: model.times(repeat=repeat, seed=seed, replay=False)
 
     def operator(one: OperatorBench) -> Subject:
         arrays = list(random_inputs({str(i): (a.shape, a.dtype) for i, a in enumerate(one.arguments)}, seed).values())

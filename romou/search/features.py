@@ -28,6 +28,7 @@ _KNOBS = (
     "wg_o",
     "wg_w",
     "split_k",
+    "arrangement",
     "local",
     "unroll",
     "vector_width",
@@ -35,8 +36,18 @@ _KNOBS = (
     "multiply_add",
     "steps",
 )
-_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "mad": 0, "fma": 1, "plain": 2, "mma": 3}
-_WORDS |= {"lanes": 0, "window": 1, "taps": 2}
+_WORDS = {
+    word: number
+    for words in (
+        ("buffer", "image"),
+        ("flat", "rows"),
+        ("float32", "float16"),
+        ("blocked", "striped"),
+        ("lanes", "window", "taps"),
+        ("mad", "fma", "plain", "mma"),
+    )
+    for number, word in enumerate(words)
+}
 _USAGE = (
     "registers",
     "buffer_bytes",

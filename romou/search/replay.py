@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -113,6 +113,10 @@ class ReplayTask(Task):
             raise RecordError(f"{recorded.name}: recorded for kernel {recorded.task['key']}, this version makes {task.key}", hint="Record the space anew.")
         if recorded.context["default"] not in recorded.configs:
             raise RecordError(f"{recorded.name}: the default config was not recorded; a search starts with it")
+        # A knob's first choice is what kernels did before there was the knob; one choice more or less at the end leaves the numbers of configs as they are.
+        known = task.template.space(_limits(recorded)).knobs
+        later = {name: choices[:1] for name, choices in known.items() if name not in recorded.knobs}
+        recorded = replace(recorded, knobs={**recorded.knobs, **later})
         return cls(
             task.key, task.name, task.family, task.func, task.calls, task.flops, recorded=recorded, allowed=None if allowed is None else frozenset(allowed)
         )
@@ -123,8 +127,7 @@ class ReplayTask(Task):
 
     def limits(self, target: Target) -> Limits:
         """Those of the recording, whatever the target."""
-        limits = self.recorded.context["limits"]
-        return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
+        return _limits(self.recorded)
 
     def default_config(self, target: Target) -> Config:
         """The config that was the default when the space was recorded."""
@@ -133,6 +136,11 @@ class ReplayTask(Task):
     @cached_property
     def _space(self) -> ReplaySpace:
         return ReplaySpace(self.recorded, self.allowed)
+
+
+def _limits(recorded: RecordedSpace) -> Limits:
+    limits = recorded.context["limits"]
+    return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
 
 
 class ReplayDevice:

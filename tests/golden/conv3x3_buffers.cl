@@ -5,8 +5,8 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   float4 acc_local_ptr[4];
   float4 patch_local_ptr[4];
   int group_x = (convert_int(get_group_id(0)));
-  int local_y = (convert_int(get_local_id(1)));
   int local_x = (convert_int(get_local_id(0)));
+  int local_y = (convert_int(get_local_id(1)));
   acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
@@ -24,53 +24,53 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   int at_10 = min((int)(at_2 + 3), (int)27);
   int at_11 = ((at_4 + at_10) - 29);
   int at_12 = ((group_y * 4) + local_y);
-  for (int ax4 = 0; ax4 < 8; ++ax4) {
-    int at_13 = (ax4 * 784);
+  for (int ax6 = 0; ax6 < 8; ++ax6) {
+    int at_13 = (ax6 * 784);
     int at_14 = (at_5 + at_13);
     int at_15 = (at_7 + at_13);
     int at_16 = (at_9 + at_13);
     int at_17 = (at_11 + at_13);
-    int at_18 = (at_12 + (ax4 * 576));
-    for (int ax5 = 0; ax5 < 3; ++ax5) {
-      int at_19 = (at + ax5);
+    int at_18 = (at_12 + (ax6 * 576));
+    for (int ax7 = 0; ax7 < 3; ++ax7) {
+      int at_19 = (at + ax7);
       bool inside = (((bool)(at_19 >= 1)) && ((bool)(at_19 < 29)));
-      int at_20 = (ax5 * 28);
+      int at_20 = (ax7 * 28);
       int at_21 = (at_14 + at_20);
       int at_22 = (at_15 + at_20);
       int at_23 = (at_16 + at_20);
       int at_24 = (at_17 + at_20);
-      int at_25 = (at_18 + (ax5 * 192));
-      for (int ax6 = 0; ax6 < 3; ++ax6) {
-        int at_26 = (at_3 + ax6);
+      int at_25 = (at_18 + (ax7 * 192));
+      for (int ax8 = 0; ax8 < 3; ++ax8) {
+        int at_26 = (at_3 + ax8);
         float4 condval;
         if (((bool)inside) && ((bool)(((bool)(at_26 >= 1)) && ((bool)(at_26 < 29))))) {
-          condval = data_ptr[(at_21 + ax6)];
+          condval = data_ptr[(at_21 + ax8)];
         } else {
           condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[0] = condval;
         float4 condval_1;
-        if (((bool)inside) && ((bool)((at_6 + ax6) < 29))) {
-          condval_1 = data_ptr[(at_22 + ax6)];
+        if (((bool)inside) && ((bool)((at_6 + ax8) < 29))) {
+          condval_1 = data_ptr[(at_22 + ax8)];
         } else {
           condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[1] = condval_1;
         float4 condval_2;
-        if (((bool)inside) && ((bool)((at_8 + ax6) < 29))) {
-          condval_2 = data_ptr[(at_23 + ax6)];
+        if (((bool)inside) && ((bool)((at_8 + ax8) < 29))) {
+          condval_2 = data_ptr[(at_23 + ax8)];
         } else {
           condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
-        if (((bool)inside) && ((bool)((at_10 + ax6) < 29))) {
-          condval_3 = data_ptr[(at_24 + ax6)];
+        if (((bool)inside) && ((bool)((at_10 + ax8) < 29))) {
+          condval_3 = data_ptr[(at_24 + ax8)];
         } else {
           condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[3] = condval_3;
-        int at_27 = (at_25 + (ax6 * 64));
+        int at_27 = (at_25 + (ax8 * 64));
         float4 value = weight_ptr[at_27];
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);

@@ -4,8 +4,8 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   alignas(64) float4 acc_local_ptr[4];
   alignas(64) float4 patch_local_ptr[4];
   int group_x = ((int)blockIdx.x);
-  int local_y = ((int)threadIdx.y);
   int local_x = ((int)threadIdx.x);
+  int local_y = ((int)threadIdx.y);
   acc_local_ptr[0] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   acc_local_ptr[1] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   acc_local_ptr[2] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
@@ -23,53 +23,53 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   int at_10 = min((at_2 + 3), 27);
   int at_11 = ((at_4 + at_10) - 29);
   int at_12 = ((group_y * 4) + local_y);
-  for (int ax4 = 0; ax4 < 8; ++ax4) {
-    int at_13 = (ax4 * 784);
+  for (int ax6 = 0; ax6 < 8; ++ax6) {
+    int at_13 = (ax6 * 784);
     int at_14 = (at_5 + at_13);
     int at_15 = (at_7 + at_13);
     int at_16 = (at_9 + at_13);
     int at_17 = (at_11 + at_13);
-    int at_18 = (at_12 + (ax4 * 576));
-    for (int ax5 = 0; ax5 < 3; ++ax5) {
-      int at_19 = (at + ax5);
+    int at_18 = (at_12 + (ax6 * 576));
+    for (int ax7 = 0; ax7 < 3; ++ax7) {
+      int at_19 = (at + ax7);
       bool inside = ((at_19 >= 1) && (at_19 < 29));
-      int at_20 = (ax5 * 28);
+      int at_20 = (ax7 * 28);
       int at_21 = (at_14 + at_20);
       int at_22 = (at_15 + at_20);
       int at_23 = (at_16 + at_20);
       int at_24 = (at_17 + at_20);
-      int at_25 = (at_18 + (ax5 * 192));
-      for (int ax6 = 0; ax6 < 3; ++ax6) {
-        int at_26 = (at_3 + ax6);
+      int at_25 = (at_18 + (ax7 * 192));
+      for (int ax8 = 0; ax8 < 3; ++ax8) {
+        int at_26 = (at_3 + ax8);
         float4 condval;
         if (inside && ((at_26 >= 1) && (at_26 < 29))) {
-          condval = data_ptr[(at_21 + ax6)];
+          condval = data_ptr[(at_21 + ax8)];
         } else {
           condval = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[0] = condval;
         float4 condval_1;
-        if (inside && ((at_6 + ax6) < 29)) {
-          condval_1 = data_ptr[(at_22 + ax6)];
+        if (inside && ((at_6 + ax8) < 29)) {
+          condval_1 = data_ptr[(at_22 + ax8)];
         } else {
           condval_1 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[1] = condval_1;
         float4 condval_2;
-        if (inside && ((at_8 + ax6) < 29)) {
-          condval_2 = data_ptr[(at_23 + ax6)];
+        if (inside && ((at_8 + ax8) < 29)) {
+          condval_2 = data_ptr[(at_23 + ax8)];
         } else {
           condval_2 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
-        if (inside && ((at_10 + ax6) < 29)) {
-          condval_3 = data_ptr[(at_24 + ax6)];
+        if (inside && ((at_10 + ax8) < 29)) {
+          condval_3 = data_ptr[(at_24 + ax8)];
         } else {
           condval_3 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[3] = condval_3;
-        int at_27 = (at_25 + (ax6 * 64));
+        int at_27 = (at_25 + (ax8 * 64));
         float4 value = weight_ptr[at_27];
         float4 read = patch_local_ptr[0];
         float4 read_1 = acc_local_ptr[0];

@@ -5,8 +5,8 @@ __kernel void main_kernel(__global ushort* restrict bias_ptr, __global ushort* r
   float4 acc_local_ptr[4];
   float4 patch_local_ptr[4];
   int group_x = (convert_int(get_group_id(0)));
-  int local_y = (convert_int(get_local_id(1)));
   int local_x = (convert_int(get_local_id(0)));
+  int local_y = (convert_int(get_local_id(1)));
   acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
@@ -16,18 +16,18 @@ __kernel void main_kernel(__global ushort* restrict bias_ptr, __global ushort* r
   int at_2 = (at_1 - (((at_1 * 1171) >> 15) * 28));
   int at_3 = (at_1 - ((((at_1 + 3) * 1171) >> 15) * 28));
   int at_4 = ((group_y * 4) + local_y);
-  for (int ax4 = 0; ax4 < 8; ++ax4) {
-    int at_5 = (at_1 + (ax4 * 784));
-    int at_6 = (at_4 + (ax4 * 576));
-    for (int ax5 = 0; ax5 < 3; ++ax5) {
-      int at_7 = (at + ax5);
+  for (int ax6 = 0; ax6 < 8; ++ax6) {
+    int at_5 = (at_1 + (ax6 * 784));
+    int at_6 = (at_4 + (ax6 * 576));
+    for (int ax7 = 0; ax7 < 3; ++ax7) {
+      int at_7 = (at + ax7);
       bool inside = (((bool)(at_7 >= 1)) && ((bool)(at_7 < 29)));
-      int at_8 = (at_5 + (ax5 * 28));
-      int at_9 = (at_6 + (ax5 * 192));
-      for (int ax6 = 0; ax6 < 3; ++ax6) {
-        int at_10 = (at_8 + ax6);
+      int at_8 = (at_5 + (ax7 * 28));
+      int at_9 = (at_6 + (ax7 * 192));
+      for (int ax8 = 0; ax8 < 3; ++ax8) {
+        int at_10 = (at_8 + ax8);
         float4 condval;
-        if (((bool)inside) && ((bool)((at_2 + ax6) >= 1))) {
+        if (((bool)inside) && ((bool)((at_2 + ax8) >= 1))) {
           condval = vload_half4((at_10 - 29), (__global half*)(data_ptr));
         } else {
           condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
@@ -48,13 +48,13 @@ __kernel void main_kernel(__global ushort* restrict bias_ptr, __global ushort* r
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
-        if (((bool)inside) && ((bool)((at_3 + ax6) < 26))) {
+        if (((bool)inside) && ((bool)((at_3 + ax8) < 26))) {
           condval_3 = vload_half4((at_10 - 26), (__global half*)(data_ptr));
         } else {
           condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[3] = condval_3;
-        int at_11 = (at_9 + (ax6 * 64));
+        int at_11 = (at_9 + (ax8 * 64));
         float4 value = vload_half4(at_11, (__global half*)(weight_ptr));
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);

@@ -4,8 +4,8 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
   alignas(64) float4 acc_local_ptr[4];
   alignas(64) float4 patch_local_ptr[4];
   int group_x = ((int)blockIdx.x);
-  int local_y = ((int)threadIdx.y);
   int local_x = ((int)threadIdx.x);
+  int local_y = ((int)threadIdx.y);
   acc_local_ptr[0] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   acc_local_ptr[1] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   acc_local_ptr[2] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
@@ -15,18 +15,18 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
   int at_2 = (at_1 - (((at_1 * 1171) >> 15) * 28));
   int at_3 = (at_1 - ((((at_1 + 3) * 1171) >> 15) * 28));
   int at_4 = ((group_y * 4) + local_y);
-  for (int ax4 = 0; ax4 < 8; ++ax4) {
-    int at_5 = (at_1 + (ax4 * 784));
-    int at_6 = (at_4 + (ax4 * 576));
-    for (int ax5 = 0; ax5 < 3; ++ax5) {
-      int at_7 = (at + ax5);
+  for (int ax6 = 0; ax6 < 8; ++ax6) {
+    int at_5 = (at_1 + (ax6 * 784));
+    int at_6 = (at_4 + (ax6 * 576));
+    for (int ax7 = 0; ax7 < 3; ++ax7) {
+      int at_7 = (at + ax7);
       bool inside = ((at_7 >= 1) && (at_7 < 29));
-      int at_8 = (at_5 + (ax5 * 28));
-      int at_9 = (at_6 + (ax5 * 192));
-      for (int ax6 = 0; ax6 < 3; ++ax6) {
-        int at_10 = (at_8 + ax6);
+      int at_8 = (at_5 + (ax7 * 28));
+      int at_9 = (at_6 + (ax7 * 192));
+      for (int ax8 = 0; ax8 < 3; ++ax8) {
+        int at_10 = (at_8 + ax8);
         float4 condval;
-        if (inside && ((at_2 + ax6) >= 1)) {
+        if (inside && ((at_2 + ax8) >= 1)) {
           float4 __1;
           ushort4 v_ = data_ptr[(at_10 - 29)];
           __1.x = float_of_half(v_.x);
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
-        if (inside && ((at_3 + ax6) < 26)) {
+        if (inside && ((at_3 + ax8) < 26)) {
           float4 __4;
           ushort4 v__3 = data_ptr[(at_10 - 26)];
           __4.x = float_of_half(v__3.x);
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
           condval_3 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[3] = condval_3;
-        int at_11 = (at_9 + (ax6 * 64));
+        int at_11 = (at_9 + (ax8 * 64));
         float4 __5;
         ushort4 v__4 = weight_ptr[at_11];
         __5.x = float_of_half(v__4.x);

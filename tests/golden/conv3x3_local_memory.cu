@@ -4,24 +4,24 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   alignas(64) float4 acc_local_ptr[4];
   __shared__ alignas(64) float4 patch_shared_ptr[144];
   __shared__ alignas(64) float4 kernel_shared_ptr[144];
-  alignas(64) float4 patch_local_ptr[4];
+  alignas(64) float4 texels_local_ptr[4];
   int group_x = ((int)blockIdx.x);
-  int local_y = ((int)threadIdx.y);
   int local_x = ((int)threadIdx.x);
+  int local_y = ((int)threadIdx.y);
   acc_local_ptr[0] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   acc_local_ptr[1] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   acc_local_ptr[2] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   acc_local_ptr[3] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
-  int at = ((local_y * 4) + local_x);
+  int at = (local_x + (local_y * 4));
   int at_1 = min(at, 13);
   int at_2 = (group_x * 14);
   int at_3 = ((at_2 + at_1) - 15);
   int at_4 = (group_y * 4);
-  int at_5 = ((at_4 + (local_y * 16)) + local_x);
+  int at_5 = ((at_4 + local_x) + (local_y * 16));
   int at_6 = (local_x * 4);
-  for (int ax4_0 = 0; ax4_0 < 8; ++ax4_0) {
+  for (int ax6_0 = 0; ax6_0 < 8; ++ax6_0) {
     __syncthreads();
-    int at_7 = (at_3 + (ax4_0 * 196));
+    int at_7 = (at_3 + (ax6_0 * 196));
     for (int ax0_ax1_ax2_ax3_ax4_fused_0 = 0; ax0_ax1_ax2_ax3_ax4_fused_0 < 9; ++ax0_ax1_ax2_ax3_ax4_fused_0) {
       int at_8 = ((ax0_ax1_ax2_ax3_ax4_fused_0 * 11) >> 5);
       int at_9 = (group_x + at_8);
@@ -34,25 +34,25 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       }
       patch_shared_ptr[(at + (ax0_ax1_ax2_ax3_ax4_fused_0 * 16))] = condval;
     }
-    int at_11 = (at_5 + (ax4_0 * 576));
+    int at_11 = (at_5 + (ax6_0 * 576));
     for (int ax0_ax1_ax2_ax3_ax4_fused_0_1 = 0; ax0_ax1_ax2_ax3_ax4_fused_0_1 < 9; ++ax0_ax1_ax2_ax3_ax4_fused_0_1) {
       kernel_shared_ptr[(at + (ax0_ax1_ax2_ax3_ax4_fused_0_1 * 16))] = weight_ptr[(at_11 + (ax0_ax1_ax2_ax3_ax4_fused_0_1 * 64))];
     }
     __syncthreads();
-    for (int ax5 = 0; ax5 < 3; ++ax5) {
-      int at_12 = (ax5 * 48);
+    for (int ax7 = 0; ax7 < 3; ++ax7) {
+      int at_12 = (ax7 * 48);
       int at_13 = (at_6 + at_12);
       int at_14 = (local_y + at_12);
-      for (int ax6 = 0; ax6 < 3; ++ax6) {
-        int at_15 = (ax6 * 16);
+      for (int ax8 = 0; ax8 < 3; ++ax8) {
+        int at_15 = (ax8 * 16);
         int at_16 = (at_13 + at_15);
-        patch_local_ptr[0] = patch_shared_ptr[at_16];
-        patch_local_ptr[1] = patch_shared_ptr[(at_16 + 1)];
-        patch_local_ptr[2] = patch_shared_ptr[(at_16 + 2)];
-        patch_local_ptr[3] = patch_shared_ptr[(at_16 + 3)];
+        texels_local_ptr[0] = patch_shared_ptr[at_16];
+        texels_local_ptr[1] = patch_shared_ptr[(at_16 + 1)];
+        texels_local_ptr[2] = patch_shared_ptr[(at_16 + 2)];
+        texels_local_ptr[3] = patch_shared_ptr[(at_16 + 3)];
         int at_17 = (at_14 + at_15);
         float4 value = kernel_shared_ptr[at_17];
-        float4 read = patch_local_ptr[0];
+        float4 read = texels_local_ptr[0];
         float4 read_1 = acc_local_ptr[0];
         float4 __1;
         float4 v_ = make_float4((read).x, (read).x, (read).x, (read).x);
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __1.z = fma(v_.z, value.z, read_1.z);
         __1.w = fma(v_.w, value.w, read_1.w);
         acc_local_ptr[0] = __1;
-        float4 read_2 = patch_local_ptr[1];
+        float4 read_2 = texels_local_ptr[1];
         float4 read_3 = acc_local_ptr[1];
         float4 __2;
         float4 v__1 = make_float4((read_2).x, (read_2).x, (read_2).x, (read_2).x);
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __2.z = fma(v__1.z, value.z, read_3.z);
         __2.w = fma(v__1.w, value.w, read_3.w);
         acc_local_ptr[1] = __2;
-        float4 read_4 = patch_local_ptr[2];
+        float4 read_4 = texels_local_ptr[2];
         float4 read_5 = acc_local_ptr[2];
         float4 __3;
         float4 v__2 = make_float4((read_4).x, (read_4).x, (read_4).x, (read_4).x);
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __3.z = fma(v__2.z, value.z, read_5.z);
         __3.w = fma(v__2.w, value.w, read_5.w);
         acc_local_ptr[2] = __3;
-        float4 read_6 = patch_local_ptr[3];
+        float4 read_6 = texels_local_ptr[3];
         float4 read_7 = acc_local_ptr[3];
         float4 __4;
         float4 v__3 = make_float4((read_6).x, (read_6).x, (read_6).x, (read_6).x);
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __4.w = fma(v__3.w, value.w, read_7.w);
         acc_local_ptr[3] = __4;
         float4 value_1 = kernel_shared_ptr[(at_17 + 4)];
-        float4 read_8 = patch_local_ptr[0];
+        float4 read_8 = texels_local_ptr[0];
         float4 read_9 = acc_local_ptr[0];
         float4 __5;
         float4 v__4 = make_float4((read_8).y, (read_8).y, (read_8).y, (read_8).y);
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __5.z = fma(v__4.z, value_1.z, read_9.z);
         __5.w = fma(v__4.w, value_1.w, read_9.w);
         acc_local_ptr[0] = __5;
-        float4 read_10 = patch_local_ptr[1];
+        float4 read_10 = texels_local_ptr[1];
         float4 read_11 = acc_local_ptr[1];
         float4 __6;
         float4 v__5 = make_float4((read_10).y, (read_10).y, (read_10).y, (read_10).y);
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __6.z = fma(v__5.z, value_1.z, read_11.z);
         __6.w = fma(v__5.w, value_1.w, read_11.w);
         acc_local_ptr[1] = __6;
-        float4 read_12 = patch_local_ptr[2];
+        float4 read_12 = texels_local_ptr[2];
         float4 read_13 = acc_local_ptr[2];
         float4 __7;
         float4 v__6 = make_float4((read_12).y, (read_12).y, (read_12).y, (read_12).y);
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __7.z = fma(v__6.z, value_1.z, read_13.z);
         __7.w = fma(v__6.w, value_1.w, read_13.w);
         acc_local_ptr[2] = __7;
-        float4 read_14 = patch_local_ptr[3];
+        float4 read_14 = texels_local_ptr[3];
         float4 read_15 = acc_local_ptr[3];
         float4 __8;
         float4 v__7 = make_float4((read_14).y, (read_14).y, (read_14).y, (read_14).y);
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __8.w = fma(v__7.w, value_1.w, read_15.w);
         acc_local_ptr[3] = __8;
         float4 value_2 = kernel_shared_ptr[(at_17 + 8)];
-        float4 read_16 = patch_local_ptr[0];
+        float4 read_16 = texels_local_ptr[0];
         float4 read_17 = acc_local_ptr[0];
         float4 __9;
         float4 v__8 = make_float4((read_16).z, (read_16).z, (read_16).z, (read_16).z);
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __9.z = fma(v__8.z, value_2.z, read_17.z);
         __9.w = fma(v__8.w, value_2.w, read_17.w);
         acc_local_ptr[0] = __9;
-        float4 read_18 = patch_local_ptr[1];
+        float4 read_18 = texels_local_ptr[1];
         float4 read_19 = acc_local_ptr[1];
         float4 __10;
         float4 v__9 = make_float4((read_18).z, (read_18).z, (read_18).z, (read_18).z);
@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __10.z = fma(v__9.z, value_2.z, read_19.z);
         __10.w = fma(v__9.w, value_2.w, read_19.w);
         acc_local_ptr[1] = __10;
-        float4 read_20 = patch_local_ptr[2];
+        float4 read_20 = texels_local_ptr[2];
         float4 read_21 = acc_local_ptr[2];
         float4 __11;
         float4 v__10 = make_float4((read_20).z, (read_20).z, (read_20).z, (read_20).z);
@@ -153,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __11.z = fma(v__10.z, value_2.z, read_21.z);
         __11.w = fma(v__10.w, value_2.w, read_21.w);
         acc_local_ptr[2] = __11;
-        float4 read_22 = patch_local_ptr[3];
+        float4 read_22 = texels_local_ptr[3];
         float4 read_23 = acc_local_ptr[3];
         float4 __12;
         float4 v__11 = make_float4((read_22).z, (read_22).z, (read_22).z, (read_22).z);
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __12.w = fma(v__11.w, value_2.w, read_23.w);
         acc_local_ptr[3] = __12;
         float4 value_3 = kernel_shared_ptr[(at_17 + 12)];
-        float4 read_24 = patch_local_ptr[0];
+        float4 read_24 = texels_local_ptr[0];
         float4 read_25 = acc_local_ptr[0];
         float4 __13;
         float4 v__12 = make_float4((read_24).w, (read_24).w, (read_24).w, (read_24).w);
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __13.z = fma(v__12.z, value_3.z, read_25.z);
         __13.w = fma(v__12.w, value_3.w, read_25.w);
         acc_local_ptr[0] = __13;
-        float4 read_26 = patch_local_ptr[1];
+        float4 read_26 = texels_local_ptr[1];
         float4 read_27 = acc_local_ptr[1];
         float4 __14;
         float4 v__13 = make_float4((read_26).w, (read_26).w, (read_26).w, (read_26).w);
@@ -181,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __14.z = fma(v__13.z, value_3.z, read_27.z);
         __14.w = fma(v__13.w, value_3.w, read_27.w);
         acc_local_ptr[1] = __14;
-        float4 read_28 = patch_local_ptr[2];
+        float4 read_28 = texels_local_ptr[2];
         float4 read_29 = acc_local_ptr[2];
         float4 __15;
         float4 v__14 = make_float4((read_28).w, (read_28).w, (read_28).w, (read_28).w);
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __15.z = fma(v__14.z, value_3.z, read_29.z);
         __15.w = fma(v__14.w, value_3.w, read_29.w);
         acc_local_ptr[2] = __15;
-        float4 read_30 = patch_local_ptr[3];
+        float4 read_30 = texels_local_ptr[3];
         float4 read_31 = acc_local_ptr[3];
         float4 __16;
         float4 v__15 = make_float4((read_30).w, (read_30).w, (read_30).w, (read_30).w);
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     }
   }
   int at_18 = (at_4 + local_y);
-  int at_19 = ((((group_y * 784) + at_2) + (local_y * 196)) + at_6);
+  int at_19 = ((((group_y * 784) + at_2) + at_6) + (local_y * 196));
   float4 value_4 = bias_ptr[at_18];
   float4 read_32 = acc_local_ptr[0];
   float4 __17;

@@ -28,23 +28,23 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
   int at_13 = ((at_12 * 1171) >> 15);
   int at_14 = (at_12 - (at_13 * 28));
   int at_15 = ((at_10 + min((at_9 + 2), 783)) - 29);
-  for (int ax4_0 = 0; ax4_0 < 2; ++ax4_0) {
-    int at_16 = (at_1 + (ax4_0 * 1152));
-    int at_17 = (ax4_0 * 3136);
+  for (int ax6_0 = 0; ax6_0 < 2; ++ax6_0) {
+    int at_16 = (at_1 + (ax6_0 * 1152));
+    int at_17 = (ax6_0 * 3136);
     int at_18 = (at_11 + at_17);
     int at_19 = (at_15 + at_17);
-    for (int ax5 = 0; ax5 < 3; ++ax5) {
-      int at_20 = (at_16 + (ax5 * 96));
-      int at_21 = (at_7 + ax5);
+    for (int ax7 = 0; ax7 < 3; ++ax7) {
+      int at_20 = (at_16 + (ax7 * 96));
+      int at_21 = (at_7 + ax7);
       bool inside = ((at_21 >= 1) && (at_21 < 29));
-      int at_22 = (ax5 * 28);
+      int at_22 = (ax7 * 28);
       int at_23 = (at_18 + at_22);
-      int at_24 = (at_13 + ax5);
+      int at_24 = (at_13 + ax7);
       bool inside_1 = ((at_24 >= 1) && (at_24 < 29));
       int at_25 = (at_19 + at_22);
-      for (int ax6 = 0; ax6 < 3; ++ax6) {
+      for (int ax8 = 0; ax8 < 3; ++ax8) {
         alignas(64) uint64_t weights_ptr[2];
-        int at_26 = (at_20 + (ax6 * 32));
+        int at_26 = (at_20 + (ax8 * 32));
         load_texel_pair(at_26, weight_ptr, weights_ptr);
         alignas(64) uint64_t weights_ptr_1[2];
         load_texel_pair((at_26 + 8), weight_ptr, weights_ptr_1);
@@ -52,18 +52,18 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
         load_texel_pair((at_26 + 16), weight_ptr, weights_ptr_2);
         alignas(64) uint64_t weights_ptr_3[2];
         load_texel_pair((at_26 + 24), weight_ptr, weights_ptr_3);
-        int at_27 = (at_8 + ax6);
+        int at_27 = (at_8 + ax8);
         uint64_t condval;
         if (inside && ((at_27 >= 1) && (at_27 < 29))) {
-          condval = load_texel((at_23 + ax6), data_ptr);
+          condval = load_texel((at_23 + ax8), data_ptr);
         } else {
           condval = (uint64_t)0ULL;
         }
         uint64_t data = condval;
-        int at_28 = (at_14 + ax6);
+        int at_28 = (at_14 + ax8);
         uint64_t condval_1;
         if (inside_1 && ((at_28 >= 1) && (at_28 < 29))) {
-          condval_1 = load_texel((at_25 + ax6), data_ptr);
+          condval_1 = load_texel((at_25 + ax8), data_ptr);
         } else {
           condval_1 = (uint64_t)0ULL;
         }

@@ -27,47 +27,47 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   int at_11 = (min((int)(at_3 + 3), (int)27) * 2);
   int at_12 = ((at_5 + at_11) - 171);
   int at_13 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
-  for (int ax5 = 0; ax5 < 7; ++ax5) {
-    int at_14 = (at_1 + ax5);
+  for (int ax7 = 0; ax7 < 7; ++ax7) {
+    int at_14 = (at_1 + ax7);
     bool inside = (((bool)(at_14 >= 3)) && ((bool)(at_14 < 59)));
-    int at_15 = (ax5 * 56);
+    int at_15 = (ax7 * 56);
     int at_16 = (at_6 + at_15);
     int at_17 = (at_8 + at_15);
     int at_18 = (at_10 + at_15);
     int at_19 = (at_12 + at_15);
-    int at_20 = (at_13 + (ax5 * 224));
-    for (int ax6 = 0; ax6 < 7; ++ax6) {
-      int at_21 = (at_4 + ax6);
+    int at_20 = (at_13 + (ax7 * 224));
+    for (int ax8 = 0; ax8 < 7; ++ax8) {
+      int at_21 = (at_4 + ax8);
       float4 condval;
       if (((bool)inside) && ((bool)(((bool)(at_21 >= 3)) && ((bool)(at_21 < 59))))) {
-        condval = data_ptr[(at_16 + ax6)];
+        condval = data_ptr[(at_16 + ax8)];
       } else {
         condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
       }
       patch_local_ptr[0] = condval;
-      int at_22 = (at_7 + ax6);
+      int at_22 = (at_7 + ax8);
       float4 condval_1;
       if (((bool)inside) && ((bool)(((bool)(at_22 >= 3)) && ((bool)(at_22 < 59))))) {
-        condval_1 = data_ptr[(at_17 + ax6)];
+        condval_1 = data_ptr[(at_17 + ax8)];
       } else {
         condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
       }
       patch_local_ptr[1] = condval_1;
       float4 condval_2;
-      if (((bool)inside) && ((bool)((at_9 + ax6) < 59))) {
-        condval_2 = data_ptr[(at_18 + ax6)];
+      if (((bool)inside) && ((bool)((at_9 + ax8) < 59))) {
+        condval_2 = data_ptr[(at_18 + ax8)];
       } else {
         condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
       }
       patch_local_ptr[2] = condval_2;
       float4 condval_3;
-      if (((bool)inside) && ((bool)((at_11 + ax6) < 59))) {
-        condval_3 = data_ptr[(at_19 + ax6)];
+      if (((bool)inside) && ((bool)((at_11 + ax8) < 59))) {
+        condval_3 = data_ptr[(at_19 + ax8)];
       } else {
         condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
       }
       patch_local_ptr[3] = condval_3;
-      int at_23 = (at_20 + (ax6 * 32));
+      int at_23 = (at_20 + (ax8 * 32));
       float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_23, 0, 0, 0))));
       float4 value = v_;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);

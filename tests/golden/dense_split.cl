@@ -16,9 +16,9 @@ __kernel void main_kernel(__global float* restrict bias_ptr, __global float4* re
   int at = (local_z * 16);
   int at_1 = ((group_y * 4) + local_y);
   int at_2 = (local_z * 64);
-  for (int ax5 = 0; ax5 < 16; ++ax5) {
-    patch_local_ptr[0] = data_ptr[(at + ax5)];
-    int at_3 = (at_2 + (ax5 * 4));
+  for (int ax7 = 0; ax7 < 16; ++ax7) {
+    patch_local_ptr[0] = data_ptr[(at + ax7)];
+    int at_3 = (at_2 + (ax7 * 4));
     float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_1, at_3, 0, 0))));
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), v_, part_shared_local_ptr[0]);
     float4 v__1 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_1, (at_3 + 1), 0, 0))));

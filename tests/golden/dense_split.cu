@@ -11,9 +11,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
   int at = (local_z * 16);
   int at_1 = ((group_y * 4) + local_y);
   int at_2 = ((local_z * 1600) + min(at_1, 24));
-  for (int ax5 = 0; ax5 < 16; ++ax5) {
-    patch_local_ptr[0] = data_ptr[(at + ax5)];
-    int at_3 = (at_2 + (ax5 * 100));
+  for (int ax7 = 0; ax7 < 16; ++ax7) {
+    patch_local_ptr[0] = data_ptr[(at + ax7)];
+    int at_3 = (at_2 + (ax7 * 100));
     float4 read = patch_local_ptr[0];
     float4 read_1 = part_shared_local_ptr[0];
     float4 __1;

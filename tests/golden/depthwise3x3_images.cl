@@ -17,9 +17,9 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2
   int at_2 = (group_x >> 1);
   int at_3 = (at_2 - 1);
   int at_4 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
-  for (int ax4 = 0; ax4 < 3; ++ax4) {
-    int at_5 = (at_3 + ax4);
-    float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ax4, 0, 0))));
+  for (int ax6 = 0; ax6 < 3; ++ax6) {
+    int at_5 = (at_3 + ax6);
+    float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ax6, 0, 0))));
     float4 value = v_;
     float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_5, at_4, 0))));
     acc_local_ptr[0] = mad(v__1, value, acc_local_ptr[0]);
@@ -32,7 +32,7 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2
     float4 v__4 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_5, at_4, 0))));
     float4 value_3 = v__4;
     acc_local_ptr[3] = mad(value_3, value, acc_local_ptr[3]);
-    float4 v__5 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 8), ax4, 0, 0))));
+    float4 v__5 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 8), ax6, 0, 0))));
     float4 value_4 = v__5;
     acc_local_ptr[0] = mad(value_1, value_4, acc_local_ptr[0]);
     acc_local_ptr[1] = mad(value_2, value_4, acc_local_ptr[1]);
@@ -40,7 +40,7 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2
     float4 v__6 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 4), at_5, at_4, 0))));
     float4 value_5 = v__6;
     acc_local_ptr[3] = mad(value_5, value_4, acc_local_ptr[3]);
-    float4 v__7 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 16), ax4, 0, 0))));
+    float4 v__7 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 16), ax6, 0, 0))));
     float4 value_6 = v__7;
     acc_local_ptr[0] = mad(value_2, value_6, acc_local_ptr[0]);
     acc_local_ptr[1] = mad(value_3, value_6, acc_local_ptr[1]);

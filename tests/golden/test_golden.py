@@ -21,7 +21,10 @@ from romou.target import Target
 TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda")}
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
-TILES = {"tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "vector_width": 4, "steps": 1}
+TILES = {
+    "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "arrangement": "blocked", "local": 0,
+    "unroll": "lanes", "vector_width": 4, "steps": 1,
+}
 SPELLING = {"accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
 
 KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
@@ -35,6 +38,7 @@ KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_o": 2, "wg_o": 8, "wg_w": 8},
     ),
     "conv3x3_local_memory": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"}),
+    "conv1x1_striped": (conv(32, (14, 14), 64, (1, 1)), BUFFERS | {"pixels": "flat", "tile_o": 2, "arrangement": "striped", "local": 2}),
     "conv7x1_prime": (conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)), IMAGES | {"autobroadcast": False}),
     "conv7x7_first_layer": (conv(3, (56, 56), 32, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)), IMAGES | {"data": "buffer"}),
     "depthwise3x3_images": (conv(32, (28, 28), 32, (3, 3), padding=(1, 1, 1, 1), groups=32), IMAGES | {"autobroadcast": False}),

@@ -55,13 +55,14 @@ def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense, targe
 
 
 @pytest.mark.parametrize(("split_k", "local"), [(1, 0), (1, 4), (2, 0), (8, 0)])
-@pytest.mark.parametrize("vector_width", [1, 2, 4])
-def test_each_way_to_share_work(split_k: int, local: int, vector_width: int, target: Target) -> None:
-    """Local memory and split reductions meet every vector width, on a shape that no tile divides."""
+@pytest.mark.parametrize(("vector_width", "arrangement"), [(1, "blocked"), (2, "striped"), (4, "blocked"), (4, "striped")])
+def test_each_way_to_share_work(split_k: int, local: int, vector_width: int, arrangement: str, target: Target) -> None:
+    """Local memory and split reductions meet every vector width and arrangement, on a shape that no tile divides."""
     task, rng = task_of(conv(32, (7, 9), 10, (3, 3), padding=(1, 1, 1, 1))), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    config = task.default_config(target).replace(split_k=split_k, local=local, vector_width=vector_width, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
+    tiles = {"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4}
+    config = task.default_config(target).replace(split_k=split_k, local=local, vector_width=vector_width, arrangement=arrangement, **tiles)
     assert task.space(target).is_valid(config)
     assert error_on(target, task, config, arrays, expected) < 1e-5
 

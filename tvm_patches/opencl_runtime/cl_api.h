@@ -25,6 +25,7 @@ using cl_mem = struct MemHandle*;
 using cl_program = struct ProgramHandle*;
 using cl_kernel = struct KernelHandle*;
 using cl_event = struct EventHandle*;
+using cl_command_buffer_khr = struct CommandBufferHandle*;
 
 struct cl_image_format {
   cl_uint image_channel_order;
@@ -154,6 +155,7 @@ using ContextCallback = void (*)(const char*, const void*, size_t, void*);
   X(cl_int, clEnqueueNDRangeKernel,                                                                                        \
     (cl_command_queue, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*, cl_uint, const cl_event*,          \
      cl_event*))                                                                                                           \
+  X(cl_int, clEnqueueMarkerWithWaitList, (cl_command_queue, cl_uint, const cl_event*, cl_event*))                            \
   X(cl_int, clWaitForEvents, (cl_uint, const cl_event*))                                                                   \
   X(cl_int, clGetEventProfilingInfo, (cl_event, cl_uint, size_t, void*, size_t*))                                          \
   X(cl_int, clRetainEvent, (cl_event))                                                                                     \

@@ -91,7 +91,7 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-Device::Device(cl_platform_id platform, cl_device_id id) : id_(id), facts_(read_facts(platform, id)) {}
+Device::Device(cl_platform_id platform, cl_device_id id) : platform_(platform), id_(id), facts_(read_facts(platform, id)) {}
 
 std::string Device::label() const {
   return "opencl:" + std::to_string(index) + " '" + facts_.name + "' (" + facts_.platform + ")";
@@ -140,6 +140,17 @@ void Device::wait(cl_event event, const char* call) {
   const cl_int code = api().clWaitForEvents(1, &event);
   api().clReleaseEvent(event);
   check(code, call, label());
+}
+
+std::array<cl_command_queue, 2> Device::queues() {
+  Queue queue = hold_queue();
+  if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
+  return {plain_queue_, profiling_queue_};
+}
+
+void* Device::extension_function(const char* name) const {
+  const auto find = api().clGetExtensionFunctionAddressForPlatform;
+  return find == nullptr ? nullptr : find(platform_, name);
 }
 
 void Device::start_logging(EventLog* log) {

@@ -4,6 +4,7 @@
 #ifndef ROMOU_OPENCL_DEVICE_H_
 #define ROMOU_OPENCL_DEVICE_H_
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,6 +69,10 @@ class Device {
     std::lock_guard<std::mutex> lock_;
   };
   Queue hold_queue() { return Queue(*this); }
+  /// Both queues: the plain one and the one with profiling.
+  std::array<cl_command_queue, 2> queues();
+  /// A function of an extension, or null.
+  void* extension_function(const char* name) const;
   /// Wait until every command has finished.
   void finish();
   /// Wait for an event, releasing it; `call` is what made it.
@@ -80,6 +85,7 @@ class Device {
  private:
   cl_command_queue create_queue(cl_bitfield properties);
 
+  cl_platform_id platform_;
   cl_device_id id_;
   DeviceFacts facts_;
   std::mutex context_mutex_;

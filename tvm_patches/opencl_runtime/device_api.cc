@@ -214,6 +214,12 @@ class PoolingAllocator final : public tvm::runtime::Allocator {
 
   void give_back(Memory* memory) {
     if (is_exiting()) return;
+    if (memory->references > 1) {
+      // A recorded run goes on using it.
+      used_bytes_ -= memory->bytes;
+      release(memory);
+      return;
+    }
     std::lock_guard<std::mutex> lock(mutex_);
     pool_[key_of(*memory)].push_back(memory);
   }

@@ -80,6 +80,9 @@ constexpr CodeName kCodeNames[] = {
     {-67, "CL_INVALID_LINKER_OPTIONS"},
     {-68, "CL_INVALID_DEVICE_PARTITION_COUNT"},
     {-1001, "CL_PLATFORM_NOT_FOUND_KHR"},
+    {-1138, "CL_INVALID_COMMAND_BUFFER_KHR"},
+    {-1139, "CL_INVALID_SYNC_POINT_WAIT_LIST_KHR"},
+    {-1140, "CL_INCOMPATIBLE_COMMAND_QUEUE_KHR"},
     // NVIDIA reports a kernel that read or wrote out of bounds with this undocumented code.
     {-9999, "NV_ILLEGAL_BUFFER_READ_OR_WRITE"},
 };

@@ -49,6 +49,8 @@ bool resolve(void* handle, Api* api, std::string* missing) {
   }
   ROMOU_CL_FUNCTIONS(ROMOU_CL_RESOLVE)
 #undef ROMOU_CL_RESOLVE
+  api->clGetExtensionFunctionAddressForPlatform =
+      reinterpret_cast<void* (*)(cl_platform_id, const char*)>(find("clGetExtensionFunctionAddressForPlatform"));
   return true;
 }
 

@@ -15,6 +15,8 @@ struct Api {
 #define ROMOU_CL_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   ROMOU_CL_FUNCTIONS(ROMOU_CL_DECLARE)
 #undef ROMOU_CL_DECLARE
+  /// Null where the library has no extensions.
+  void* (*clGetExtensionFunctionAddressForPlatform)(cl_platform_id, const char*) = nullptr;
   bool loaded = false;
   std::string library;  ///< the name or path that was opened; empty if none
   std::string failure;  ///< why none was opened: one line per attempt

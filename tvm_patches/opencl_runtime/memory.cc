@@ -6,6 +6,7 @@
 #include <sstream>
 #include <vector>
 
+#include "command_buffer.h"
 #include "error.h"
 #include "loader.h"
 #include "statistics.h"
@@ -214,7 +215,7 @@ Memory* create_image(Device& device, const ImageShape& shape) {
 }
 
 void release(Memory* memory) {
-  if (memory == nullptr || is_exiting()) return;
+  if (memory == nullptr || is_exiting() || --memory->references > 0) return;
   (memory->is_image ? statistics().live_images : statistics().live_buffers) -= 1;
   statistics().live_bytes -= memory->bytes;
   const cl_int code = api().clReleaseMemObject(memory->handle);
@@ -226,6 +227,7 @@ void release(Memory* memory) {
 
 void copy(const Place& from, const Place& to, size_t bytes) {
   if (bytes == 0) return;
+  if (CommandBuffer::current() != nullptr) TVM_FFI_THROW(RuntimeError) << "a run that copies tensors cannot be recorded";
   if (from.memory) require_whole_image(from, bytes);
   if (to.memory) require_whole_image(to, bytes);
   if (from.memory == nullptr && to.memory == nullptr) {

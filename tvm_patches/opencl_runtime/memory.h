@@ -24,6 +24,7 @@
 
 #include <dlpack/dlpack.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -54,6 +55,7 @@ struct alignas(64) Memory {
   cl_mem handle = nullptr;
   Device* device = nullptr;
   size_t bytes = 0;
+  std::atomic<int> references{1};  ///< whoever allocated it, and recorded runs that use it
   bool is_image = false;
   bool is_view = false;  ///< an image made for one tensor of a shared storage
   ImageShape image;
@@ -68,6 +70,7 @@ Memory* memory_of(const void* data);
 Memory* create_buffer(Device& device, size_t bytes);
 /// Raises RuntimeError if the device has no images or the extent exceeds its limits.
 Memory* create_image(Device& device, const ImageShape& shape);
+/// Give one reference back; the last one frees the memory.
 void release(Memory* memory);
 
 /// Copy `bytes` between two places, each either device memory or (`memory` null) host memory. Done when it returns if the host

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "command_buffer.h"
 #include "device.h"
 #include "memory.h"
 #include "program.h"
@@ -152,7 +153,9 @@ class Launcher {
 
   void operator()(PackedArgs args, Any*, void** values) const {
     Device& device = DeviceTable::global().at(device_of(values));
-    Kernel& kernel = static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(module_.get()))->kernel_on(device, name_);
+    Kernel& shared = static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(module_.get()))->kernel_on(device, name_);
+    CommandBuffer* recorded = CommandBuffer::current();
+    Kernel& kernel = recorded == nullptr ? shared : recorded->own(shared, name_);
     const tvm::runtime::ThreadWorkLoad load = config_.Extract(args);
     const cl_uint dimensions = static_cast<cl_uint>(config_.work_dim());
     size_t global[3], local[3];
@@ -180,7 +183,9 @@ class Launcher {
     const void* pointer = value;
     size_t bytes = (types_[i].bits * types_[i].lanes + 7) / 8;
     if (types_[i].code == kDLOpaqueHandle) {
-      handle = memory_of(*static_cast<void**>(value))->handle;
+      Memory* memory = memory_of(*static_cast<void**>(value));
+      if (CommandBuffer* recorded = CommandBuffer::current()) recorded->keep(memory);
+      handle = memory->handle;
       pointer = &handle;
       bytes = sizeof(handle);
     }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "command_buffer.h"
 #include "error.h"
 #include "loader.h"
 #include "statistics.h"
@@ -46,7 +47,12 @@ void Kernel::build(Device& device, const std::string& name, const std::string& s
     program = built;
     statistics().live_programs += 1;
   }
-  handle = api().clCreateKernel(program, name.c_str(), &code);
+  create(device, name, program);
+}
+
+void Kernel::create(Device& device, const std::string& name, cl_program built) {
+  cl_int code = CL_SUCCESS;
+  handle = api().clCreateKernel(built, name.c_str(), &code);
   check(code, "clCreateKernel", CallSite{device.label(), name, {}});
   statistics().live_kernels += 1;
 }
@@ -58,6 +64,10 @@ void Kernel::set_argument(Device& device, const std::string& name, size_t index,
 
 void Kernel::enqueue(Device& device, Device::Queue& queue, const std::string& name, cl_uint dimensions, const size_t* global,
                      const size_t* local) {
+  if (CommandBuffer* recorded = CommandBuffer::current()) {
+    recorded->add(device, *this, name, dimensions, global, local);
+    return;
+  }
   cl_event event = nullptr;
   const bool is_logged = queue.is_logging();
   const cl_int code =

@@ -23,9 +23,11 @@ struct Kernel {
 
   /// Compile `source` and take the function `name` from it. Raises RuntimeError with the build log and where the source was saved.
   void build(Device& device, const std::string& name, const std::string& source);
+  /// Take the function `name` from a program that lives longer.
+  void create(Device& device, const std::string& name, cl_program built);
   /// Raises RuntimeError that names the kernel and the argument.
   void set_argument(Device& device, const std::string& name, size_t index, size_t bytes, const void* value);
-  /// Put one launch on the held queue. Raises RuntimeError with the sizes and what kernel and device allow.
+  /// Put one launch on the held queue, or into the command buffer that this thread records. Raises RuntimeError with the sizes and what kernel and device allow.
   void enqueue(Device& device, Device::Queue& queue, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
 
   std::mutex mutex;

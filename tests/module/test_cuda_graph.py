@@ -1,0 +1,193 @@
+"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what replays compute, where there is one."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from operators import has_device, target_of
+from small_networks import residual_net
+from tvm import relax
+
+import romou
+from romou import models
+from romou.errors import DeviceError
+from romou.module import random_inputs, replay
+from romou.module.replay import CudaGraph
+
+TARGET = target_of("cuda")
+STREAM = 77
+
+
+class Driver:
+    """NVIDIA's driver as far as a recording needs it, as cuda-bindings spells it: every call succeeds and is written down.
+
+    launches: how many it says were captured.   failing: name of a call that fails.
+    """
+
+    def __init__(self, launches: int = 3, failing: str = "") -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.launches, self.failing = launches, failing
+        self.streams: list[int] = []
+        self.CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+        self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=SimpleNamespace(value=1))
+        self.CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=SimpleNamespace(value=0))
+        self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+        self.CUstream = int
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *arguments))
+            if name == self.failing:
+                return (SimpleNamespace(name="CUDA_ERROR_OF_THE_TEST"), None)
+            answers = {"cuStreamCreate": (STREAM,), "cuGraphGetNodes": ([], self.launches), "cuEventElapsedTime": (0.25,), "cuStreamEndCapture": ("graph",)}
+            handles = {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuGraphInstantiate", "cuEventCreate"}
+            return (0, *answers.get(name, (name,) if name in handles else ()))
+
+        return call
+
+    def names(self) -> list[str]:
+        return [name for name, *_ in self.calls]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    found = Driver()
+    monkeypatch.setattr(replay, "_cuda_driver", lambda: found)
+    return found
+
+
+def chain() -> tuple[relax.VirtualMachine, Any]:
+    """A machine of the CPU with a module of four steps, whose storages are planned, and its input."""
+    x = relax.Var("x", relax.TensorType((1031,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        y: relax.Expr = x
+        for op in (relax.op.exp, relax.op.negative, relax.op.exp, relax.op.sqrt):
+            y = builder.emit(relax.op.add(op(y), y))
+        builder.emit_func_output(y)
+    machine = relax.VirtualMachine(tvm.compile(builder.finalize(), target="llvm"), tvm.cpu())
+    data = tvm.runtime.tensor(np.random.default_rng(0).random(1031).astype("float32"), tvm.cpu())
+    machine.set_input("main", data)
+    machine.invoke_stateful("main")
+    return machine, data
+
+
+def test_what_is_asked_of_the_driver(driver: Driver) -> None:
+    machine, _ = chain()
+    streams = []
+
+    def run() -> None:
+        driver.calls.append(("run",))
+        streams.append(tvm_ffi.get_raw_stream(tvm.cpu()))
+        machine.invoke_stateful("main")
+
+    graph = CudaGraph(tvm.cpu(), machine, run)
+    names = driver.names()
+    capture = ["cuStreamCreate", "cuStreamBeginCapture", "run", "cuStreamEndCapture", "cuStreamDestroy"]
+    order = ["cuCtxSetCurrent", *capture, "cuGraphInstantiate", "cuGraphDestroy"]
+    assert [name for name in names if name in order] == order
+    assert ("cuStreamBeginCapture", STREAM, 2) in driver.calls
+    # TVM's kernels go to the stream that is captured while it is, and to TVM's own afterwards.
+    assert streams == [STREAM]
+    assert tvm_ffi.get_raw_stream(tvm.cpu()) == 0
+    assert graph.what == "a CUDA graph of 3 launches"
+    driver.calls.clear()
+    graph.launch()
+    assert driver.calls == [("cuCtxSetCurrent", "cuDevicePrimaryCtxRetain"), ("cuGraphLaunch", "cuGraphInstantiate", 0)]
+    driver.calls.clear()
+    assert graph.time_ms() == 0.25
+    assert driver.names()[1:] == ["cuEventRecord", "cuGraphLaunch", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"]
+    driver.calls.clear()
+    del graph
+    assert sorted(driver.names()) == ["cuEventDestroy", "cuEventDestroy", "cuGraphExecDestroy"]
+
+
+def test_no_other_run_gets_the_storages_of_a_recording(driver: Driver) -> None:
+    def storages(machine: relax.VirtualMachine) -> set[int]:
+        found = set()
+
+        def look(function: Any, name: str, is_before: bool, result: Any, *arguments: Any) -> None:
+            if not is_before and isinstance(result, tvm.runtime.Tensor):
+                found.add(address(result))
+
+        machine.set_instrument(look)
+        machine.invoke_stateful("main")
+        machine.set_instrument(None)
+        return found
+
+    def address(tensor: Any) -> int:
+        return int(np.from_dlpack(tensor).ctypes.data)
+
+    machine, _ = chain()
+    before = storages(machine)
+    assert storages(machine) & before, "the pool gives a run what the run before gave back"
+    graph = CudaGraph(tvm.cpu(), machine, lambda: machine.invoke_stateful("main"))
+    recorded = {address(kept) for kept in graph._kept if isinstance(kept, tvm.runtime.Tensor)}
+    other, _ = chain()
+    assert len(recorded) >= 2
+    assert not recorded & (storages(machine) | storages(other))
+
+
+def test_a_run_that_fails_leaves_nothing_captured(driver: Driver) -> None:
+    machine, _ = chain()
+
+    def run() -> None:
+        raise RuntimeError("of the test")
+
+    with pytest.raises(RuntimeError, match="of the test"):
+        CudaGraph(tvm.cpu(), machine, run)
+    assert driver.names()[-3:] == ["cuStreamEndCapture", "cuGraphDestroy", "cuStreamDestroy"]
+    assert tvm_ffi.get_raw_stream(tvm.cpu()) == 0
+
+
+@pytest.mark.parametrize("failing", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
+def test_a_call_that_fails_is_named(driver: Driver, failing: str) -> None:
+    machine, _ = chain()
+    driver.failing = failing
+    with pytest.raises(DeviceError, match="NVIDIA's driver failed: CUDA_ERROR_OF_THE_TEST"):
+        CudaGraph(tvm.cpu(), machine, lambda: machine.invoke_stateful("main"))
+    assert "cuStreamDestroy" in driver.names()
+    assert tvm_ffi.get_raw_stream(tvm.cpu()) == 0
+
+
+def test_an_empty_capture_is_no_recording(driver: Driver) -> None:
+    machine, _ = chain()
+    driver.launches = 0
+    with pytest.raises(DeviceError, match="nothing of the run was captured"):
+        CudaGraph(tvm.cpu(), machine, lambda: machine.invoke_stateful("main"))
+    assert driver.names()[-1] == "cuGraphDestroy"
+
+
+def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
+    with pytest.raises(DeviceError, match=r"(?s)the Python package cuda-bindings.*pip install 'romou\[cuda\]'"):
+        replay._cuda_driver()
+
+
+def test_replays_on_a_gpu() -> None:
+    """Equal to plain runs for changed inputs, with two models in turns; where there is no GPU, models compile."""
+    plain = {"residual": romou.compile(residual_net(), target=TARGET), "bert_2layer": romou.compile(models.load("bert_2layer"), target=TARGET)}
+    recorded = {name: copy.copy(model) for name, model in plain.items()}
+    for name in plain:
+        plain[name].replay, recorded[name].replay = False, True
+    if not has_device(TARGET):
+        assert all(model.sources() for model in recorded.values())
+        return
+    for seed in range(4):
+        for name, model in recorded.items():
+            inputs = random_inputs(model.inputs, seed=seed)
+            for found, right in zip(model.run(inputs), plain[name].run(inputs), strict=True):
+                assert found.tobytes() == right.tobytes(), (name, seed)
+    for name, model in recorded.items():
+        assert model.launching.startswith("a CUDA graph of "), (name, model.launching)
+        assert 0 < min(model.times(repeat=5)) < 1e3
+        assert plain[name].launching == "kernel by kernel"
