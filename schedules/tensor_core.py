@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 # Choice of the knob `multiply_add`; PTX calls the instruction so.
 MMA = "mma"
+# Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
+# conditions of its own.
+TAPS = "taps"
 LANES = 4
 # Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are summed up at once.
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
@@ -50,11 +53,12 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
-        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first)))
+        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first) & (config["unroll"] != TAPS)))
         # What is added to fill the last turn is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * _whole(texels, GROUP))
     )
-    return is_whole | ((is_mma(config) == False) & (config["steps"] == 1) & (first % config["split_k"] == 0))  # noqa: E712  `not` does not judge columns
+    is_other = (config["multiply_add"] != MMA) & (config["steps"] == 1) & (config["unroll"] != TAPS)
+    return is_whole | (is_other & (first % config["split_k"] == 0))
 
 
 def is_mma(config: Columns) -> Any:
@@ -71,6 +75,11 @@ def fills_warps(config: Columns) -> Any:
 def together(config: Columns) -> Any:
     """Texels of input channels that a piece of the reduction takes in one turn, where nothing is staged."""
     return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
+
+
+def pair_of_weights(config: Config, texels: int) -> int:
+    """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
+    return PAIR if is_mma(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
@@ -184,9 +193,11 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
             _stage(sch, sch.get_sblock(name), outer, config)
     else:
         outer, inner = sch.split(first, [None, config["steps"]])
-        sch.reorder(outer, *window, inner, group)
+        order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]
+        sch.reorder(*order, inner, group)
         sch.compute_inline(sch.get_sblock("patch"))
         sch.unroll(inner)
+        outer = order[0]
     if config["unroll"] == "window":
         for loop in window:
             sch.unroll(loop)

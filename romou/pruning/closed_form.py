@@ -219,8 +219,9 @@ class ClosedForm:
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
-        # Of halfs as they are, a texel is two registers: of one step's weights, and of every other pixel.
-        data = np.where(on_tensor_cores, 2 * columns["tile_o"] * self._last + columns["tile_w"], data)
+        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels, and of every other pixel.
+        weights = 2 * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
+        data = np.where(on_tensor_cores, weights + columns["tile_w"], data)
         vector = np.where(on_tensor_cores, vector // 2, vector)
         return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
 
@@ -249,6 +250,9 @@ class ClosedForm:
         if not len(places):
             return 0
         channels = self._channels(pixels, is_image, group_o, tuple(steps[steps < self._first].tolist()))
+        if on_tensor_cores:
+            # Whole texels of other channels are other texels, wherever they lie: what is below takes long where batches overlap.
+            return len(places) * len(channels) * self._lane_axis
         reach = int(places[-1] - places[0])
         # Where all pixels are whole texels apart, lanes never meet.
         lanes = LANES if not np.any((places - places[0]) % LANES) else 1
