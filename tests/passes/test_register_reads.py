@@ -47,11 +47,12 @@ def stale_reads(source: str) -> list[str]:
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
 def test_nothing_is_used_after_its_place_was_written(work: Conv2d | Dense) -> None:
     task = task_of(work)
-    configs = [task.default_config(CUDA), *task.space(CUDA).sample(np.random.default_rng(0), 6)]
+    # The text of the larger of Winograd's transforms takes minutes to read.
+    configs = [*task.starts(CUDA)[:2], *(c for c in task.space(CUDA).sample(np.random.default_rng(0), 6) if c.get("algorithm") != "winograd4")]
     assert any(config["vector_width"] > 1 for config in configs)
     for config in configs:
-        (kernel,) = inspect_function(task.schedule(config, CUDA)["main"], CUDA)
-        assert not stale_reads(kernel.source), config
+        for kernel in inspect_function(task.schedule(config, CUDA)["main"], CUDA):
+            assert not stale_reads(kernel.source), config
 
 
 def test_without_the_pass_something_is() -> None:
