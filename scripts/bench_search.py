@@ -7,10 +7,11 @@
 The methods:
 
     random, xgboost     Romou's session on the recorded configs, without and with its cost model; it knows nothing of the device
-    warm                xgboost that has seen 100 random configs of each other operator
     expected            xgboost that starts from what is expected of each config by the facts of the device
     pruned              the same on those that the criteria leave on the device: what `romou tune` does
-    pruned_warm         pruned that has seen 100 random configs of each other operator
+    warm, pruned_warm   xgboost and pruned that have seen 100 random configs of each of the other operators, as if tuned before on the device
+    taught, pruned_taught
+                        the same, but all that was recorded of the other operators
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
 Seconds are those of the recording: builds and the device's work, by eight build processes that go ahead of the device for Romou, one after another
@@ -58,9 +59,9 @@ SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"
 UNKNOWN, KNOWN = Target("opencl"), Target(f"opencl -device={DEVICE}")
 WITHIN = 1.02
-ROMOU = ("random", "xgboost", "warm", "expected", "pruned", "pruned_warm")
-# Configs of each other operator that a warm search has seen.
-SEEN_BEFORE = 100
+ROMOU = ("random", "xgboost", "warm", "taught", "expected", "pruned", "pruned_warm", "pruned_taught")
+# Last word of a method -> configs of each other operator that its search has seen; None: all.
+SEEN_BEFORE = {"warm": 100, "taught": None}
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
 # Its strategies stop after so many generations; large enough that the budget of trials ends them.
 STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
@@ -130,10 +131,10 @@ def survivors(task: ReplayTask) -> set[int]:
     return {index for index in recorded.configs if kept.is_valid(space.at(index))}
 
 
-def remember(store: MemoryRecords, recorded: RecordedSpace, seed: int) -> None:
-    """Random configs of a recording as records."""
-    origin, space = Origin.here(recorded.device), recorded.space()
-    for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:SEEN_BEFORE]:
+def remember(store: MemoryRecords, recorded: RecordedSpace, seed: int, count: int | None) -> None:
+    """So many random configs of a recording as records."""
+    origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
+    for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
         found = recorded.configs[int(index)]
         times = (found.again_s or found.times_s) if found.outcome == "ok" else ()
         store.append(
@@ -143,7 +144,7 @@ def remember(store: MemoryRecords, recorded: RecordedSpace, seed: int) -> None:
                 config=dict(space.at(int(index))),
                 outcome=found.outcome,
                 times_s=times,
-                **dataclasses.asdict(origin),
+                **origin,
             )
         )
 
@@ -157,12 +158,13 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
         given["random_trials"] = 10**6
     started = time.perf_counter()
     store, others = MemoryRecords(), []
-    if method.endswith("warm"):
+    known = method.rpartition("_")[2]
+    if known in SEEN_BEFORE:
         for other in sorted(path.parent.glob("*.json.gz")):
             if other != path:
                 others.append(task_of(other, False))
-                remember(store, recording(other), seed)
-    target = UNKNOWN if method in ("random", "xgboost", "warm") else KNOWN
+                remember(store, recording(other), seed, SEEN_BEFORE[known])
+    target = UNKNOWN if method in ("random", "xgboost", "warm", "taught") else KNOWN
     session = TuningSession(
         [task], target, store=store, builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock, learn_from=others
     )

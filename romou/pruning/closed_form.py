@@ -116,6 +116,23 @@ class ClosedForm:
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
         )
 
+    def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
+        """Cache lines that work-items in step touch by one load of the data, and by one of the weight.
+
+        Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
+        """
+        get = columns.__getitem__
+        along_w = np.minimum(get("wg_w"), warp_size)
+        along_o = np.minimum(get("wg_o"), np.maximum(warp_size // along_w, 1))
+        pieces = np.minimum(get("split_k"), np.maximum(warp_size // (along_w * along_o), 1))
+        texels = max(line_bytes // (LANES * self._element_bytes), 1)
+        channels = np.where(np.asarray(self._varies != "never"), along_o, 1)
+        data = _tabulate(self._read_lines, columns.get("pixels", np.asarray("flat")), get("tile_w"), along_w, channels, np.asarray(texels * LANES))
+        weight = np.where(get("tile_o") < texels, -(-along_o * get("tile_o") // texels), along_o)
+        in_order = -(-np.minimum(get("wg_w") * get("wg_o"), warp_size) // texels)
+        is_staged = get("local") > 0
+        return np.where(is_staged, in_order, pieces * data), np.where(is_staged, in_order, pieces * weight)
+
     def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
         """What no config of the space could do better on the device. `usage`: of `space.mesh()`, where it is at hand."""
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
@@ -174,6 +191,12 @@ class ClosedForm:
             elif len(mine):
                 total += len(np.unique(places[:, None] + mine))
         return total * self._lane_axis
+
+    def _read_lines(self, pixels: str, tile_w: int, along_w: int, along_o: int, numbers: int) -> int:
+        """Lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
+        read = self._read(pixels, False)
+        o, w = np.ix_(_as_read(np.arange(along_o), read.extents[0], False), _as_read(np.arange(along_w) * tile_w, read.extents[2], False))
+        return len(np.unique(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers))
 
     def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int) -> np.ndarray:
         read = self._read(pixels, is_image)
