@@ -81,7 +81,7 @@ class ClosedForm:
 
     def _usage(self, columns: Columns) -> KernelUsage:
         images = {name: columns[name] == "image" for name in ("data", "weight", "output")}
-        usage = self._contraction_usage(columns if self._is_direct else {**columns, **{name: np.asarray(value) for name, value in _IN_WORKSPACES.items()}})
+        usage = self._contraction_usage(columns if self._is_direct else {**columns, **_workspace_columns()})
         return replace(usage, images=images)
 
     def _contraction_usage(self, columns: Columns) -> KernelUsage:
@@ -170,6 +170,33 @@ class ClosedForm:
 
         picked = {name: pick(number) for name, number in every.items()}
         return valid, KernelUsage(images={name: picked[name] for name in usage.images}, **{name: picked[name] for name in numbers})
+
+    def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
+        """Cache lines that work-items in step touch by one load of the data, and by one of the weight.
+
+        Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
+        """
+        found = self._lines(columns, warp_size, line_bytes)
+        for name, form in self._others.items():
+            inside = form._lines({**columns, **_workspace_columns()}, warp_size, line_bytes)
+            data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))
+            found = data, weight
+        return found
+
+    def _lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
+        get = columns.__getitem__
+        along_w = np.minimum(get("wg_w"), warp_size)
+        along_o = np.minimum(get("wg_o"), np.maximum(warp_size // along_w, 1))
+        is_striped = get("arrangement") == "striped"
+        step_w, step_o = np.where(is_striped, 1, get("tile_w")), np.where(is_striped, 1, get("tile_o"))
+        pieces = np.minimum(get("split_k"), np.maximum(warp_size // (along_w * along_o), 1))
+        texels = max(line_bytes // (LANES * self._element_bytes), 1)
+        channels = np.where(np.asarray(self._varies != "never"), along_o, 1)
+        data = _tabulate(self._read_lines, columns.get("pixels", np.asarray("flat")), step_w, along_w, channels, np.asarray(texels * LANES))
+        weight = np.where(step_o < texels, -(-along_o * step_o // texels), along_o)
+        in_order = -(-np.minimum(get("wg_w") * get("wg_o"), warp_size) // texels)
+        is_staged = get("local") > 0
+        return np.where(is_staged, in_order, pieces * data), np.where(is_staged, in_order, pieces * weight)
 
     def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
         """What no config of the space could do better on the device. `usage`: of the valid ones, where it is at hand."""
@@ -264,6 +291,12 @@ class ClosedForm:
             elif len(mine):
                 total += len(np.unique(places[:, None] + mine))
         return total * self._lane_axis
+
+    def _read_lines(self, pixels: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
+        """Lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
+        read = self._read(pixels, False)
+        o, w = np.ix_(_as_read(np.arange(along_o), read.extents[0], False), _as_read(np.arange(along_w) * step, read.extents[2], False))
+        return len(np.unique(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers))
 
     def _steps(self, on_tensor_cores: bool, first: int, pieces: int, together: int, is_one: bool) -> np.ndarray:
         """Where a turn in the middle is on the first axis of the reduction, of extent `first`: pieces of a split lie a share apart, what is taken
@@ -360,6 +393,10 @@ def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     if len(found) != 1:
         raise BuildError(f"expected one read of the data, found {len(found)}")
     return list(found[0].args[1:])
+
+
+def _workspace_columns() -> dict[str, np.ndarray]:
+    return {name: np.asarray(value) for name, value in _IN_WORKSPACES.items()}
 
 
 def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
