@@ -7,13 +7,13 @@
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
 
 TVM's sides start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime like
-Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights,
-on the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (PyTorch: from the
-first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again, launches included. Times are
-medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned model is timed as
-`TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel ("plain"), as
-dlight's and MetaSchedule's are. Each model's line is printed when it is done; torch.compile and MetaSchedule take
-long and come after all others, for as many models as the budget allows.
+Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights, on
+the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (CUDA, PyTorch and
+recorded runs: from the first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again,
+launches included. Times are medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned
+model is timed as `TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel
+("plain"), as dlight's and MetaSchedule's are. Each model's line is printed when it is done; torch.compile and MetaSchedule take long and come after all
+others, for as many models as the budget allows.
 """
 
 from __future__ import annotations
