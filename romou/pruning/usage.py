@@ -48,7 +48,8 @@ class KernelUsage:
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
-    transform_bytes: what kernels before and after this one read and write, whose work is none of its multiply-adds (`Template.transform_bytes`).
+    transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the
+        registers that one of their work-items needs at least (`Template.transform_bytes`, `Template.transform_registers`).
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -71,6 +72,7 @@ class KernelUsage:
     has_copies: Any
     padding: Any
     transform_bytes: Any = 0
+    transform_registers: Any = 0
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
@@ -117,6 +119,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         has_copies=kernel.has_copies,
         padding=kernel.outputs / outputs - 1,
         transform_bytes=template.transform_bytes(config),
+        transform_registers=template.transform_registers(config),
     )
 
 
