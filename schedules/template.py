@@ -146,6 +146,11 @@ class Template:
         form = self._winograd(_algorithm(config))
         return 0 if form is None else self.element_bytes * form.transform_elements
 
+    def transform_registers(self, config: Mapping[str, Any]) -> int:
+        """The 32-bit registers that a work-item of these kernels needs at least."""
+        form = self._winograd(_algorithm(config))
+        return 0 if form is None else form.transform_registers
+
     def operands(self, config: Mapping[str, Any]) -> set[str]:
         """Names of the two buffers that the contraction reads."""
         return {self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED, self.names["weight"]}

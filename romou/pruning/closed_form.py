@@ -49,7 +49,7 @@ class ClosedForm:
         # Those of the contractions that other algorithms have inside.
         self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
         self._is_direct = algorithm == DIRECT
-        self._transform_bytes = template.transform_bytes({"algorithm": algorithm})
+        self._transforms = template.transform_bytes({"algorithm": algorithm}), template.transform_registers({"algorithm": algorithm})
         self._forms = {name: template.contraction(flat=name == "flat", config={"algorithm": algorithm}) for name in ("flat", "rows")}
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
@@ -151,7 +151,8 @@ class ClosedForm:
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=on_tensor_cores,
-            transform_bytes=self._transform_bytes,
+            transform_bytes=self._transforms[0],
+            transform_registers=self._transforms[1],
         )
 
     def usage_of_valid(self, space: Space) -> tuple[np.ndarray, KernelUsage]:

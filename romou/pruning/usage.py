@@ -49,7 +49,8 @@ class KernelUsage:
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
-    transform_bytes: what kernels before and after this one read and write, whose work is none of its multiply-adds (`Template.transform_bytes`).
+    transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the
+        registers that one of their work-items needs at least (`Template.transform_bytes`, `Template.transform_registers`).
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -73,6 +74,7 @@ class KernelUsage:
     padding: Any
     on_tensor_cores: Any = False
     transform_bytes: Any = 0
+    transform_registers: Any = 0
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
@@ -120,6 +122,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         padding=kernel.outputs / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
         transform_bytes=template.transform_bytes(config),
+        transform_registers=template.transform_registers(config),
     )
 
 

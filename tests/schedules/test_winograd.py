@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,7 +181,12 @@ def test_a_bundled_model(opencl_device: tvm.runtime.Device, monkeypatch: pytest.
 @pytest.mark.parametrize("algorithm", TILES)
 def test_a_model_in_images(algorithm: str, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph puts data, output and what the epilogue adds into images."""
-    assert model_error(monkeypatch, residual_net(channels=10, size=23), "opencl -device=adreno640", algorithm) < 1e-5
+    model, target = residual_net(channels=10, size=23), "opencl -device=adreno640"
+    assert model_error(monkeypatch, model, target, algorithm) < 1e-5
+    kernels = Counter(kernel.function for kernel in romou.inspect(model, target=target) if kernel.config.get("algorithm") == algorithm)
+    assert set(kernels.values()) == {3}
+    measured = romou.bench(model, target=target, has_times=False)
+    assert all("group_bytes_per_iteration" in one.measures for one in measured.operators if one.config.get("algorithm") == algorithm)
 
 
 @pytest.mark.parametrize("way", ["here", "over RPC"])
