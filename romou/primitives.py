@@ -50,15 +50,26 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
     BuildError
         No parameter has that name, or its last axis does not hold the four lanes of a texel.
     """
-    try:
-        (old,) = (p for p in func.params if str(p.name) == name)
-    except ValueError:
-        raise BuildError(f"no parameter {name!r} to put in an image; there are {', '.join(str(p.name) for p in func.params)}") from None
+    old = _parameter(func, name)
     if int(old.shape[-1]) != LANES:
         raise BuildError(f"{name} cannot be an image: its last axis is {int(old.shape[-1])}, not the {LANES} lanes of a texel", buffer=name)
-    new = tirx.decl_buffer(old.shape, old.dtype, name, scope=scope)
+    return replace_parameter(func, name, scope=scope)
+
+
+def replace_parameter(func: tirx.PrimFunc, name: str, *, shape: Sequence[int] | None = None, scope: str | None = None) -> tirx.PrimFunc:
+    """The same function with its parameter `name` in another shape, whose axes its accesses have to fit, or in another memory scope."""
+    old = _parameter(func, name)
+    new = tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope()))
     body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
     return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)
+
+
+def _parameter(func: tirx.PrimFunc, name: str) -> tirx.Buffer:
+    try:
+        (found,) = (p for p in func.params if str(p.name) == name)
+    except ValueError:
+        raise BuildError(f"no parameter {name!r} to put in an image; there are {', '.join(str(p.name) for p in func.params)}") from None
+    return found
 
 
 def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:

@@ -7,8 +7,10 @@ counted, sampled, pruned before anything is lowered, recorded and carried to ano
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
+import operator
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +83,37 @@ class Space:
         It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and `or`.
         """
         self._constraints.append(is_allowed)
+
+    @classmethod
+    def one_of(cls, knob: str, spaces: Mapping[str, Space]) -> Space:
+        """Several spaces over the same knobs as one, whose first knob says which of them a config is in.
+
+        Configs of the first one keep their numbers (`index_of`) where it has all choices of the others.
+        """
+        whole = cls()
+        whole.define_knob(knob, list(spaces))
+        names = list(next(iter(spaces.values())).knobs)
+        for name in names:
+            whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
+
+        def is_allowed(config: Columns, key: str, space: Space) -> Any:
+            is_elsewhere = config[knob] != key
+            # Of a single config, only the space that it is in is asked.
+            return is_elsewhere if is_elsewhere is True else is_elsewhere | space._admits(config, whole.knobs)
+
+        for key, space in spaces.items():
+            whole.add_constraint(functools.partial(is_allowed, key=key, space=space))
+        return whole
+
+    def _admits(self, config: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
+        """Whether a config made of the choices in `known` is one of this space."""
+        kept: Any = True
+        for name, choices in self.knobs.items():
+            if len(choices) < len(known[name]):
+                kept = kept & functools.reduce(operator.or_, (config[name] == choice for choice in choices))
+        for is_allowed in self._constraints:
+            kept = kept & is_allowed(config)
+        return kept
 
     def mesh(self) -> dict[str, np.ndarray]:
         """Each knob's choices along an axis of its own: what is computed from them broadcasts to all configs, shape (choices, choices, ...).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,8 +18,10 @@ from romou.inspection.estimates import register_use
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
 from romou.pruning.closed_form import ClosedForm
+from romou.pruning.usage import work_group_size
 from romou.schedules.contraction import Limits
 from romou.schedules.template import Template
+from romou.schedules.winograd import StoredWeight
 from romou.space import Config, Space
 
 if TYPE_CHECKING:
@@ -95,6 +97,10 @@ class Task:
         """The config that is tried first, and used where nothing was tuned."""
         return self.template.default_config(limits_of(target))
 
+    def starts(self, target: Target) -> list[Config]:
+        """A decent config of each algorithm, the default config first."""
+        return self.template.starts(limits_of(target))
+
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
         """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
         # Of the whole space: a process that builds one config has no need of what pruning leaves.
@@ -105,6 +111,15 @@ class Task:
     def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
         return self.template.image_scopes(config, limits_of(target))
+
+    def stored_weight(self, config: Config) -> StoredWeight | None:
+        """How the kernel of `config` wants the weight; None where it takes that of `func` as it is."""
+        return self.template.stored_weight(config)
+
+    def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
+        """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
+        stored = self.stored_weight(config)
+        return [stored(array) if stored and str(p.name) == stored.name else array for p, array in zip(self.func.params, arrays, strict=False)]
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
         """Whether a lowered kernel may be built; a task whose space is not pruned lets everything pass."""
@@ -156,7 +171,9 @@ class PrunedTask(Task):
             return
         formula = ClosedForm(self.template, limits_of(target)).usage({name: np.asarray(value) for name, value in config.items()})
         registers = register_use(kernel)
-        verdicts = judge(replace(formula, registers=registers.allocated, needed_registers=registers.needed), target.spec)
+        # Each kernel of several by itself: their groups differ in size.
+        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
+        verdicts = judge(replace(formula, **own), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(_SURE * self.slacks[name]):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")

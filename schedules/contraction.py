@@ -42,6 +42,7 @@ class Contraction:
     extents: (o, h, w) exact, in texels and pixels.
     reduce: name -> extent; the first one is the axis that `split_k` and `local` cut.
     lhs, rhs: expressions over (o, h, w, lane, *r) and (o, lane, *r); indices handed in are always inside the exact extents.
+    is_batched: whether each row h has a right side of its own: then rhs is one over (o, lane, *r, h), and a tile has one row.
     lhs_varies: with the output channel: not at all, with the texel `o` that it is in (groups of whole texels), or with its lane too
         (depthwise); where it varies it is not worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
@@ -60,6 +61,7 @@ class Contraction:
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
     is_image: bool = False
+    is_batched: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +99,11 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"
-    has_mma = limits.has_tensor_cores and tensor_core.can_use(flat, dtype)
+    has_mma = limits.has_tensor_cores and not flat.is_batched and tensor_core.can_use(flat, dtype)
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
     # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
-    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h] if not has_mma else [1])
+    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h] if not has_mma and not flat.is_batched else [1])
     space.define_knob("tile_w", [t for t in ((1, 2, 3, 4, 7, 8) if not has_mma else (1, 2, 4, 8)) if t <= reach_w])
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o or (has_mma and t == tensor_core.WARP_O)])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
@@ -114,8 +116,9 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     # Where both factors are vectors already, nothing is broadcast.
     space.define_knob("autobroadcast", [True, False] if limits.has_vector_arithmetic and flat.lhs_varies != "by lane" else [False])
     space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
+    if limits.has_tensor_cores and dtype == "float16":
+        space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
     if has_mma:
-        space.define_knob("steps", tensor_core.STEPS)
         space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
 
     def is_allowed(config: Columns) -> Any:
@@ -269,7 +272,12 @@ def _axes(config: Config) -> tuple[_Axis, _Axis]:
 
 
 def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
-    """The contraction as stages over a domain padded to whole work groups: [patch, texels, kernel,] acc, tile | part, acc; crop.
+    """The contraction as a function of its inputs, over which the stages of `contract` stand."""
+    return te.create_prim_func([*c.inputs, contract(c, config)])
+
+
+def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str = "float32") -> te.Tensor:
+    """Stages over a domain padded to whole work groups: [patch, texels, kernel,] acc, tile | part, acc; and last `name`, without the padding, in `dtype`.
 
     What a work-item has for itself is indexed by the work-item first, so that its register tile is dense whatever the arrangement.
     """
@@ -288,9 +296,10 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         inside = (clamp(c.is_image, i, e, p) for i, e, p in zip((oo, hh, ww), c.extents, domain, strict=True))
         return c.lhs(*inside, lane, *r)
 
-    def rhs(oo: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+    def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         pair = tensor_core.pair_of_weights(config, o)
-        return c.rhs(clamp(config["weight"] == "image", oo // pair, o // pair, domain[0] // pair) * pair + oo % pair, lane, *r)
+        inside = clamp(config["weight"] == "image", oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
+        return c.rhs(inside, lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())
     axis_o, axis_w = _axes(config)
@@ -315,11 +324,12 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         factor = left
     right = rhs
     if config["local"]:
-        kernel = te.compute((*extents, domain[0], LANES), lambda *i: rhs(i[-2], i[-1], *i[:-2]), name="kernel")
-        right = lambda o, lane, *r: kernel[(*r, o, lane)]
+        rows = [domain[1]] * c.is_batched
+        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
+        right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
 
     def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        weight = right(axis_o.join(item_o, o), lane, *r)
+        weight = right(axis_o.join(item_o, o), h, lane, *r)
         return factor(item_o, item_w, o, h, w, lane, *r).astype(config["accumulate"]) * weight.astype(config["accumulate"])
 
     pieces = config["split_k"]
@@ -337,8 +347,7 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
     else:
         acc = te.compute((*owned, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
         tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name="tile")
-    crop = te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype("float32"), name="crop")
-    return te.create_prim_func([*c.inputs, crop])
+    return te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype(dtype), name=name)
 
 
 def schedule_stages(

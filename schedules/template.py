@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import tvm
 from romou.schedules import FAMILIES, tensor_core
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
 from romou.schedules.splice import as_module, find_blocks, replace_stage
+from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
 from romou.schedules.workload import Conv2d, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
-from romou.primitives import FREE_IMAGES, LANES, image_extents, is_image, set_image
+from romou.primitives import FREE_IMAGES, LANES, image_extents, is_image, replace_parameter, set_image
 from romou.space import Config, Space
 
 Workload: TypeAlias = Conv2d | Dense
+# The choice of the knob `algorithm` that every operator has.
+DIRECT = "direct"
 
 
 class Template:
@@ -47,6 +50,27 @@ class Template:
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
+        direct = self._direct_space(limits)
+        others = {name: self._winograd_space(name, limits) for name in self.algorithms[1:]}
+        return Space.one_of("algorithm", {DIRECT: direct, **others}) if others else direct
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Choices of the knob `algorithm`, which operators with a single one lack."""
+        return (DIRECT, *(algorithms(self.workload) if self.family == "conv2d" and isinstance(self.workload, Conv2d) else ()))
+
+    def _winograd_space(self, algorithm: str, limits: Limits) -> Space:
+        form, space = self.contraction(flat=False, config={"algorithm": algorithm}), Space()
+        for name in ("data", "weight", "output"):
+            space.define_knob(name, self._places(name, limits, algorithm))
+        # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
+        space.define_knob("pixels", ["rows"])
+        space.define_knob("accumulate", ["float32"])
+        declare_knobs(space, form, form, limits, self.workload.dtype)
+        space.add_constraint(lambda config: config["vector_width"] == LANES)
+        return space
+
+    def _direct_space(self, limits: Limits) -> Space:
         space = Space()
         for name in ("data", "weight", "output"):
             space.define_knob(name, self._places(name, limits))
@@ -64,17 +88,17 @@ class Template:
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
 
-    def _places(self, name: str, limits: Limits) -> list[str]:
+    def _places(self, name: str, limits: Limits, algorithm: str = DIRECT) -> list[str]:
         """Where the operator's data, weight or output may lie: activations where the graph put them, unless it leaves them free."""
         buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
         if is_image(buffer):
             return ["image"]
         is_free = name == "weight" or (self.func.attrs is not None and FREE_IMAGES in self.func.attrs)
-        return ["buffer", "image"] if is_free and self._scope(name, limits) is not None else ["buffer"]
+        return ["buffer", "image"] if is_free and self._scope(name, limits, algorithm) is not None else ["buffer"]
 
-    def _scope(self, name: str, limits: Limits) -> str | None:
+    def _scope(self, name: str, limits: Limits, algorithm: str = DIRECT) -> str | None:
         """The texture scope under which data, weight or output fits into an image; None where none does, or images are not wanted."""
-        return next((scope for scope, reason in self._scopes(name, limits) if reason is None), None)
+        return next((scope for scope, reason in self._scopes(name, limits, algorithm) if reason is None), None)
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
         """Data, weight or output that the schedule could read from an image but that fits into none -> why."""
@@ -85,10 +109,11 @@ class Template:
                 found[name] = str(reasons[-1])
         return found
 
-    def _scopes(self, name: str, limits: Limits) -> Iterator[tuple[str, str | None]]:
+    def _scopes(self, name: str, limits: Limits, algorithm: str = DIRECT) -> Iterator[tuple[str, str | None]]:
         """Texture scopes that hold the lanes of data, weight or output as texels, each with what is too large for it."""
         buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
-        shape, most = [int(d) for d in buffer.shape], limits.max_image
+        form, most = self._winograd(algorithm) if name == "weight" else None, limits.max_image
+        shape = [int(d) for d in buffer.shape] if form is None else form.weight_shape
         has_texels = self.contraction(flat=True).vector if name == "weight" else self.works_in_texels
         if most is None or shape[-1] != LANES or not has_texels:
             return
@@ -103,7 +128,7 @@ class Template:
 
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
-        chosen = {name: self._scope(role, limits) for role, name in self.names.items() if config[role] == "image"}
+        chosen = {name: self._scope(role, limits, _algorithm(config)) for role, name in self.names.items() if config[role] == "image"}
         return {**{n: s for n, s in chosen.items() if s is not None}, **self.images}
 
     @property
@@ -112,9 +137,29 @@ class Template:
         buffers = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}
         return {role: str(buffer.name) for role, buffer in buffers.items()}
 
-    def weight_scope(self, limits: Limits) -> str | None:
+    def weight_scope(self, limits: Limits, algorithm: str = DIRECT) -> str | None:
         """The texture scope of the weight where it lies in an image; None where it cannot."""
-        return self._scope("weight", limits)
+        return self._scope("weight", limits, algorithm)
+
+    def transform_bytes(self, config: Mapping[str, Any]) -> int:
+        """What kernels beside the contraction read and write, in bytes: the transforms of the algorithms that have some."""
+        form = self._winograd(_algorithm(config))
+        return 0 if form is None else self.element_bytes * form.transform_elements
+
+    def operands(self, config: Mapping[str, Any]) -> set[str]:
+        """Names of the two buffers that the contraction reads."""
+        return {self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED, self.names["weight"]}
+
+    def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
+        """How the kernel of `config` wants the weight; None where it takes the packed one as it is."""
+        form = self._winograd(_algorithm(config))
+        return None if form is None else StoredWeight(name=self.names["weight"], shape=form.weight_shape, tile=form.tile)
+
+    def _winograd(self, algorithm: str) -> Winograd | None:
+        if algorithm == DIRECT:
+            return None
+        assert isinstance(self.workload, Conv2d), "only the spaces of convolutions have the knob"
+        return Winograd(self.workload, TILES[algorithm])
 
     @property
     def element_bytes(self) -> int:
@@ -139,7 +184,18 @@ class Template:
 
     def default_config(self, limits: Limits) -> Config:
         """The config that is tried first and used where nothing was tuned."""
-        return default_config(self.space(limits), self.contraction(flat=True), self.contraction(flat=False), limits)
+        return self.starts(limits)[0]
+
+    def starts(self, limits: Limits) -> list[Config]:
+        """A decent config of each algorithm, the direct one first."""
+        direct = default_config(self._direct_space(limits), self.contraction(flat=True), self.contraction(flat=False), limits)
+        if len(self.algorithms) == 1:
+            return [direct]
+        found = [Config({"algorithm": DIRECT, **direct})]
+        for name in self.algorithms[1:]:
+            form = self.contraction(flat=False, config={"algorithm": name})
+            found.append(Config({"algorithm": name, **default_config(self._winograd_space(name, limits), form, form, limits)}))
+        return found
 
     @property
     def _reads(self) -> list[tirx.Buffer]:
@@ -150,8 +206,12 @@ class Template:
                 reads.append(region.source)
         return reads
 
-    def contraction(self, flat: bool) -> Contraction:
-        """The operator as a contraction, its pixels in one row (flat) or row by row."""
+    def contraction(self, flat: bool, config: Mapping[str, Any] | None = None) -> Contraction:
+        """The operator as a contraction, its pixels in one row (flat) or row by row; under an algorithm with transforms, the one between them."""
+        form = self._winograd(_algorithm(config or {}))
+        if form is not None:
+            shapes = {"transformed": form.transformed_shape, "weight": form.weight_shape}
+            return form.contraction(*(te.placeholder(shape, self.workload.dtype, name) for name, shape in shapes.items()))
         tensors = [te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in self._reads]
         family, is_zero_outside = FAMILIES[self.family], is_image(self._reads[0])
         return family.contraction(self.workload, *tensors, flat, is_zero_outside)  # type: ignore[no-any-return]
@@ -176,14 +236,24 @@ class Template:
         return template
 
     def _schedule(self, config: Config) -> tvm.IRModule:
-        contraction = self.contraction(flat=config.get("pixels", "flat") == "flat")
         is_mma = tensor_core.is_mma(config)
-        if is_mma:
-            contraction = tensor_core.regroup(contraction, config)
-        func = replace_stage(self.func, self.block, build_stages(contraction, config))
+        form = self._winograd(_algorithm(config))
+        if form is None:
+            contraction = self.contraction(flat=config.get("pixels", "flat") == "flat")
+            if is_mma:
+                contraction = tensor_core.regroup(contraction, config)
+            func = replace_stage(self.func, self.block, build_stages(contraction, config))
+        else:
+            data = te.placeholder([int(d) for d in self._reads[0].shape], self.workload.dtype, "data")
+            weight = te.placeholder(form.weight_shape, self.workload.dtype, "weight")
+            stages = form.build(data, weight, config, is_zero_outside=is_image(self._reads[0]))
+            func = replace_parameter(replace_stage(self.func, self.block, stages), self.names["weight"], shape=form.weight_shape)
         sch = s_tir.Schedule(as_module(func))
         try:
             output = _inline_epilogue(sch)
+            if form is not None:
+                form.schedule(sch, output, config)
+                return tvm.IRModule({"main": sch.mod["main"]})
             has_whole_texels = not isinstance(self.workload, Dense) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
             (tensor_core.schedule_stages if is_mma else schedule_stages)(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
@@ -212,8 +282,12 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     """Inline everything between the contraction and the output; returns the output block."""
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
-    stages = {"patch", "texels", "kernel", "part", "acc", "tile"}
+    stages = {"patch", "texels", "kernel", "part", "acc", "tile"} | STAGES
     for block in sch.get_child_blocks(root):
         if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
             sch.compute_inline(block)
     return output
+
+
+def _algorithm(config: Mapping[str, Any]) -> str:
+    return str(config.get("algorithm", DIRECT))

@@ -12,7 +12,8 @@ on the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs
 first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again, launches included. Times are
 medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned model is timed as
 `TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel ("plain"), as
-dlight's and MetaSchedule's are. Each model's line is printed when it is done; MetaSchedule takes longest and comes after all other peers.
+dlight's and MetaSchedule's are. Each model's line is printed when it is done; torch.compile and MetaSchedule take
+long and come after all others, for as many models as the budget allows.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def compiled(name: str, imported: ImportedModel, target: romou.Target, index: in
 
 
 PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, int], Timed]] = {p.__name__: p for p in (dlight, eager, compiled, metaschedule)}
-SLOW = ("metaschedule",)
+# Each of them comes after everything that is quick.
+SLOW = ("compiled", "metaschedule")
 
 
 @dataclass
@@ -244,7 +246,9 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, tri
 
 
 def last_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """What an error says, in one line: TVM's end with what matters."""
+    if isinstance(error, RomouError):
+        return error.message.splitlines()[0][:200]
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 

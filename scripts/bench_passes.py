@@ -97,7 +97,7 @@ def measure(task: Task, target: Target, device: tvm.runtime.Device, rounds: int)
         with tvm.transform.PassContext(disabled_pass=left_out(variant)):
             module = build_task(task, config, target)
         arrays[-1][:] = np.nan
-        tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, arrays, strict=True)]
+        tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, task.arguments(arrays, config), strict=True)]
         module["main"](*tensors)
         error = np.linalg.norm(tensors[-1].numpy() - expected) / np.linalg.norm(expected)
         ready[variant] = (module, tensors) if error < TOLERANCE else None

@@ -70,10 +70,12 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
             if not wanted:
                 break
             try:
-                (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET, config=config)
+                kernels = inspect_function(task.schedule(config, TARGET)["main"], TARGET, config=config)
             except (RomouError, RuntimeError):
                 continue  # a config that cannot be built is none
-            yield task.name, kernel, read_usage(kernel.lowered, task.template)
+            if len(kernels) > 1:
+                continue
+            yield task.name, kernels[0], read_usage([kernels[0].lowered], task.template, config)
             wanted -= 1
 
 

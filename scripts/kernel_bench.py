@@ -246,7 +246,7 @@ def romou_timer(task: Task, config: Config, target: Target, device: tvm.runtime.
     fast_reference(task)["main"](*on_cpu)
     scopes = task.image_scopes(config, target)
     names = [str(parameter.name) for parameter in task.func.params]
-    tensors = [device_tensor(array, device, scopes.get(name, "global")) for name, array in zip(names, (*inputs, poison), strict=True)]
+    tensors = [device_tensor(array, device, scopes.get(name, "global")) for name, array in zip(names, task.arguments((*inputs, poison), config), strict=True)]
     module["main"](*tensors)
     device.sync()
     compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy())

@@ -38,7 +38,7 @@ def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, de
     """The output of a config on the device, in double precision; `without`: names of passes to leave out."""
     scopes = task.image_scopes(config, target)
     names = [str(p.name) for p in task.func.params]
-    tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, arrays, strict=True)]
+    tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, task.arguments(arrays, config), strict=True)]
     with tvm.transform.PassContext(disabled_pass=list(without)):
         module = build_task(task, config, target)
     module["main"](*tensors)

@@ -9,20 +9,20 @@ from typing import Any
 from romou.library import export_library
 from romou.measure.failures import outcome_of_build
 from romou.measure.fingerprint import split_device
-from romou.measure.types import Toolchain, resolve, shorten
+from romou.measure.types import StoredAs, Toolchain, resolve, shorten
 from romou.space import Config
 
 
 def build(
     toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, entry: str, compile_for: str | None
-) -> tuple[str, float, str | None, tuple[str, ...]]:
+) -> tuple[str, float, str | None, tuple[str, ...], tuple[StoredAs | None, ...]]:
     """Build one candidate into the shared library file `library`, under the name `entry`.
 
     With `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
     Returns
     -------
-    (outcome, seconds, error text or None, memory scope of each parameter), the outcome one of "ok", "invalid", "build_error".
+    (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome one of "ok", "invalid", "build_error".
 
     Raises
     ------
@@ -41,10 +41,12 @@ def build(
         outcome = outcome_of_build(error)
         if outcome is None:
             raise
-        return outcome, time.perf_counter() - start, shorten(f"{type(error).__name__}: {error}"), ()
+        return outcome, time.perf_counter() - start, shorten(f"{type(error).__name__}: {error}"), (), ()
     images = task.image_scopes(Config(config), target)
-    scopes = tuple(images.get(str(p.name), "global") for p in task.func.params)
-    return "ok", time.perf_counter() - start, None, scopes
+    weight = task.stored_weight(Config(config))
+    names = [str(p.name) for p in task.func.params]
+    scopes, stored = tuple(images.get(name, "global") for name in names), tuple(weight if weight and name == weight.name else None for name in names)
+    return "ok", time.perf_counter() - start, None, scopes, stored
 
 
 def _compile(module: Any, device: str) -> None:

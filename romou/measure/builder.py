@@ -12,7 +12,7 @@ from pathlib import Path
 
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
-from romou.measure.types import BuildResult, Candidate, TargetLike, Toolchain
+from romou.measure.types import BuildResult, Candidate, StoredAs, TargetLike, Toolchain
 
 _MOST_WORKERS = 8
 
@@ -74,21 +74,23 @@ class LocalBuilder:
         library = self._folder / f"{candidate.task.key}-{candidate.trial}-{os.getpid()}.so"
         child = self._idle.get()
         start = time.monotonic()
+        scopes: tuple[str, ...] = ()
+        stored: tuple[StoredAs | None, ...] = ()
         try:
             arguments = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json, str(library), candidate.name, self._compile_for)
-            outcome, seconds, error, scopes = child.call("romou.measure.build_job:build", *arguments, timeout_s=limit_s)
+            outcome, seconds, error, scopes, stored = child.call("romou.measure.build_job:build", *arguments, timeout_s=limit_s)
         except ChildTimeoutError:
             if limit_s < self._options.build_timeout_s:
                 return None
-            outcome, seconds, error, scopes = "build_error", time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s", ()
+            outcome, seconds, error = "build_error", time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s"
         except ChildCrashError as crash:
-            outcome, seconds, error, scopes = "build_error", time.monotonic() - start, str(crash), ()
+            outcome, seconds, error = "build_error", time.monotonic() - start, str(crash)
         finally:
             self._idle.put(child)
         if outcome != "ok":
             library.unlink(missing_ok=True)
         path = str(library) if outcome == "ok" else None
-        return BuildResult(candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, entry=candidate.name)
+        return BuildResult(candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, stored=stored, entry=candidate.name)
 
     def close(self) -> None:
         """End all workers, also in the middle of a build, and remove the temporary folder."""

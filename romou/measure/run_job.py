@@ -18,10 +18,11 @@ import numpy as np
 from romou.errors import DeviceError
 from romou.measure import verify
 from romou.measure.fingerprint import split_device
-from romou.measure.types import Toolchain, resolve, shorten
+from romou.measure.types import StoredAs, Toolchain, resolve, shorten
 
 _KEPT_TASKS = 4
 _references: dict[str, tuple[list[np.ndarray], np.ndarray]] = {}
+_stored_inputs: dict[tuple[str, int, StoredAs], np.ndarray] = {}
 # Library file -> module whose kernels the driver has compiled; `run` takes it away.
 _compiled: dict[str, Any] = {}
 
@@ -43,12 +44,13 @@ class RunSpec:
     """One candidate for `run`, in a form that crosses the process border.
 
     entry: the function of the library that is the candidate, under a name that no other candidate's library has.
-    scopes: the memory scope of each parameter, "global" for a buffer.
+    scopes: the memory scope of each parameter, "global" for a buffer.   stored: see `BuildResult`.
     """
 
     library: str
     entry: str
     scopes: tuple[str, ...]
+    stored: tuple[StoredAs | None, ...]
     reference: str
     device: str
     repeat: int
@@ -143,6 +145,8 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunRe
         The module is that of another candidate.
     """
     inputs, reference = _reference(spec.reference)
+    stored = enumerate(zip(inputs, spec.stored[: len(inputs)], strict=True))
+    inputs = [array if form is None else _stored(spec.reference, place, form) for place, (array, form) in stored]
     with _kernel_call("loading the candidate"):
         module = load()
     try:
@@ -202,6 +206,16 @@ def _device(device: str) -> Any:
     if not handle.exist:
         raise DeviceError(f"there is no device {device}", device=device, hint="`romou doctor` says what is missing.")
     return handle
+
+
+def _stored(path: str, place: int, form: StoredAs) -> np.ndarray:
+    """An input of a reference as a kernel takes it; those seen last are kept, as many candidates have the same."""
+    key = (path, place, form)
+    if key not in _stored_inputs:
+        while len(_stored_inputs) >= _KEPT_TASKS:
+            del _stored_inputs[next(iter(_stored_inputs))]
+        _stored_inputs[key] = form(_reference(path)[0][place])
+    return _stored_inputs[key]
 
 
 def _reference(path: str) -> tuple[list[np.ndarray], np.ndarray]:

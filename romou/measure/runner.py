@@ -133,6 +133,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         library=built.library,
         entry=built.entry,
         scopes=built.scopes,
+        stored=built.stored,
         reference=reference,
         device=device,
         repeat=options.repeat,

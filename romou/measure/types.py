@@ -8,13 +8,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from romou.errors import UsageError
 from romou.space import Config
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from romou.measure.fingerprint import DeviceFingerprint
 
 # ok            ran, right, timed
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 OUTCOMES = ("ok", "invalid", "build_error", "run_error", "timeout", "wrong_result")
 
 _ERROR_CHARS = 1200
+
+
+# A packed weight as NumPy array -> the same as a kernel takes it.
+StoredAs: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
 
 
 class TaskLike(Protocol):
@@ -41,6 +47,7 @@ class TaskLike(Protocol):
     def flops(self) -> int: ...
     def to_json(self) -> str: ...
     def image_scopes(self, config: Config, target: Any) -> dict[str, str]: ...
+    def stored_weight(self, config: Config) -> Any: ...
 
 
 class TargetLike(Protocol):
@@ -90,8 +97,8 @@ class Candidate:
 class BuildResult:
     """A candidate after building.
 
-    `outcome` is "ok", `library` its file, `entry` the name of its function and `scopes` the memory scope of each parameter; or "invalid"
-    or "build_error" with `error`.
+    `outcome` is "ok", `library` its file, `entry` the name of its function, `scopes` the memory scope of each parameter and `stored` what makes of
+    each one's array what the kernel takes (None: nothing; can be pickled); or "invalid" or "build_error" with `error`.
     """
 
     candidate: Candidate
@@ -100,6 +107,7 @@ class BuildResult:
     seconds: float
     error: str | None = None
     scopes: tuple[str, ...] = ()
+    stored: tuple[StoredAs | None, ...] = ()
     entry: str = "main"
 
 

@@ -11,7 +11,8 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
-from romou.module.images import place_weights
+from romou.module.images import place_weights, store_weights
+from romou.schedules.winograd import StoredWeight
 from romou.space import Config
 from romou.task import Task
 
@@ -66,6 +67,7 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapp
     """
     scheduled = tvm.IRModule(dict(fused.functions_items()), global_infos=dict(fused.global_infos))
     scopes: dict[str, dict[int, str]] = {}
+    stored: dict[str, tuple[int, StoredWeight]] = {}
     for var, func in fused.functions_items():
         task = tasks.get(var.name_hint)
         if task is None:
@@ -79,6 +81,9 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapp
         images = {n: s for n, s in task.image_scopes(config, target).items() if n not in task.template.images}
         if images:
             scopes[var.name_hint] = {i: images[str(p.name)] for i, p in enumerate(body.params) if str(p.name) in images}
+        weight = task.stored_weight(config)
+        if weight is not None:
+            stored[var.name_hint] = ([str(p.name) for p in body.params].index(weight.name), weight)
         name = func.attrs.get("global_symbol", None)
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
@@ -98,6 +103,6 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapp
         relax.transform.VMShapeLower(),
         relax.transform.AttachGlobalSymbol(),
     ]
-    scheduled = place_weights(scheduled, scopes, target)
+    scheduled = place_weights(store_weights(scheduled, stored), scopes, target)
     with target.tvm_target:
         return tvm.transform.Sequential(passes)(scheduled)

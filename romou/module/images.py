@@ -1,15 +1,16 @@
-"""Weights that lie in images: the constants of a Relax module get the memory scope that their kernel expects.
+"""Weights as kernels want them: the constants of a Relax module get the values and the memory scope that their kernel expects.
 
 The Relax VM copies every constant to the device when it starts, into the scope that its type names: packed once, at load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.calls import op_name
@@ -17,6 +18,44 @@ from romou.errors import BuildError
 
 if TYPE_CHECKING:
     from romou.target import Target
+
+
+def store_weights(mod: tvm.IRModule, stored: Mapping[str, tuple[int, Callable[[np.ndarray], np.ndarray]]]) -> tvm.IRModule:
+    """call_tir(conv, (x, const))   ->   call_tir(conv, (x, function(const)))
+
+    Parameters
+    ----------
+    stored
+        Name of a TIR function -> position of an argument, and the function.
+
+    Raises
+    ------
+    BuildError
+        The argument is no constant.
+    """
+
+    if not stored:
+        return mod
+
+    def store(name: str, _position: int, weight: Any) -> Any:
+        value = tvm.runtime.tensor(stored[name][1](weight.value.numpy()))
+        return tvm.ir.GenericConst(value, relax.TensorType(value.shape, weight.ty.dtype, weight.ty.vdevice))
+
+    found = _with_constants(mod, {name: [position] for name, (position, _) in stored.items()}, store)
+    variables = {var: _with_type_of(var, func) if var.name_hint in stored else var for var, func in found.functions_items()}
+    functions = {variables[var]: func for var, func in found.functions_items()}
+    main = found["main"]
+    body = structural_map(main.body, (tvm.ir.GlobalVar, lambda var: variables[var]))
+    functions[found.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return tvm.IRModule(functions, global_infos=dict(found.global_infos))
+
+
+def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVar:
+    """A variable of the same name that promises the parameters of `func`; changing `var` would change every module that it is in."""
+    made = tvm.ir.GlobalVar(var.name_hint)
+    parameters = [relax.TensorType([int(d) for d in p.shape], str(p.dtype)) for p in func.params]
+    relax.expr._update_type(made, relax.FuncType(parameters, var.ty.ret, var.ty.purity))
+    return made
 
 
 def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], target: Target) -> tvm.IRModule:
@@ -41,20 +80,30 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
     for scope in wanted:
         devices.setdefault(scope, relax.VDevice(target.tvm_target, 0, scope))
 
-    def place(call: relax.Call) -> relax.Call:
-        if op_name(call) != "relax.call_tir" or call.args[0].name_hint not in scopes:
+    def place(name: str, position: int, weight: Any) -> Any:
+        return tvm.ir.GenericConst(weight.value, relax.TensorType(weight.ty.shape, weight.ty.dtype, devices[scopes[name][position]]))
+
+    placed = _with_constants(mod, scopes, place)
+    placed.update_global_info("vdevice", list(devices.values()))
+    return placed
+
+
+def _with_constants(mod: tvm.IRModule, positions: Mapping[str, Collection[int]], change: Callable[[str, int, Any], Any]) -> tvm.IRModule:
+    """Each constant that is an argument at one of the `positions` of a TIR function becomes what `change` makes of (function, position, constant)."""
+
+    def changed(call: relax.Call) -> relax.Call:
+        name = str(call.args[0].name_hint) if op_name(call) == "relax.call_tir" else ""
+        if name not in positions:
             return call
         arguments = list(call.args[1].fields)
-        for position, scope in scopes[call.args[0].name_hint].items():
-            weight = arguments[position]
-            if not isinstance(weight, tvm.ir.GenericConst):
-                raise BuildError(f"{call.args[0].name_hint}: argument {position} is computed at run time and cannot be packed into an image at compile time")
-            arguments[position] = tvm.ir.GenericConst(weight.value, relax.TensorType(weight.ty.shape, weight.ty.dtype, devices[scope]))
+        for position in positions[name]:
+            if not isinstance(arguments[position], tvm.ir.GenericConst):
+                raise BuildError(f"{name}: argument {position} is computed at run time and cannot be packed at compile time")
+            arguments[position] = change(name, position, arguments[position])
         return relax.Call(call.op, [call.args[0], relax.Tuple(arguments), *call.args[2:]], call.attrs, call.ty_args, ret_ty=call.ty)
 
     main = mod["main"]
-    body = structural_map(main.body, (relax.Call, place))
-    placed = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
-    placed["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    placed.update_global_info("vdevice", list(devices.values()))
-    return placed
+    body = structural_map(main.body, (relax.Call, changed))
+    found = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    found["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return found

@@ -54,6 +54,10 @@ def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
 
     structural_walk(func.body, (tirx.AttrStmt, marked))
     return found
+def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr]:
+    """The indices that an access of an array of vectors has in an array of their lanes."""
+    lanes = int(tvm.DataType(str(buffer.dtype)).lanes)
+    return [tirx.Ramp(indices[0] * lanes, tirx.const(1, "int32"), lanes)] if lanes > 1 else list(indices)
 
 
 def _mentions_halfs(func: tirx.PrimFunc) -> bool:
@@ -76,7 +80,8 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
     buffers: dict[tirx.Var, tirx.Var] = {}
 
     for parameter in func.params:
-        if isinstance(parameter.ty, PointerType) and str(parameter.ty.element_type) == "float16":
+        # TVM makes workspaces, which lie in no parameter of the function, arrays of vectors.
+        if isinstance(parameter.ty, PointerType) and str(parameter.ty.element_type).partition("x")[0] == "float16":
             # The text of a kernel that names the type half asks for the extension; 16 bits of anything else do not.
             stored = "float32" if "texture" in str(parameter.ty.storage_scope) else "uint16"
             pointers[parameter] = tirx.Var(parameter.name, PointerType(PrimType(stored), parameter.ty.storage_scope))
@@ -85,7 +90,8 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         if stmt.data not in pointers:
             return stmt
         old, pointer = stmt.buffer, pointers[stmt.data]
-        buffers[old] = tirx.decl_buffer(old.shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope()))
+        shape = [*old.shape[:-1], old.shape[-1] * int(tvm.DataType(str(old.dtype)).lanes)]
+        buffers[old] = tirx.decl_buffer(shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope()))
         return tirx.DeclBuffer(buffers[old], data=pointer)
 
     def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
@@ -113,7 +119,8 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
             return access
         if str(new.dtype) != "uint16":
             return tirx.BufferLoad(new, access.indices)
-        return floats_of_halfs(tirx.BufferLoad(new, access.indices)) if is_cuda else load_halfs(*place(access.source, access.indices))
+        indices = _of_scalars(access.source, access.indices)
+        return floats_of_halfs(tirx.BufferLoad(new, indices)) if is_cuda else load_halfs(*place(access.source, indices))
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         new = buffers.get(access.buffer)
@@ -121,9 +128,10 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
             return access
         if str(new.dtype) != "uint16":
             return tirx.BufferStore(new, access.value, access.indices)
+        indices = _of_scalars(access.buffer, access.indices)
         if is_cuda:
-            return tirx.BufferStore(new, _bits_of(access.value), access.indices)
-        return store_halfs(access.value, *place(access.buffer, access.indices))
+            return tirx.BufferStore(new, _bits_of(access.value), indices)
+        return store_halfs(access.value, *place(access.buffer, indices))
 
     def call(old: Call) -> tirx.Expr:
         name = op_name(old)

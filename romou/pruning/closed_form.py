@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,27 +31,33 @@ from romou.pruning.evaluate import evaluate
 from romou.pruning.usage import KernelUsage
 from romou.schedules import tensor_core
 from romou.schedules.contraction import LANES, Limits, local_bytes
-from romou.schedules.template import Template
+from romou.schedules.template import DIRECT, Template
 from romou.space import Columns, Space
 
 # Criteria that look at registers: a formula keeps what the kernel itself may turn out to exceed.
 BOUNDED = frozenset({"registers", "occupancy"})
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 _PITCH = 1 << 20
+# Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
+_IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes"}
 
 
 class ClosedForm:
     """The formulas of one operator. Arrays in, arrays out."""
 
-    def __init__(self, template: Template, limits: Limits) -> None:
-        self._forms = {"flat": template.contraction(flat=True), "rows": template.contraction(flat=False)}
+    def __init__(self, template: Template, limits: Limits, algorithm: str = DIRECT) -> None:
+        # Those of the contractions that other algorithms have inside.
+        self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
+        self._is_direct = algorithm == DIRECT
+        self._transform_bytes = template.transform_bytes({"algorithm": algorithm})
+        self._forms = {name: template.contraction(flat=name == "flat", config={"algorithm": algorithm}) for name in ("flat", "rows")}
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
         self._varies = form.lhs_varies
         # In CUDA a lane of a copy is the scalar itself.
         self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
         # An image of weights has a row for each step of the first axis; what lies between it and the channel is side by side in that row.
-        self._has_taps_in_columns = len(form.inputs[1].shape) > 3 and template.weight_scope(limits) == "global.texture-weight"
+        self._has_taps_in_columns = len(form.inputs[1].shape) > 3 and template.weight_scope(limits, algorithm) == "global.texture-weight"
         self._reduce = dict(form.reduce)
         # The first axis is a loop, or dealt out; the middle ones are the window; the last one is always unrolled.
         self._first, *middle, self._last = self._reduce.values()
@@ -66,6 +72,19 @@ class ClosedForm:
 
     def usage(self, columns: Columns) -> KernelUsage:
         """The usage of the configs that the columns of knobs stand for."""
+        usage, algorithm = self._usage(columns), columns.get("algorithm")
+        if algorithm is None:
+            return usage
+        for name, form in self._others.items():
+            usage = _either(algorithm == name, form._usage(columns), usage)
+        return usage
+
+    def _usage(self, columns: Columns) -> KernelUsage:
+        images = {name: columns[name] == "image" for name in ("data", "weight", "output")}
+        usage = self._contraction_usage(columns if self._is_direct else {**columns, **{name: np.asarray(value) for name, value in _IN_WORKSPACES.items()}})
+        return replace(usage, images=images)
+
+    def _contraction_usage(self, columns: Columns) -> KernelUsage:
         get = columns.__getitem__
         pixels = columns.get("pixels", np.asarray("flat"))
         is_rows = pixels == "rows"
@@ -132,14 +151,33 @@ class ClosedForm:
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=on_tensor_cores,
+            transform_bytes=self._transform_bytes,
         )
 
+    def usage_of_valid(self, space: Space) -> tuple[np.ndarray, KernelUsage]:
+        """Which configs the space admits, over `Space.mesh` with an axis of its own length for each knob that anything depends on; and what they use,
+        one number for each of them."""
+        usage, valid = self.usage(space.mesh()), space.valid_mask()
+        numbers = {field.name: np.asarray(getattr(usage, field.name)) for field in fields(KernelUsage) if field.name != "images"}
+        every = {**numbers, **{name: np.asarray(value) for name, value in usage.images.items()}}
+        valid = np.broadcast_to(valid, np.broadcast_shapes(valid.shape, *(number.shape for number in every.values())))
+        places = np.nonzero(valid)
+        count = len(places[0])
+
+        def pick(number: np.ndarray) -> np.ndarray:
+            # Of axes along which a number is the same, the place does not matter.
+            return np.broadcast_to(number[tuple(p if extent > 1 else 0 for p, extent in zip(places, number.shape, strict=False))], count)
+
+        picked = {name: pick(number) for name, number in every.items()}
+        return valid, KernelUsage(images={name: picked[name] for name in usage.images}, **{name: picked[name] for name in numbers})
+
     def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
-        """What no config of the space could do better on the device. `usage`: of `space.mesh()`, where it is at hand."""
+        """What no config of the space could do better on the device. `usage`: of the valid ones, where it is at hand."""
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
-        usage = usage or self.usage(space.mesh())
+        usage = usage or self.usage_of_valid(space)[1]
         seconds = estimate_seconds(usage, spec)
-        fastest = None if seconds is None else float(np.min(np.where(space.valid_mask(), seconds, np.inf)))
+        moved = usage.transform_bytes
+        fastest = {} if seconds is None else {int(one): float(np.min(seconds, where=moved == one, initial=np.inf)) for one in np.unique(moved)}
         return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=fastest)
 
     @property
@@ -307,6 +345,12 @@ class _Read:
     def address(self, *at: Any) -> Any:
         """In numbers from the data's start."""
         return sum(np.asarray(self.value(index, *at), dtype=np.int64) * pitch for index, pitch in zip(self.indices, self.pitches, strict=True))
+
+
+def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage:
+    """Where `condition` holds the one, elsewhere the other; the images of both are the same."""
+    names = (field.name for field in fields(KernelUsage) if field.name != "images")
+    return KernelUsage(images=one.images, **{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in names})
 
 
 def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:

@@ -8,7 +8,7 @@ criterion: write its function and put it in CRITERIA, in the place where it shou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,12 +51,13 @@ class Choices:
 
     images: of "data", "weight", "output", those that can lie in an image.
     access_width: widest access of any config, in lanes.
-    fastest_s: estimated seconds of the fastest config; None where nothing can be estimated.
+    fastest_s: bytes that an algorithm's transforms move, by which it is known -> estimated seconds of its fastest config; empty where nothing can be
+        estimated.
     """
 
     images: frozenset[str] = frozenset()
     access_width: int = 4
-    fastest_s: float | None = None
+    fastest_s: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +206,15 @@ def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
 
 
 def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so much slower than another config of the space, by `estimate_seconds`, that even a bad estimate leaves no hope."""
+    """Ours: so much slower than another config of the same algorithm, by `estimate_seconds`, that even a bad estimate leaves no hope.
+
+    Between algorithms the estimate only says what is tried first: it knows loops better than launches.
+    """
     seconds = estimate_seconds(usage, spec)
-    if seconds is None or choices.fastest_s is None:
+    if seconds is None or not choices.fastest_s:
         return None
-    return _verdict("estimate", seconds / choices.fastest_s, rules.slowest, "times the fastest config's time, estimated", "Rules.slowest")
+    fastest_s = np.select([usage.transform_bytes == moved for moved in choices.fastest_s], list(choices.fastest_s.values()), np.inf)
+    return _verdict("estimate", seconds / fastest_s, rules.slowest, "times the fastest config's time, estimated", "Rules.slowest")
 
 
 # Name -> function, in the order in which they give way where too few configs would be left: ours first, then those of the paper, and of

@@ -86,6 +86,9 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
         cycles_of(usage.output_bytes, np.where(usage.images["output"], rate(spec.image_write_bandwidth_gbps, into_buffers), into_buffers)),
     )
     cycles = np.sqrt(sum(part * part for part in parts))
+    # Transforms only move, before and after; where they do not fit into the cache, through the memory.
+    is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
+    cycles = cycles + cycles_of(usage.transform_bytes, np.where(is_cached, l2, rate(spec.dram_bandwidth_gbps, l2))) + 2 * _STARTED * (usage.transform_bytes > 0)
     if spec.registers_per_lane is not None:
         cycles = np.where(usage.needed_registers > spec.registers_per_lane, _SPILLED * cycles, cycles)
     return cycles / hertz

@@ -142,20 +142,18 @@ def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, 
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
     form = ClosedForm(template, limits)
-    valid = space.valid_mask()
+    valid, usage = form.usage_of_valid(space)
     before = space.count(valid)
     if not before:
         raise SpaceEmptyError(f"{template.name}: the template admits none of {space.size} configs on this device")
-    usage = form.usage(space.mesh())
+    # One number for each valid config and each combination of the knobs that anything depends on.
     verdicts = judge(usage, spec, rules=rules, choices=form.choices(space, spec, usage))
-    # From here on one number for each valid config, and for each combination of the knobs that anything depends on.
-    shape = np.broadcast_shapes(valid.shape, *(np.shape(number) for v in verdicts.values() for number in (v.used, v.limit)))
-    valid = np.broadcast_to(valid, shape)
-    verdicts = {name: _of_valid(verdict, valid) for name, verdict in verdicts.items()}
-    each = before // int(np.count_nonzero(valid))
-    slacks = _slacks(verdicts, -(-min(least_kept, before) // each), int(np.count_nonzero(valid)))
+    count = int(np.count_nonzero(valid))
+    verdicts = {name: _of_all(verdict, count) for name, verdict in verdicts.items()}
+    each = before // count
+    slacks = _slacks(verdicts, -(-min(least_kept, before) // each), count)
     mask = valid.copy()
-    mask[valid] = _kept(verdicts, slacks, int(np.count_nonzero(valid)))
+    mask[valid] = _kept(verdicts, slacks, count)
     failed = {name: np.logical_not(verdict.keep) for name, verdict in verdicts.items()}
     failures = sum((f.astype(np.uint8) for f in failed.values()), start=np.uint8(0))
     counts = tuple(
@@ -172,8 +170,8 @@ def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, 
     return PrunedSpace(space, mask, report)
 
 
-def _of_valid(verdict: Verdict, valid: np.ndarray) -> Verdict:
-    used, limit = (np.broadcast_to(number, valid.shape)[valid] for number in (verdict.used, verdict.limit))
+def _of_all(verdict: Verdict, count: int) -> Verdict:
+    used, limit = (np.broadcast_to(number, count) for number in (verdict.used, verdict.limit))
     return dataclasses.replace(verdict, used=used, limit=limit)
 
 

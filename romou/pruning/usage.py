@@ -7,7 +7,7 @@ needed and nothing is estimated but the registers (`inspection/estimates.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class KernelUsage:
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
+    transform_bytes: what kernels before and after this one read and write, whose work is none of its multiply-adds (`Template.transform_bytes`).
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -71,15 +72,16 @@ class KernelUsage:
     has_copies: Any
     padding: Any
     on_tensor_cores: Any = False
+    transform_bytes: Any = 0
 
 
-def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
-    """Read a lowered device function of a template.
+def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
+    """Read the lowered device functions of a template under a config. Of several, the one that reads the weight counts: the others transform.
 
     Parameters
     ----------
-    func
-        As the code generator gets it (`InspectedKernel.lowered`).
+    kernels
+        As the code generator gets them (`InspectedKernel.lowered`).
     template
         That made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a number
         is in memory (registers may hold halfs as single precision) and how many the operator gives, whole texels counted.
@@ -90,8 +92,9 @@ def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
         An address is made with an operation that is not known here.
     """
     names, element_bytes = template.names, template.element_bytes
-    outputs = math.prod(template.contraction(flat=True).extents) * LANES
-    kernel = _Kernel(func, {names["data"], names["weight"]}, element_bytes)
+    outputs = math.prod(template.contraction(flat=True, config=config).extents) * LANES
+    (func,) = (f for f in kernels if len(kernels) == 1 or names["weight"] in map(_name, f.params))
+    kernel = _Kernel(func, template.operands(config), element_bytes)
     kernel.run()
     groups = math.prod(extent for tag, extent in kernel.extents.items() if tag.startswith("blockIdx"))
     size = kernel.group_size
@@ -112,11 +115,24 @@ def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
         work_groups=groups,
         local_memory_bytes=kernel.local_memory_bytes,
         is_staged=kernel.is_staged,
-        images={role: name in kernel.images for role, name in names.items()},
+        images={role: any(name in _images_of(f) for f in kernels) for role, name in names.items()},
         has_copies=kernel.has_copies,
         padding=kernel.outputs / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
+        transform_bytes=template.transform_bytes(config),
     )
+
+
+def work_group_size(func: tirx.PrimFunc) -> int:
+    """Work-items of a group of a lowered device function."""
+    sides: list[int] = []
+
+    def visit(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag).startswith("threadIdx"):
+            sides.append(int(stmt.value))
+
+    structural_walk(func.body, (tirx.AttrStmt, visit))
+    return math.prod(sides)
 
 
 @dataclass(frozen=True)
@@ -144,7 +160,6 @@ class _Kernel:
         self.element_bytes = element_bytes
         self.operands = operands
         self.extents: dict[str, int] = {}
-        self.images: set[str] = set()
         self.accesses: list[_Access] = []
         self.is_staged = False
         self.has_copies = False
@@ -235,8 +250,6 @@ class _Kernel:
             self.on_tensor_cores = True
             # A number from the first one on for each pixel and lane.
             self._accumulators[_name(call.args[2]), str(call.args[1])] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
-        if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store"):
-            self.images.add(_name(call.args[0]))
 
     def _has_loads(self, node: Any) -> bool:
         return any(True for _ in self._loads(node))
@@ -343,6 +356,18 @@ def _loops_inside(loop: tirx.For) -> list[tirx.For]:
     inner: list[tirx.For] = []
     structural_walk(loop.body, (tirx.For, inner.append))
     return inner
+
+
+def _images_of(func: tirx.PrimFunc) -> set[str]:
+    """Names of the parameters that are read or written as images."""
+    found: set[str] = set()
+
+    def visit(call: tvm.ir.Call) -> None:
+        if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store"):
+            found.add(_name(call.args[0]))
+
+    structural_walk(func.body, (tvm.ir.Call, visit))
+    return found
 
 
 def _products(node: Any) -> int:

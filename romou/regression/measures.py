@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from romou.pruning.usage import read_usage
 
@@ -24,13 +24,13 @@ JUDGED: dict[str, tuple[str, str | None]] = {
 }
 
 
-def stable_measures(kernels: Sequence[InspectedKernel], template: Template | None) -> dict[str, int]:
+def stable_measures(kernels: Sequence[InspectedKernel], template: Template | None, config: Mapping[str, Any]) -> dict[str, int]:
     """The measures of one operator, over all its kernels: the most registers, the sum of everything else.
 
     Parameters
     ----------
     template
-        Of the operator; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
+        Of the operator under `config`; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
     """
     found = {
         "registers": max(k.registers for k in kernels),
@@ -40,8 +40,8 @@ def stable_measures(kernels: Sequence[InspectedKernel], template: Template | Non
         "bytes_per_iteration": sum(k.traffic.bytes_loaded for k in kernels),
         "multiply_adds_per_iteration": sum(k.traffic.multiply_adds for k in kernels),
     }
-    if template is not None and len(kernels) == 1:
-        usage = read_usage(kernels[0].lowered, template)
+    if template is not None:
+        usage = read_usage([kernel.lowered for kernel in kernels], template, config)
         found["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
         found["local_memory_bytes"] = int(usage.local_memory_bytes)
     return found

@@ -42,7 +42,7 @@ def operators_of(functions: Iterable[ScheduledFunction], calls: Mapping[str, int
             arguments=tuple(arguments),
             source_sha256=sha256,
             source_bytes=size,
-            measures=stable_measures(kernels, one.task.template if one.task is not None else None),
+            measures=stable_measures(kernels, one.task.template if one.task is not None else None, one.config),
         )
     return _with_unique_names(list(found.values()))
 

@@ -35,6 +35,7 @@ _KNOBS = (
     "autobroadcast",
     "multiply_add",
     "steps",
+    "algorithm",
 )
 _WORDS = {
     word: number
@@ -45,6 +46,7 @@ _WORDS = {
         ("blocked", "striped"),
         ("lanes", "window", "taps"),
         ("mad", "fma", "plain", "mma"),
+        ("direct", "winograd2", "winograd4"),
     )
     for number, word in enumerate(words)
 }
@@ -59,6 +61,7 @@ _USAGE = (
     "work_groups",
     "local_memory_bytes",
     "padding",
+    "transform_bytes",
 )
 
 

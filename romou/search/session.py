@@ -79,6 +79,8 @@ class _State:
             expected=None if spec is None else self.expected,
             lessons=lambda: lessons(self),
         )
+        # Of each algorithm one is measured, whatever the model expects of it.
+        self.explorer.start_with(task.starts(target)[1:])
         # Measured elsewhere: origin -> configs and seconds.
         self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
         self.measured: dict[str, tuple[Config, float | None]] = {}

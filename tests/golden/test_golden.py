@@ -25,7 +25,7 @@ TILES = {
     "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "arrangement": "blocked", "local": 0,
     "unroll": "lanes", "vector_width": 4, "steps": 1,
 }
-SPELLING = {"accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
+SPELLING = {"algorithm": "direct", "accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
 
 KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
     "conv1x1_images": (conv(64, (28, 28), 128, (1, 1)), IMAGES | {"tile_o": 2}),
@@ -37,6 +37,7 @@ KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
         conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_o": 2, "wg_o": 8, "wg_w": 8},
     ),
+    "conv3x3_winograd2": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
     "conv3x3_local_memory": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"}),
     "conv1x1_striped": (conv(32, (14, 14), 64, (1, 1)), BUFFERS | {"pixels": "flat", "tile_o": 2, "arrangement": "striped", "local": 2}),
     "conv7x1_prime": (conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)), IMAGES | {"autobroadcast": False}),

@@ -47,7 +47,7 @@ def test_a_convolution_of_images_is_cross_compiled_and_right(server: Server, tmp
     export_library(build_task(task, config, target), library, host=target.host)
     connection.session.upload(str(library))
     scopes = task.image_scopes(config, target)
-    tensors = [device_tensor(a, device, scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, arrays, strict=True)]
+    tensors = [device_tensor(a, device, scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, task.arguments(arrays, config), strict=True)]
     connection.session.load_module(library.name)["main"](*tensors)
     assert error_of(tensors[-1].numpy().astype(np.float64), expected) < 1e-5
     connection.close()

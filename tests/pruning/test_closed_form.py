@@ -52,8 +52,8 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense:
 
 
 def usage_of(task: Task, config: Config, target: Target = TARGET) -> KernelUsage:
-    (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
-    return read_usage(kernel.lowered, task.template)
+    kernels = inspect_function(task.schedule(config, target)["main"], target)
+    return read_usage([kernel.lowered for kernel in kernels], task.template, config)
 
 
 def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
@@ -93,6 +93,21 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
     target, task = target_of("cuda"), task_of(work)
     configs = [c for c in task.space(target).sample(np.random.default_rng(3), 3000) if c["multiply_add"] == "mma"]
     closed_form_and_tir_agree(target, task, configs[:4], devices=())
+
+
+@pytest.mark.parametrize(("target", "examples"), [(TARGET, 5), (target_of("cuda"), 2)], ids=["opencl", "cuda"])
+def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) -> None:
+    sizes, channels = st.tuples(st.integers(6, 20), st.integers(6, 20)), st.integers(4, 40)
+
+    @given(sizes, channels, channels, st.integers(0, 1), st.integers(1, 2), st.sampled_from(["float32", "float16"]), st.integers(0, 2**31))
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def check(size: tuple[int, int], inputs: int, outputs: int, pad: int, batch: int, dtype: str, seed: int) -> None:
+        work = conv(inputs, size, outputs, (3, 3), dtype, padding=(pad,) * 4, batch=batch)
+        task = task_of(work).with_free_images()
+        drawn = [c for c in task.space(target).sample(np.random.default_rng(seed), 400) if c["algorithm"] != "direct"]
+        closed_form_and_tir_agree(target, task, drawn[:2])
+
+    check()
 
 
 def closed_form_and_tir_agree(target: Target, task: Task, configs: list[Config], devices: Sequence[str] = DEVICES) -> None:

@@ -100,7 +100,7 @@ def test_a_launch_too_small_for_a_warp_on_each_core_may_have_small_groups() -> N
 def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     seconds = estimate_seconds(FINE, ADRENO)
     assert seconds is not None
-    fastest = dataclasses.replace(CHOICES, fastest_s=float(seconds))
+    fastest = dataclasses.replace(CHOICES, fastest_s={0: float(seconds)})
     assert "estimate" not in failed(ADRENO, choices=fastest)
     assert "estimate" not in failed(ADRENO, choices=fastest, turns=32)
     assert "estimate" in failed(ADRENO, choices=fastest, turns=160)

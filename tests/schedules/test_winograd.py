@@ -1,0 +1,215 @@
+"""Winograd's convolutions against the plain definition, from single configs to whole models, and wherever their weights are fed."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from operators import conv, error_of, error_on, has_device, random_arrays, reference, run, target_of, task_of
+from romou.schedules import conv2d
+from romou.schedules.contraction import Limits
+from romou.schedules.template import Template
+from romou.schedules.winograd import TILES
+from romou.schedules.workload import Conv2d
+from rpc_servers import serving
+from small_networks import Graph, random_inputs, residual_net
+from tvm import te, tirx
+
+import romou
+from romou import models
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.inspection.kernels import inspect_function
+from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner
+from romou.records import RecordStore
+from romou.rpc import Address
+from romou.space import Config
+from romou.target import Target
+from romou.task import Task
+
+SEED = 8
+PHONE = Target("opencl -device=adreno640 -half=storage")
+SAME = (1, 1, 1, 1)
+SHAPES = [
+    conv(4, (7, 7), 4, (3, 3), padding=SAME),
+    conv(13, (13, 13), 13, (3, 3), batch=5, padding=SAME),
+    conv(64, (14, 14), 64, (3, 3)),
+    conv(64, (27, 27), 13, (3, 3), padding=(0, 1, 1, 0)),
+    conv(13, (56, 55), 64, (3, 3), padding=SAME),
+    conv(4, (14, 7), 13, (3, 3), padding=(2, 2, 2, 2), batch=5),
+]
+
+
+def configs_of(task: Task, target: Target, algorithm: str, count: int, **wanted: str) -> list[Config]:
+    """Random ones of an algorithm."""
+    space, rng, found = task.space(target), np.random.default_rng(SEED), {}
+    while len(found) < count:
+        drawn = (c for c in space.sample(rng, 200) if c["algorithm"] == algorithm and all(c[k] == v for k, v in wanted.items()))
+        found.update((c.key, c) for c in drawn)
+    return list(found.values())[:count]
+
+
+def residual_task(w: Conv2d) -> Task:
+    """The operator with a bias, the sum with another tensor, and a ReLU behind it."""
+    data = te.placeholder((w.batch, -(-w.in_channels // 4), *w.in_hw, 4), w.dtype, "data")
+    weight = te.placeholder(conv2d.weight_shape(w), w.dtype, "weight")
+    bias, other = te.placeholder((1, w.out_texels, 1, 1, 4), w.dtype, "bias"), te.placeholder(w.output_shape, w.dtype, "other")
+    total = conv2d.define(w, data, weight)
+    zero = tirx.const(0, w.dtype)
+    out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c] + other[n, o, y, x, c], zero), name="out")
+    task = Task.of(te.create_prim_func([data, weight, bias, other, out]))
+    assert task is not None
+    return task
+
+
+@pytest.mark.parametrize("algorithm", TILES)
+@pytest.mark.parametrize("work", SHAPES, ids=lambda w: f"{w.name}_{w.padding[0]}")
+def test_configs_agree_with_the_plain_definition(work: Conv2d, algorithm: str, target: Target) -> None:
+    task, rng = residual_task(work), np.random.default_rng(SEED)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    start = next(c for c in task.starts(target) if c["algorithm"] == algorithm)
+    for config in [start, *configs_of(task, target, algorithm, 2)] if has_device(target) else [start]:
+        assert task.space(target).is_valid(config)
+        error = error_on(target, task, config, arrays, expected)
+        assert error < 1e-5, f"{config}: {error}"
+
+
+@pytest.mark.parametrize("algorithm", TILES)
+def test_each_way_to_share_work(algorithm: str, target: Target) -> None:
+    """Local memory and split reductions, with tiles and groups that divide nothing."""
+    task = task_of(conv(32, (9, 11), 20, (3, 3), padding=SAME))
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    expected = reference(task, arrays)
+    start = next(c for c in task.starts(target) if c["algorithm"] == algorithm)
+    for split_k, local in ((1, 4), (4, 0), (8, 0)):
+        config = start.replace(split_k=split_k, local=local, tile_o=2, tile_w=2, wg_o=2, wg_w=2)
+        assert task.space(target).is_valid(config)
+        assert error_on(target, task, config, arrays, expected) < 1e-5, config
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("algorithm", TILES)
+def test_images(algorithm: str, dtype: str, opencl_device: tvm.runtime.Device) -> None:
+    """Read by the transform of the data, by the products, and written by the transform of the output."""
+    work = conv(13, (14, 9), 24, (3, 3), dtype, padding=SAME, batch=2)
+    task = task_of(work).with_free_images()
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    expected = reference(task_of(replace(work, dtype="float32")), [a.astype("float32") for a in arrays])
+    for names in (("data", "weight", "output"), ("data",), ("output",)) if dtype == "float32" else (("data", "weight", "output"),):
+        places = {name: "image" if name in names else "buffer" for name in ("data", "weight", "output")}
+        (config,) = configs_of(task, PHONE, algorithm, 1, **places)
+        assert set(task.image_scopes(config, PHONE)) == {task.template.names[name] for name in names}
+        error = error_of(run(task, config, arrays, PHONE, opencl_device), expected)
+        assert error < (1e-5 if dtype == "float32" else 1e-2), f"{config}: {error}"
+
+
+@pytest.mark.parametrize("algorithm", TILES)
+def test_half_precision_storage(algorithm: str, target: Target) -> None:
+    """Transforms and sums are single precision; what lies between them is rounded."""
+    work = conv(64, (14, 13), 20, (3, 3), "float16", padding=SAME)
+    task = task_of(work)
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    expected = reference(task_of(replace(work, dtype="float32")), [a.astype("float32") for a in arrays])
+    start = next(c for c in task.starts(target) if c["algorithm"] == algorithm)
+    assert error_on(target, task, start, arrays, expected) < 1e-2
+
+
+def test_which_convolutions_have_the_knob() -> None:
+    target = target_of("opencl")
+    assert task_of(SHAPES[0]).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4")
+    assert task_of(conv(8, (5, 5), 8, (3, 3))).space(target).knobs["algorithm"] == ("direct", "winograd2")
+    others = [{"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}]
+    works = [conv(8, (12, 12), 8, (3, 3), **other) for other in others] + [conv(8, (12, 12), 8, (5, 5)), conv(3, (12, 12), 8, (3, 3))]
+    for work in works:
+        assert "algorithm" not in task_of(work).space(target).knobs
+    assert task_of(SHAPES[0]).default_config(target)["algorithm"] == "direct"
+
+
+def test_direct_configs_keep_their_numbers() -> None:
+    """Spaces that were recorded without the knob number their configs as today's do."""
+    task = task_of(SHAPES[2]).with_free_images()
+    space = task.space(PHONE)
+    old = task.template._direct_space(task.limits(PHONE))
+    assert list(space.knobs.items())[1:] == list(old.knobs.items())
+    for index in np.random.default_rng(SEED).integers(old.size, size=300):
+        config = space.at(int(index))
+        assert {**old.at(int(index)), "algorithm": "direct"} == dict(config)
+        assert space.is_valid(config) == old.is_valid(old.at(int(index)))
+
+
+@pytest.mark.parametrize("algorithm", TILES)
+def test_what_the_transforms_move(algorithm: str) -> None:
+    """As much as their kernels load and store: here tiles divide everything, and nothing is padded."""
+    task = task_of(conv(64, (18, 18), 64, (3, 3)), has_epilogue=False)
+    start = next(c for c in task.starts(PHONE) if c["algorithm"] == algorithm)
+    first, _, last = inspect_function(task.schedule(start, PHONE)["main"], PHONE)
+    side, tiles, texels = TILES[algorithm] + 2, (16 // TILES[algorithm]) ** 2, 16
+    assert [first.traffic.bytes_loaded, last.traffic.bytes_loaded] == [16 * side**2] * 2
+    moved = 16 * texels * (18 * 18 + 2 * tiles * side**2 + 16 * 16)
+    assert task.template.transform_bytes(start) == moved
+
+
+def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target: str, algorithm: str) -> float:
+    """Of the whole model with an algorithm wherever it can be."""
+    chosen: list[Config] = []
+
+    def config_of(template: Template, limits: Limits) -> Config:
+        default, *others = template.starts(limits)
+        config = next((c for c in others if c["algorithm"] == algorithm), default)
+        chosen.append(config)
+        return config
+
+    monkeypatch.setattr(Template, "default_config", config_of)
+    compiled = romou.compile(model, target=target, device=0)
+    assert algorithm in {config.get("algorithm") for config in chosen}
+    inputs = random_inputs(model, seed=5)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    return max(relative_l2_error(a, b) for a, b in zip(compiled.run(inputs), expected, strict=True))
+
+
+def test_a_bundled_model(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_error(monkeypatch, models.load("squeezenet1_0"), "opencl", "winograd4") < 1e-5
+
+
+@pytest.mark.parametrize("algorithm", TILES)
+def test_a_model_in_images(algorithm: str, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph puts data, output and what the epilogue adds into images."""
+    assert model_error(monkeypatch, residual_net(channels=10, size=23), "opencl -device=adreno640", algorithm) < 1e-5
+
+
+@pytest.mark.parametrize("way", ["here", "over RPC"])
+def test_candidates_are_given_the_transformed_weight(way: str, opencl_device: tvm.runtime.Device) -> None:
+    task, target = task_of(SHAPES[0]), Target("opencl")
+    options = MeasureOptions(build_workers=1, build_timeout_s=120, run_timeout_s=60, min_repeat_ms=0.1, connect_timeout_s=60)
+    with contextlib.ExitStack() as stack:
+        builder = stack.enter_context(contextlib.closing(LocalBuilder(target, options)))
+        if way == "here":
+            runner: LocalRunner | RpcRunner = LocalRunner("opencl:0", options)
+        else:
+            runner = RpcRunner(Address.parse(stack.enter_context(serving()).address), options)
+        stack.enter_context(contextlib.closing(runner))
+        built = builder.build([Candidate(task=task, config=config, trial=trial) for trial, config in enumerate(task.starts(target))])
+        results = list(runner.run(built))
+    assert [(r.outcome, r.error) for r in results] == [("ok", None)] * 3
+    assert all(r.relative_l2_error is not None and r.relative_l2_error < 1e-5 for r in results)
+
+
+def test_tuning_measures_each_algorithm_and_a_saved_model_keeps_it(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    graph = Graph({"x": (1, 8, 9, 9)})
+    model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
+    tuned = romou.tune(model, target="opencl", trials=3, work_dir=tmp_path / "records")
+    assert set(tuned.summary().outcomes) <= {"ok", "timeout"}
+    with RecordStore(tmp_path / "records") as store:
+        assert {record.config["algorithm"] for record in store} == {"direct", *TILES}
+    tuned.save(tmp_path / "model.romou")
+    inputs = random_inputs(model, seed=5)
+    (expected,) = run_onnxruntime(model, inputs) or ()
+    for one in (tuned, romou.load(tmp_path / "model.romou")):
+        (output,) = one.run(inputs)
+        assert relative_l2_error(output, expected) < 1e-5
