@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import s_tir, te, tirx
 
-from romou.primitives import tensor_cores
+from romou.primitives import LANES, tensor_cores
 from romou.space import Columns, Config, Space
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ MMA = "mma"
 # Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
 # conditions of its own.
 TAPS = "taps"
-LANES = 4
 # Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are summed up at once.
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
