@@ -265,8 +265,8 @@ class _Axis:
 def _axes(config: Config) -> tuple[_Axis, _Axis]:
     """Output channels and pixels of a row."""
     if tensor_core.is_mma(config):
-        # A warp has its tile in common.
-        return _Axis(1, 1, False), _Axis(1, 1, False)
+        # What an instruction takes of a warp's pixels lies side by side.
+        return _Axis(1, 1, False), _Axis(tensor_core.PAIR, tensor_core.WARP_W, False)
     is_striped = config["arrangement"] == "striped"
     return _Axis(config["tile_o"], config["wg_o"], is_striped), _Axis(config["tile_w"], config["wg_w"], is_striped)
 

@@ -108,7 +108,7 @@ class ClosedForm:
         weights = self._weights(group_o, o, taps, _tabulate(self._distinct_steps, *taken, False), images["weight"])
         # What a work-item has for itself lies side by side, or takes turns with what the others have.
         is_striped = get("arrangement") == "striped"
-        turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), 1)
+        turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1))
         # Beyond the last channel it is read again.
         channels_of_one = np.where(images["weight"], tile_o, np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0)))
         weights_of_one = channels_of_one * LANES * taps * _tabulate(self._distinct_steps, *taken, True)
@@ -116,7 +116,7 @@ class ClosedForm:
         place = (pixels, images["data"], has_window, tile_h)
         data = _tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
         # Of every pair of pixels, tensor cores take one of each work-item.
-        stride = np.where(on_tensor_cores, tensor_core.PAIR, turns_w)
+        stride = np.where(on_tensor_cores, tensor_core.PAIR, 1) * turns_w
         data_of_one = _tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
