@@ -20,6 +20,7 @@ import os
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +48,7 @@ from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-CORES = os.cpu_count() or 1
+CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
 MEASURE = MeasureOptions(repeat=3, min_repeat_ms=2.0, build_timeout_s=12.0, build_workers=CORES, run_timeout_s=15.0)
 # Batches of the search: as many as can be built at a time.
@@ -111,7 +112,8 @@ def tune(tasks: Sequence[Task], target: Target, index: int, options: Options) ->
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
-        wanted = [task.pruned(target) for task in tasks] if options.is_pruned else list(tasks)
+        with ThreadPoolExecutor(CORES) as pool:
+            wanted = list(pool.map(lambda task: task.pruned(target), tasks)) if options.is_pruned else list(tasks)
         return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget).run(terminal_progress)
 
 
@@ -414,7 +416,8 @@ def gpu_clocks() -> str:
     """Clocks, temperature and power as nvidia-smi tells them, or that it does not."""
     query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
     try:
-        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        done = subprocess.run(["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return "not known: nvidia-smi does not answer"
     return f"SM, memory, highest SM, temperature, power: {done.stdout.strip().splitlines()[0]}"
