@@ -178,7 +178,8 @@ class ClosedForm:
         Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
         """
         found = self._lines(columns, warp_size, line_bytes)
-        for name, form in self._others.items():
+        # Where there are tensor cores, an operator has no other algorithms for its knob.
+        for name, form in self._others.items() if "algorithm" in columns else ():
             inside = form._lines({**columns, **_workspace_columns()}, warp_size, line_bytes)
             data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))
             found = data, weight
