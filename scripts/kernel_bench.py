@@ -418,7 +418,8 @@ def gpu_clocks() -> str:
     query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
     try:
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-        done = subprocess.run(["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True)
+        command = ["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return "not known: nvidia-smi does not answer"
     return f"SM, memory, highest SM, temperature, power: {done.stdout.strip().splitlines()[0]}"
