@@ -8,7 +8,7 @@ from typing import Any
 from tvm import te, tirx
 
 from romou.schedules import FAMILIES
-from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Dense
 from romou.task import Task
 
 
@@ -18,9 +18,19 @@ def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, 
     return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **settings)  # type: ignore[arg-type]
 
 
-def task_of(work: Conv2d | Dense, *, has_epilogue: bool = True) -> Task:
+def matmul(batch: tuple[int, ...], m: int, k: int, n: int, dtype: str = "float32", *, is_transposed: bool = False, **given: object) -> BatchMatmul:
+    """Products of (*batch, m, k) and (*batch, k, n), or (*batch, n, k), of which nothing else is given (see `BatchMatmul`)."""
+    axes = tuple(range(rank := len(batch) + 2))
+    rhs_axes = (*axes[:-2], rank - 1, rank - 2) if is_transposed else axes
+    settings: dict[str, object] = {"lhs_batch": batch, "rhs_batch": batch, "lhs_axes": axes, "rhs_axes": rhs_axes, "out_axes": axes, **given}
+    return BatchMatmul(batch=batch, m=m, k=k, n=n, dtype=dtype, **settings)  # type: ignore[arg-type]
+
+
+def task_of(work: Conv2d | Dense | BatchMatmul, *, has_epilogue: bool = True) -> Task:
     """The operator with a bias and a ReLU behind it, or by itself."""
     zero = tirx.const(0, work.dtype)
+    if isinstance(work, BatchMatmul):
+        return _matmul_task(work, zero if has_epilogue else None)
     if isinstance(work, Dense):
         family, data_shape = FAMILIES["dense"], (work.m, work.k)
     else:
@@ -40,18 +50,27 @@ def task_of(work: Conv2d | Dense, *, has_epilogue: bool = True) -> Task:
     return _made([data, weight, bias, out])
 
 
+def _matmul_task(work: BatchMatmul, zero: tirx.Expr | None) -> Task:
+    lhs, rhs = te.placeholder(work.lhs_shape, work.dtype, "lhs"), te.placeholder(work.rhs_shape, work.dtype, "rhs")
+    total = FAMILIES["batch_matmul"].define(work, lhs, rhs)
+    if zero is None:
+        return _made([lhs, rhs, total])
+    bias = te.placeholder((work.n,), work.dtype, "bias")
+    return _made([lhs, rhs, bias, te.compute(total.shape, lambda *i: te.max(total[i] + bias[i[work.out_axes[-1]]], zero), name="relu")])
+
+
 def _made(tensors: list[te.Tensor]) -> Task:
     task = Task.of(te.create_prim_func(tensors))
     assert task is not None, "every workload has a family"
     return task
 
 
-def workload_to_dict(work: Conv2d | Dense) -> dict[str, Any]:
+def workload_to_dict(work: Conv2d | Dense | BatchMatmul) -> dict[str, Any]:
     """The numbers of a workload as JSON-ready data."""
     return dataclasses.asdict(work)
 
 
-def workload_from_dict(values: dict[str, Any]) -> Conv2d | Dense:
+def workload_from_dict(values: dict[str, Any]) -> Conv2d | Dense | BatchMatmul:
     """Inverse of `workload_to_dict`, also after a way through JSON."""
-    kind = Conv2d if "kernel" in values else Dense
+    kind: type[Conv2d | Dense | BatchMatmul] = Conv2d if "kernel" in values else BatchMatmul if "rhs_axes" in values else Dense
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -42,6 +42,10 @@ class Contraction:
     lhs_varies: with the output channel: not at all, with the texel `o` that it is in (groups of whole texels), or with its lane too
         (depthwise); where it varies it is not worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
+    rhs_varies: whether `rhs` varies with the row of pixels too, and so is an expression over (o, h, lane, *r): no register tile spans two rows.
+    rhs_vector: what are neighbours in memory on the right: the lanes of a texel; steps of the last reduction axis, which are then loaded together
+        into registers as those of lhs are; or neither.
+    columns: of the right side in memory, where they do not fill their last texel.
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
     is_image: whether the data lies in an image, where reads outside do no harm.
@@ -56,6 +60,9 @@ class Contraction:
     output_shape: tuple[int, ...]
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
+    rhs_varies: bool = False
+    rhs_vector: Literal["lanes", "reduction", "none"] = "lanes"
+    columns: int | None = None
     is_image: bool = False
 
 
@@ -93,7 +100,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     is_shared = flat.lhs_varies == "never"
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
-    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h])
+    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h] if not flat.rhs_varies else [1])
     space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w])
@@ -101,8 +108,9 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("local", [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0] if is_shared else [0])
     space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
     space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
-    # Where both factors are vectors already, nothing is broadcast.
-    space.define_knob("autobroadcast", [True, False] if limits.has_vector_arithmetic and flat.lhs_varies != "by lane" else [False])
+    # Where both factors are vectors already, or neither is one, nothing is broadcast.
+    is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
+    space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
     space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"])
 
     def is_allowed(config: Columns) -> Any:
@@ -236,8 +244,8 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         inside = (clamp(c.is_image, i, e, p) for i, e, p in zip((oo, hh, ww), c.extents, domain, strict=True))
         return c.lhs(*inside, lane, *r)
 
-    def rhs(oo: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), lane, *r)
+    def rhs(oo: Expr, row: Sequence[Expr], lane: Expr, *r: Expr) -> tirx.Expr:
+        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), *row, lane, *r)
 
     names, extents = list(c.reduce), list(c.reduce.values())
     left = lhs
@@ -253,12 +261,20 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         )
         left = lambda _o, h, w, _lane, *r: patch[(*r[:-1], h, w, r[-1])]
     right = rhs
-    if config["local"]:
-        kernel = te.compute((*extents, domain[0], LANES), lambda *i: rhs(i[-2], i[-1], *i[:-2]), name="kernel")
-        right = lambda o, lane, *r: kernel[(*r, o, lane)]
+    # The row that the right side varies with, if it does, comes between the reduction and the channel.
+    rows = [h] if c.rhs_varies else []
+    if c.rhs_vector == "reduction":
+        shape = (*extents[:-1], *rows, domain[0], LANES, extents[-1])
+        steps = len(extents) - 1
+        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[steps:-3], i[-2], *i[:steps], i[-1]), name="kernel")
+        right = lambda o, row, lane, *r: kernel[(*r[:-1], *row, o, lane, r[-1])]
+    elif config["local"]:
+        kernel = te.compute((*extents, *rows, domain[0], LANES), lambda *i: rhs(i[-2], i[len(extents) : -2], i[-1], *i[: len(extents)]), name="kernel")
+        right = lambda o, row, lane, *r: kernel[(*r, *row, o, lane)]
 
     def product(o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, lane, *r).astype(config["accumulate"])
+        row = [h] if c.rhs_varies else []
+        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, row, lane, *r).astype(config["accumulate"])
 
     pieces = config["split_k"]
     share = extents[0] // pieces
@@ -274,7 +290,7 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
 
 
 def schedule_stages(
-    sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True
+    sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], contraction: Contraction, config: Config, *, has_whole_texels: bool = True
 ) -> None:
     """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it.
 
@@ -298,19 +314,20 @@ def schedule_stages(
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, thread_w, preserve_unit_loops=True)
     sch.set_scope(acc, 0, "local")
-    spatial, reduction = _loops_of(sch, acc, len(reduce_names))
+    spatial, reduction = _loops_of(sch, acc, len(contraction.reduce))
     if config["local"]:
         outer, inner = sch.split(reduction[0], [None, config["local"]])
         sch.reorder(outer, inner, *reduction[1:], *spatial)
-        texels = sch.cache_read(acc, [r.source.name for r in sch.get(acc).reads].index("patch"), "local")
-        _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner)
+        for name in ("patch", "kernel") if contraction.rhs_vector == "reduction" else ("patch",):
+            texels = sch.cache_read(acc, [r.source.name for r in sch.get(acc).reads].index(name), "local")
+            _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner)
         for name in ("patch", "kernel"):
-            _stage_in_local_memory(sch, sch.get_sblock(name), outer, config)
+            _stage_in_local_memory(sch, sch.get_sblock(name), outer, config, is_vector=name == "patch" or contraction.rhs_vector != "none")
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)
-        if _has_patch(sch):
-            _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
+        for block in _register_stages(sch):
+            _load_texels(sch, block, reduction[-2])
         first = reduction[0]
     _unroll_tile(sch, spatial, reduction, config)
     _spell_arithmetic(sch, acc, config)
@@ -358,8 +375,9 @@ def _finish_tile(sch: s_tir.Schedule, tile: Sequence, config: Config) -> None:
         sch.vectorize(inner)
 
 
-def _has_patch(sch: s_tir.Schedule) -> bool:
-    return any(sch.get(b).name_hint == "patch" for b in sch.get_child_blocks(sch.get_sblock("root")))
+def _register_stages(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
+    """The operands that are loaded whole into registers."""
+    return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if sch.get(b).name_hint in ("patch", "kernel")]
 
 
 def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> None:
@@ -372,7 +390,7 @@ def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir
     sch.vectorize(lane)
 
 
-def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config) -> None:
+def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config, *, is_vector: bool) -> None:
     """All work-items of the group load the block's share together, neighbours next to each other."""
     # The scope comes first: only then does compute_at see that all work-items of the group need the data.
     sch.set_scope(block, 0, "shared")
@@ -381,7 +399,10 @@ def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, 
     _, thread_o, thread_w = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
-    sch.vectorize(lane)
+    if is_vector:
+        sch.vectorize(lane)
+    else:
+        sch.unroll(lane)
 
 
 def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> int:
@@ -420,7 +441,8 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Seq
     thread_o, inner_o = sch.split(o, [None, config["tile_o"]])
     thread_w, inner_w = sch.split(w, [None, config["tile_w"]])
     sch.reorder(k, thread_o, thread_w, *reduction, inner_o, h, inner_w, lanes)
-    _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
+    for block in _register_stages(sch):
+        _load_texels(sch, block, reduction[-2])
     registers = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(registers, thread_w, preserve_unit_loops=True)
     for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):

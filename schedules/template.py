@@ -9,14 +9,15 @@ import tvm
 from romou.schedules import FAMILIES
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
 from romou.schedules.splice import as_module, find_blocks, replace_stage
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
 from romou.primitives import FREE_IMAGES, LANES, image_extents, is_image, set_image
 from romou.space import Config, Space
 
-Workload: TypeAlias = Conv2d | Dense
+Workload: TypeAlias = Conv2d | Dense | BatchMatmul
+_KINDS: dict[str, type[Dense | BatchMatmul]] = {"dense": Dense, "batch_matmul": BatchMatmul}
 
 
 class Template:
@@ -26,8 +27,7 @@ class Template:
         self.func = func
         self.block = block
         self.family = str(block.annotations["romou.family"])
-        kind = Dense if self.family == "dense" else Conv2d
-        self.workload: Workload = kind.from_json(str(block.annotations["romou.workload"]))
+        self.workload: Workload = _KINDS.get(self.family, Conv2d).from_json(str(block.annotations["romou.workload"]))
 
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> Template | None:
@@ -90,7 +90,8 @@ class Template:
         buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
         shape, most = [int(d) for d in buffer.shape], limits.max_image
         has_texels = self.contraction(flat=True).vector if name == "weight" else self.works_in_texels
-        if most is None or shape[-1] != LANES or not has_texels:
+        is_computed = name == "weight" and isinstance(self.workload, BatchMatmul)
+        if most is None or shape[-1] != LANES or not has_texels or is_computed:
             return
         for scope in ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",):
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
@@ -181,9 +182,9 @@ class Template:
         sch = s_tir.Schedule(as_module(func))
         try:
             output = _inline_epilogue(sch)
-            has_whole_texels = not isinstance(self.workload, Dense) or self.workload.n % LANES == 0
+            has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
-            schedule_stages(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
+            schedule_stages(sch, loops, contraction, config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         return tvm.IRModule({"main": sch.mod["main"]})
@@ -195,6 +196,12 @@ class Template:
             o, lane = sch.split(n, [None, 4])
             sch.reorder(o, m, lane)
             return o, sch.add_unit_loop(m), m, lane
+        if isinstance(self.workload, BatchMatmul):
+            loops = sch.get_loops(output)
+            *batch, m, n = (loops[axis] for axis in self.workload.out_axes)
+            o, lane = sch.split(n, [None, LANES])
+            sch.reorder(o, *batch, m, lane)
+            return o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane
         oh, ow = self.workload.out_hw
         if config["pixels"] == "flat":
             sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -153,3 +154,92 @@ class Dense:
     def from_json(cls, text: str) -> Dense:
         """Inverse of what `block_attrs` writes."""
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchMatmul:
+    """Products of matrices that are both computed at run time: (*batch, m, k) x (*batch, k, n).
+
+    batch: of the output.   lhs_batch, rhs_batch: of the operands; 1 where one matrix serves all.
+    lhs_axes, rhs_axes, out_axes: the axis of the buffer that holds each of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
+    """
+
+    batch: tuple[int, ...]
+    m: int
+    k: int
+    n: int
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_axes: tuple[int, ...]
+    rhs_axes: tuple[int, ...]
+    out_axes: tuple[int, ...]
+    dtype: str
+
+    @property
+    def batches(self) -> int:
+        """Products."""
+        return math.prod(self.batch)
+
+    @property
+    def out_texels(self) -> int:
+        """Texels of output columns."""
+        return -(-self.n // LANES)
+
+    @property
+    def is_rhs_transposed(self) -> bool:
+        """Whether neighbours in memory of the right side are neighbours in k."""
+        return self.rhs_axes[-2] == len(self.rhs_axes) - 1
+
+    @property
+    def lhs_shape(self) -> tuple[int, ...]:
+        """Of the left operand's buffer."""
+        return _in_order(self.lhs_axes, (*self.lhs_batch, self.m, self.k))
+
+    @property
+    def rhs_shape(self) -> tuple[int, ...]:
+        """Of the right operand's buffer."""
+        return _in_order(self.rhs_axes, (*self.rhs_batch, self.k, self.n))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of the output's buffer."""
+        return _in_order(self.out_axes, (*self.batch, self.m, self.n))
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batches * self.m * self.k * self.n
+
+    @property
+    def name(self) -> str:
+        """Readable name."""
+        return f"{self.batches}x{self.m}x{self.k}_{self.n}" + ("_t" if self.is_rhs_transposed else "")
+
+    def flat_batch(self, position: Sequence[Expr]) -> Expr:
+        """The number of the product at a position of the batch."""
+        flat: Expr = 0
+        for index, extent in zip(position, self.batch, strict=True):
+            flat = flat * extent + index
+        return flat
+
+    def batch_of(self, flat: Expr) -> list[Expr]:
+        """Inverse of `flat_batch`."""
+        position: list[Expr] = []
+        for extent in reversed(self.batch[1:]):
+            position.append(flat % extent)
+            flat = flat // extent
+        return [*([flat] if self.batch else []), *reversed(position)]
+
+    def block_attrs(self, family: str) -> dict[str, str]:
+        """Annotations by which the operator is found again after fusion."""
+        return {"romou.family": family, "romou.workload": json.dumps(asdict(self))}
+
+    @classmethod
+    def from_json(cls, text: str) -> BatchMatmul:
+        """Inverse of what `block_attrs` writes."""
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
+        return cls(**values)
+
+
+def _in_order(axes: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
+    return tuple(extent for _, extent in sorted(zip(axes, extents, strict=True)))

@@ -47,6 +47,9 @@ class ClosedForm:
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
         self._varies = form.lhs_varies
+        self._rhs_vector = form.rhs_vector
+        # Of the weight in memory; where its last texel is full, or filled up with zeros, all of the texels.
+        self._columns = form.columns or form.extents[0] * LANES
         # In CUDA a lane of a copy is the scalar itself.
         self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
         # An image of weights has a row for each step of the first axis; what lies between it and the channel is side by side in that row.
@@ -77,7 +80,7 @@ class ClosedForm:
         steps = np.where(is_staged, local, split)
 
         weights = self._weights(group_o, o, taps, steps, images["weight"])
-        weights_of_one = tile_o * LANES * taps
+        weights_of_one = np.minimum(tile_o * LANES, self._columns) * taps
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
         share = np.where(is_staged, local, -split)
         data = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, group_w, group_channels, share)
@@ -85,7 +88,8 @@ class ClosedForm:
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
-        weights_of_one = np.where(is_staged, -(-(local * self._window * self._last * group_o) // size) * LANES, weights_of_one)
+        along, across = (self._last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), self._last)
+        weights_of_one = np.where(is_staged, -(-(local * self._window * across * group_o) // size) * along, weights_of_one)
 
         def by_place(of_data: Any, of_weights: Any) -> tuple[Any, Any]:
             in_images = of_data * images["data"] + of_weights * images["weight"]
@@ -132,14 +136,16 @@ class ClosedForm:
     def _access_width(self, columns: Columns, is_staged: Any) -> Any:
         if self._varies == "by lane":
             return columns["vector_width"]
+        if self._rhs_vector != "lanes":
+            return np.asarray(self._last if self._rhs_vector == "reduction" else 1)
         # The data is loaded a texel at a time, and so is what is staged.
         return np.minimum(self._last, np.where(is_staged, LANES, columns["vector_width"]))
 
     def _weights(self, group_o: Any, o: Any, taps: Any, steps: Any, is_image: Any) -> Any:
         """Distinct numbers of the weight; beyond the last channel buffers read the last one again, and images the row's next columns."""
-        in_buffer = np.minimum(group_o, o) * taps
+        in_buffer = np.minimum(np.minimum(group_o, o) * LANES, self._columns) * taps
         in_image = group_o * taps - (np.maximum(group_o - o, 0) * (taps - 1) if self._has_taps_in_columns else 0)
-        return np.where(is_image, in_image, in_buffer) * LANES * steps
+        return np.where(is_image, in_image * LANES, in_buffer) * steps
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
         """At least these: the sums, the tile of data, and the weights of one turn that a compiler loads ahead."""
