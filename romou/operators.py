@@ -8,7 +8,7 @@ from typing import Any
 from tvm import te, tirx
 
 from romou.schedules import FAMILIES
-from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Dense
+from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
 from romou.task import Task
 
 
@@ -16,6 +16,12 @@ def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, 
     """A convolution of batch 1, stride 1, without padding, dilation and groups where they are not given (see `Conv2d`)."""
     settings: dict[str, object] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "batch": 1, **given}
     return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **settings)  # type: ignore[arg-type]
+
+
+def conv_transpose(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: object) -> Conv2dTranspose:
+    """A transposed convolution of batch 1, stride 1, without padding and groups where they are not given (see `Conv2dTranspose`)."""
+    settings: dict[str, object] = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, "batch": 1, "output_padding": (0, 0), **given}
+    return Conv2dTranspose(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **settings)  # type: ignore[arg-type]
 
 
 def matmul(batch: tuple[int, ...], m: int, k: int, n: int, dtype: str = "float32", *, is_transposed: bool = False, **given: object) -> BatchMatmul:
@@ -34,7 +40,8 @@ def task_of(work: Conv2d | Dense | BatchMatmul, *, has_epilogue: bool = True) ->
     if isinstance(work, Dense):
         family, data_shape = FAMILIES["dense"], (work.m, work.k)
     else:
-        family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
+        names = ("conv2d_transpose",) if isinstance(work, Conv2dTranspose) else ("conv2d", "depthwise", "group_conv2d")
+        family = next(FAMILIES[name] for name in names if FAMILIES[name].is_mine(work))
         data_shape = (work.batch, -(-work.in_channels // LANES), *work.in_hw, LANES)
     data = te.placeholder(data_shape, work.dtype, "data")
     weight = te.placeholder(family.weight_shape(work), work.dtype, "weight")
@@ -45,7 +52,7 @@ def task_of(work: Conv2d | Dense | BatchMatmul, *, has_epilogue: bool = True) ->
         bias = te.placeholder((work.n,), work.dtype, "bias")
         out = te.compute(total.shape, lambda m, n: te.max(total[m, n] + bias[n], zero), name="relu")
     else:
-        bias = te.placeholder((1, work.out_texels, 1, 1, LANES), work.dtype, "bias")
+        bias = te.placeholder((1, int(total.shape[1]), 1, 1, LANES), work.dtype, "bias")
         out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c], zero), name="relu")
     return _made([data, weight, bias, out])
 
@@ -72,5 +79,6 @@ def workload_to_dict(work: Conv2d | Dense | BatchMatmul) -> dict[str, Any]:
 
 def workload_from_dict(values: dict[str, Any]) -> Conv2d | Dense | BatchMatmul:
     """Inverse of `workload_to_dict`, also after a way through JSON."""
-    kind: type[Conv2d | Dense | BatchMatmul] = Conv2d if "kernel" in values else BatchMatmul if "rhs_axes" in values else Dense
+    kinds: dict[str, type[Conv2d | Dense | BatchMatmul]] = {"output_padding": Conv2dTranspose, "kernel": Conv2d, "rhs_axes": BatchMatmul, "m": Dense}
+    kind = next(kind for name, kind in kinds.items() if name in values)
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -8,8 +8,8 @@ from typing import TypeAlias
 import tvm
 from romou.schedules import FAMILIES
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
-from romou.schedules.splice import as_module, find_blocks, replace_stage
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from romou.schedules.splice import as_module, find_blocks, renest, replace_stage
+from romou.schedules.workload import BatchMatmul, Conv2d, Conv2dTranspose, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
@@ -17,7 +17,7 @@ from romou.primitives import FREE_IMAGES, LANES, image_extents, is_image, set_im
 from romou.space import Config, Space
 
 Workload: TypeAlias = Conv2d | Dense | BatchMatmul
-_KINDS: dict[str, type[Dense | BatchMatmul]] = {"dense": Dense, "batch_matmul": BatchMatmul}
+_KINDS: dict[str, type[Workload]] = {"dense": Dense, "batch_matmul": BatchMatmul, "conv2d_transpose": Conv2dTranspose}
 
 
 class Template:
@@ -51,8 +51,9 @@ class Template:
         for name in ("data", "weight", "output"):
             space.define_knob(name, self._places(name, limits))
         if isinstance(self.workload, Conv2d):
-            space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
-            if self.workload.out_hw[0] > 1:
+            has_rows = (self.workload.phases if isinstance(self.workload, Conv2dTranspose) else self.workload).out_hw[0] > 1
+            space.define_knob("pixels", ["flat", "rows"] if has_rows else ["flat"])
+            if has_rows:
                 # An image is addressed by row and column: pixels in one row would need a division for each texel.
                 space.add_constraint(lambda config: (config["data"] == "buffer") | (config["pixels"] == "rows"))
         # Halfs are summed as halfs only where that is faster; the sum of a long reduction loses digits, which the check of a trial sees.
@@ -182,12 +183,29 @@ class Template:
         sch = s_tir.Schedule(as_module(func))
         try:
             output = _inline_epilogue(sch)
+            if isinstance(self.workload, Conv2dTranspose):
+                sch, output = self._over_phases(sch, output, config)
             has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
             schedule_stages(sch, loops, contraction, config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         return tvm.IRModule({"main": sch.mod["main"]})
+
+    def _over_phases(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> tuple[s_tir.Schedule, s_tir.schedule.SBlockRV]:
+        """The schedule with the output nest over (o, h, w, lane) of the phases of a transposed convolution."""
+        work = self.workload
+        assert isinstance(work, Conv2dTranspose)
+        extents, pixel, _ = work.phases.pixels(config["pixels"] == "flat")
+
+        def place(o: tirx.Expr, h: tirx.Expr, w: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+            n, row, column = pixel(h, w)
+            channel, y, x = work.place_of(o, row, column)
+            return [n, channel, y, x, lane], [tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), work.out_hw, strict=True)]
+
+        name = str(sch.get(output).name_hint)
+        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "acc", (*extents, LANES), place)))
+        return sch, sch.get_sblock(name)
 
     def _output_loops(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> Sequence[s_tir.schedule.LoopRV]:
         """The output nest as loops (o, h, w, lane)."""
@@ -202,6 +220,8 @@ class Template:
             o, lane = sch.split(n, [None, LANES])
             sch.reorder(o, *batch, m, lane)
             return o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane
+        if isinstance(self.workload, Conv2dTranspose):
+            return sch.get_loops(output)
         oh, ow = self.workload.out_hw
         if config["pixels"] == "flat":
             sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))

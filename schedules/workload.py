@@ -94,6 +94,65 @@ class Conv2d:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Conv2dTranspose(Conv2d):
+    """A transposed 2-D convolution: `padding` is cut off the result, and output_padding (rows, columns) added to it below and on the right."""
+
+    output_padding: tuple[int, int]
+
+    @property
+    def out_hw(self) -> tuple[int, int]:
+        """Height and width of the output, in pixels."""
+        top, left, bottom, right = self.padding
+        sides = zip(self.in_hw, self.stride, self.kernel, self.dilation, (top + bottom, left + right), self.output_padding, strict=True)
+        return tuple((i - 1) * s + (k - 1) * d + 1 - p + more for i, s, k, d, p, more in sides)  # type: ignore[return-value]
+
+    @property
+    def texels(self) -> int:
+        """Texels of output channels, in one phase."""
+        return -(-self.out_channels // LANES)
+
+    @property
+    def phases(self) -> Conv2d:
+        """The convolution of stride 1 whose output channels are those of all phases, from the first pixel that any phase needs to the last one."""
+        taps = tuple(-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True))
+        before, after = [], []
+        for extent, out, tap, stride, cut in zip(self.in_hw, self.out_hw, taps, self.stride, self.padding[:2], strict=True):
+            first, last = cut // stride, (cut + out - 1) // stride
+            before.append(tap - 1 - first)
+            after.append(last - (extent - 1))
+        channels = math.prod(self.stride) * self.texels * LANES
+        values = {name: getattr(self, name) for name in ("batch", "in_hw", "dtype")}
+        return Conv2d(
+            **values,
+            in_channels=self.in_channels if self.groups == 1 else channels,
+            out_channels=channels,
+            kernel=taps,  # type: ignore[arg-type]
+            stride=(1, 1),
+            padding=(*before, *after),  # type: ignore[arg-type]
+            dilation=(1, 1),
+            groups=1 if self.groups == 1 else channels,
+        )
+
+    def phase_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
+        """The channel texel and pixel of `phases` that is the output's (o, y, x)."""
+        (sh, sw), (top, left, *_) = self.stride, self.padding
+        y, x = y + top, x + left
+        return (y % sh * sw + x % sw) * self.texels + o, y // sh - top // sh, x // sw - left // sw
+
+    def place_of(self, channel: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
+        """Inverse of `phase_of`; some phases begin before the output does, or end after it."""
+        (sh, sw), (top, left, *_) = self.stride, self.padding
+        phase, o = channel // self.texels, channel % self.texels
+        return o, (row + top // sh) * sh + phase // sw - top, (column + left // sw) * sw + phase % sw - left
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of the operator, what it adds to cut off pixels counted."""
+        taps = self.out_channels // self.groups * self.kernel[0] * self.kernel[1]
+        return 2 * self.batch * self.in_channels * self.in_hw[0] * self.in_hw[1] * taps
+
+
 def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callable[[Expr, Expr], tirx.Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
     """The input pixel under tap (kh, kw) of the window at (oy, ox); zero where it lies in the padding.
 
@@ -106,13 +165,13 @@ def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callab
     if is_zero_outside:
         return value
     checks = []
-    if top:
+    if top > 0:
         checks.append(y >= 0)
-    if bottom:
+    if bottom > 0:
         checks.append(y < w.in_hw[0])
-    if left:
+    if left > 0:
         checks.append(x >= 0)
-    if right:
+    if right > 0:
         checks.append(x < w.in_hw[1])
     return te.if_then_else(te.all(*checks), value, tirx.const(0, w.dtype)) if checks else value
 

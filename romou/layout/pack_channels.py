@@ -22,7 +22,7 @@ from tvm import relax, te, tirx
 
 from romou.calls import op_name
 from romou.schedules import FAMILIES
-from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Dense
+from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
 
 Shape = tuple[int, ...]
 FLOATS = ("float32", "float16")
@@ -219,6 +219,8 @@ class _Packer:
             return None
         if name == "relax.nn.conv2d":
             return self._conv2d(call)
+        if name == "relax.nn.conv2d_transpose":
+            return self._conv2d_transpose(call)
         if name in UNARY and call.args[0] in self.packed:
             return self.bb.emit(relax.Call(call.op, [self.packed[call.args[0]], *call.args[1:]], call.attrs))
         if name in BINARY and any(a in self.packed for a in call.args):
@@ -243,7 +245,6 @@ class _Packer:
         ):
             return None
         (n, c, h, w), (oc, _, kh, kw) = _static_shape(data), _static_shape(weight)
-        pads = [int(p) for p in attrs.padding]
         work = Conv2d(
             batch=n,
             in_channels=c,
@@ -251,13 +252,35 @@ class _Packer:
             out_channels=oc,
             kernel=(kh, kw),
             stride=tuple(int(s) for s in attrs.strides),
-            padding=tuple(pads if len(pads) == 4 else pads * 2 if len(pads) == 2 else pads * 4),
+            padding=_four_sides(attrs.padding),
             dilation=tuple(int(d) for d in attrs.dilation),
             groups=int(attrs.groups),
             dtype=_dtype(data),
         )
         family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
         return self._emit_family(family, work, self.packed_expr(data), weight)
+
+    def _conv2d_transpose(self, call: relax.Call) -> relax.Expr | None:
+        data, weight = call.args
+        attrs = call.attrs
+        if not _is_constant(weight) or _shape(data) is None or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "IOHW") or _dtype(weight) != _dtype(data):
+            return None
+        (n, c, h, w), (_, outputs, kh, kw) = _static_shape(data), _static_shape(weight)
+        work = Conv2dTranspose(
+            batch=n,
+            in_channels=c,
+            in_hw=(h, w),
+            out_channels=outputs * int(attrs.groups),
+            kernel=(kh, kw),
+            stride=tuple(int(s) for s in attrs.strides),
+            padding=_four_sides(attrs.padding),
+            dilation=tuple(int(d) for d in attrs.dilation),
+            groups=int(attrs.groups),
+            output_padding=tuple(int(p) for p in attrs.output_padding),
+            dtype=_dtype(data),
+        )
+        family = FAMILIES["conv2d_transpose"]
+        return self._emit_family(family, work, self.packed_expr(data), weight) if family.is_mine(work) else None
 
     def _dense(self, call: relax.Call) -> relax.Expr | None:
         """matmul with a constant matrix on the right; leading dimensions of the left side become rows."""
@@ -406,6 +429,12 @@ class _Packer:
         if any(c % LANES for c in channels[:-1]):
             return None
         return self.bb.emit(relax.op.concat([self.packed_expr(f) for f in fields.fields], axis=1))
+
+
+def _four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
+    """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
+    pads = [int(p) for p in padding]
+    return tuple(pads * (4 // len(pads)))  # type: ignore[return-value]
 
 
 def _scalar(expr: relax.Expr) -> float | None:

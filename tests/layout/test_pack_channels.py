@@ -89,6 +89,37 @@ def test_matmul_with_leading_dimensions() -> None:
     assert [(t.family, t.name) for t in tasks] == [("dense", "dense_10x12_7")]
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "more"),
+    [
+        ((2, 2), (1, 1), (0, 0, 0, 0), (0, 0)),
+        ((2, 2), (2, 2), (0, 0, 0, 0), (0, 0)),
+        ((2, 2), (3, 3), (0, 0, 0, 0), (2, 1)),
+        ((3, 3), (1, 1), (1, 1, 1, 1), (0, 0)),
+        ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+        ((3, 3), (3, 3), (2, 2, 2, 2), (0, 1)),
+        ((4, 4), (2, 2), (1, 1, 1, 1), (0, 0)),
+        ((4, 3), (2, 3), (1, 0, 0, 2), (1, 2)),
+    ],
+)
+def test_transposed_convolutions(kernel: tuple[int, int], stride: tuple[int, int], pads: tuple[int, ...], more: tuple[int, int]) -> None:
+    """Of channels that fill no texel, alone and one a group, as one network that stays packed."""
+    g = Graph({"image": (2, 5, 5, 7)})
+    common = {"kernel_shape": kernel, "strides": stride, "pads": pads, "output_padding": more}
+    x = g.add("Relu", g.add("ConvTranspose", "image", g.weight(5, 6, *kernel), g.weight(6), **common))
+    x = g.add("ConvTranspose", x, g.weight(6, 1, *kernel), group=6, **common)
+    packed = check(g.model(x))
+    assert {name: count for name, count in count_calls(packed).items() if "pack" in name} == {"pack": 1, "unpack": 1}
+    tasks, _ = extract_tasks(fuse_operators(packed, TARGET))
+    assert [t.family for t in tasks] == ["conv2d_transpose"] * 2
+
+
+def test_transposed_convolutions_without_a_template_stay_right() -> None:
+    g = Graph({"image": (1, 6, 5, 7)})
+    x = g.add("ConvTranspose", g.conv("image", 6, 6), g.weight(6, 4, 3, 3), group=2, strides=[2, 2])
+    check(g.model(g.add("ConvTranspose", x, g.weight(8, 5, 3, 3), dilations=[2, 2])))
+
+
 def attention(rows: int, heads: int, size: int) -> onnx.ModelProto:
     """softmax(q k^T * scale + mask) v for a batch of two, out of matrices and into one."""
     g = Graph(dict.fromkeys("qkv", (2 * rows, heads * size)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import conv, matmul, target_of, task_of
+from operators import conv, conv_transpose, matmul, target_of, task_of
 from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 
 from romou.hardware import load_device
@@ -35,7 +35,7 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense | BatchMatmul:
     size = tuple(max(s, k) for s, k in zip(size, kernel, strict=True))  # type: ignore[assignment]
     stride = draw(st.sampled_from([(1, 1), (2, 2)]))
     batch = draw(st.sampled_from([1, 1, 2]))
-    match draw(st.sampled_from(["conv2d", "whole texels", "depthwise", "group_conv2d", "dense", "batch_matmul"])):
+    match draw(st.sampled_from(["conv2d", "whole texels", "depthwise", "group_conv2d", "dense", "batch_matmul", "conv2d_transpose"])):
         case "conv2d":
             channels, outputs, groups = draw(st.integers(1, 40)), draw(st.integers(1, 40)), 1
         case "whole texels":
@@ -45,6 +45,12 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense | BatchMatmul:
         case "group_conv2d":
             groups = draw(st.integers(2, 6))
             channels, outputs = 3 * groups, 2 * groups
+        case "conv2d_transpose":
+            groups = draw(st.sampled_from([1, 1, 12]))
+            channels, outputs = (12, 12) if groups > 1 else (draw(st.integers(1, 20)), draw(st.integers(1, 12)))
+            size, stride = (size[0] // 3 + 1, size[1] // 3 + 1), draw(st.sampled_from([(1, 1), (2, 2), (3, 2)]))
+            cut = draw(st.sampled_from([(0, 0, 0, 0), (1, 0, 0, 1)])) if min(kernel) > 1 else (0, 0, 0, 0)
+            return conv_transpose(channels, size, outputs, kernel, dtype, padding=cut, stride=stride, groups=groups, batch=batch)
         case "batch_matmul":
             extents = [draw(st.integers(1, most)) for most in (20, 96, 60)]
             return matmul(draw(st.sampled_from([(), (2,), (2, 3)])), *extents, dtype, is_transposed=draw(st.booleans()))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from operators import conv, error_of, error_on, has_device, matmul, random_arrays, reference, target_of, task_of
+from operators import conv, conv_transpose, error_of, error_on, has_device, matmul, random_arrays, reference, target_of, task_of
 from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 
 from romou.build import build_task
@@ -37,6 +37,9 @@ SHAPES = [
     Dense(m=13, k=31, n=1001, dtype="float32"),
     Dense(m=128, k=96, n=64, dtype="float32"),
     Dense(m=1, k=37, n=31, dtype="float32"),
+    conv_transpose(8, (5, 7), 12, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
+    conv_transpose(3, (5, 4), 6, (4, 3), stride=(3, 2), padding=(1, 0, 2, 1), output_padding=(1, 0), batch=2),
+    conv_transpose(6, (5, 3), 6, (3, 3), stride=(2, 2), padding=(2, 2, 2, 2), groups=6),
     matmul((2,), 13, 31, 10),
     # Heads of attention, read from rows and written to rows.
     matmul((2, 3), 13, 16, 17, lhs_axes=(0, 2, 1, 3), rhs_axes=(0, 2, 3, 1)),
@@ -95,7 +98,7 @@ def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense | Batc
     assert space.is_valid(task.default_config(target))
 
 
-@pytest.mark.parametrize("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], *MATMULS], ids=lambda w: w.name)
+@pytest.mark.parametrize("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS], ids=lambda w: w.name)
 def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
     """Rounded once at the end, so close to double precision, on a device that need not know halfs."""
     task, rng = task_of(replace(work, dtype="float16")), np.random.default_rng(SEED)
