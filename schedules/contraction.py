@@ -45,6 +45,7 @@ class Contraction:
     rhs_varies: whether `rhs` varies with the row of pixels too, and so is an expression over (o, h, lane, *r): no register tile spans two rows.
     rhs_vector: what are neighbours in memory on the right: the lanes of a texel; steps of the last reduction axis, which are then loaded together
         into registers as those of lhs are; or neither.
+    texel: lanes of an input texel, which is loaded whole even where the last reduction axis takes fewer of them (an image of three channels).
     columns: of the right side in memory, where they do not fill their last texel.
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
@@ -62,6 +63,7 @@ class Contraction:
     vector: bool = True
     rhs_varies: bool = False
     rhs_vector: Literal["lanes", "reduction", "none"] = "lanes"
+    texel: int | None = None
     columns: int | None = None
     is_image: bool = False
 
@@ -133,17 +135,18 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["wg_o"] == 1) | (group_o < 2 * o))
             & ((config["wg_w"] == 1) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
-            & (local_bytes(config, flat.reduce) <= limits.local_memory_bytes)
+            & (local_bytes(config, flat) <= limits.local_memory_bytes)
         )
 
     space.add_constraint(is_allowed)
 
 
-def local_bytes(config: Columns, reduce: Mapping[str, int]) -> Any:
+def local_bytes(config: Columns, contraction: Contraction) -> Any:
     """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
-    staged = config["local"] * math.prod(list(reduce.values())[1:]) * (group_w + LANES * group_o)
+    *window, lanes = list(contraction.reduce.values())[1:]
+    staged = config["local"] * math.prod(window) * ((contraction.texel or lanes) * group_w + lanes * LANES * group_o)
     return (4 - 2 * (config["accumulate"] == "float16")) * (partial + staged)
 
 
@@ -251,11 +254,11 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
     left = lhs
     # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
     if c.lhs_varies == "by texel":
-        patch = te.compute((*extents[:-1], *domain, extents[-1]), lambda *i: lhs(*i[-4:-1], 0, *i[:-4], i[-1]), name="patch")
+        patch = te.compute((*extents[:-1], *domain, c.texel or extents[-1]), lambda *i: lhs(*i[-4:-1], 0, *i[:-4], i[-1]), name="patch")
         left = lambda o, h, w, _lane, *r: patch[(*r[:-1], o, h, w, r[-1])]
     elif c.lhs_varies == "never":
         patch = te.compute(
-            (*extents[:-1], domain[1], domain[2], extents[-1]),
+            (*extents[:-1], domain[1], domain[2], c.texel or extents[-1]),
             lambda *i: lhs(0, i[-3], i[-2], 0, *i[:-3], i[-1]),
             name="patch",
         )
@@ -309,7 +312,7 @@ def schedule_stages(
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
     if config["split_k"] > 1:
-        _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
+        _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], contraction, config, store)
         return
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, thread_w, preserve_unit_loops=True)
@@ -320,14 +323,14 @@ def schedule_stages(
         sch.reorder(outer, inner, *reduction[1:], *spatial)
         for name in ("patch", "kernel") if contraction.rhs_vector == "reduction" else ("patch",):
             texels = sch.cache_read(acc, [r.source.name for r in sch.get(acc).reads].index(name), "local")
-            _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner)
+            _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner, contraction)
         for name in ("patch", "kernel"):
-            _stage_in_local_memory(sch, sch.get_sblock(name), outer, config, is_vector=name == "patch" or contraction.rhs_vector != "none")
+            _stage_in_local_memory(sch, sch.get_sblock(name), outer, config, contraction)
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)
         for block in _register_stages(sch):
-            _load_texels(sch, block, reduction[-2])
+            _load_texels(sch, block, reduction[-2], contraction)
         first = reduction[0]
     _unroll_tile(sch, spatial, reduction, config)
     _spell_arithmetic(sch, acc, config)
@@ -380,29 +383,37 @@ def _register_stages(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
     return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if sch.get(b).name_hint in ("patch", "kernel")]
 
 
-def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> None:
+def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, contraction: Contraction) -> None:
     """Load the register tile's input texels whole, before their lanes are used one by one."""
     sch.set_scope(texels, 0, "local")
     sch.compute_at(texels, at, preserve_unit_loops=True)
-    *tile, lane = sch.get_loops(texels)[_depth_of(sch, texels, at) :]
+    *tile, lane = _whole_texels(sch, texels, at, contraction)
     for loop in tile:
         sch.unroll(loop)
     sch.vectorize(lane)
 
 
-def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config, *, is_vector: bool) -> None:
+def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config, contraction: Contraction) -> None:
     """All work-items of the group load the block's share together, neighbours next to each other."""
     # The scope comes first: only then does compute_at see that all work-items of the group need the data.
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
-    *texels, lane = sch.get_loops(block)[_depth_of(sch, block, at) :]
+    *texels, lane = _whole_texels(sch, block, at, contraction)
     _, thread_o, thread_w = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
-    if is_vector:
-        sch.vectorize(lane)
-    else:
+    if sch.get(block).name_hint == "kernel" and contraction.rhs_vector == "none":
         sch.unroll(lane)
+    else:
+        sch.vectorize(lane)
+
+
+def _whole_texels(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, contraction: Contraction) -> list[s_tir.schedule.LoopRV]:
+    """The loops of `block` below `at`; the last one over all lanes of a texel, also of those that nothing reads."""
+    *loops, lane = sch.get_loops(block)[_depth_of(sch, block, at) :]
+    if contraction.texel and sch.get(block).name_hint.startswith("patch") and int(sch.get(lane).extent) < contraction.texel:
+        return [*loops, *sch.split(lane, [1, contraction.texel], disable_predication=True)]
+    return [*loops, lane]
 
 
 def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> int:
@@ -410,7 +421,9 @@ def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.sch
     return next(i for i, rv in enumerate(sch.get_loops(block)) if sch.get(rv).same_as(loop)) + 1
 
 
-def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Sequence[s_tir.schedule.LoopRV], config: Config, store: Config) -> None:
+def _schedule_split(
+    sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Sequence[s_tir.schedule.LoopRV], contraction: Contraction, config: Config, store: Config
+) -> None:
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
     # Whole texels while there is one for each work-item of the split, single lanes beyond that.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
@@ -442,7 +455,7 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Seq
     thread_w, inner_w = sch.split(w, [None, config["tile_w"]])
     sch.reorder(k, thread_o, thread_w, *reduction, inner_o, h, inner_w, lanes)
     for block in _register_stages(sch):
-        _load_texels(sch, block, reduction[-2])
+        _load_texels(sch, block, reduction[-2], contraction)
     registers = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(registers, thread_w, preserve_unit_loops=True)
     for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):

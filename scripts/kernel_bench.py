@@ -84,10 +84,10 @@ def fast_reference(task: Task) -> Any:
 
 
 def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Packed data and weight -> packed output; lanes beyond the channels count like the others."""
-    n, texels, h, w, _ = data.shape
-    plain = data.transpose(0, 1, 4, 2, 3).reshape(n, texels * LANES, h, w)
-    kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * LANES, *work.kernel)
+    """Packed data and weight -> packed output; lanes beyond the channels count like the others, if the weight has them."""
+    (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
+    plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
+    kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
     node = helper.make_node("Conv", ["x", "w"], ["y"], strides=work.stride, pads=work.padding, dilations=work.dilation, kernel_shape=work.kernel)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", plain.shape), ("w", kernel.shape), ("y", None))]
     model = helper.make_model(helper.make_graph([node], "conv", values[:2], values[2:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -58,6 +58,7 @@ class ClosedForm:
         # The first axis is a loop, or dealt out; the middle ones are the window; the last one is always unrolled.
         self._first, *middle, self._last = self._reduce.values()
         self._window = math.prod(middle)
+        self._texel = form.texel or self._last
         self._read = functools.cache(self._make_read)
         self._pixels = functools.cache(self._make_pixels)
         self._channels = functools.cache(self._make_channels)
@@ -110,10 +111,10 @@ class ClosedForm:
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
             turns=self._first // np.where(is_staged, local, split) * np.where(has_window, 1, self._window),
             multiply_adds=pixels_of_one * tile_o * LANES * taps * np.where(is_staged, local, 1),
-            local_loads=local * self._window * self._last * (pixels_of_one + tile_o * LANES) * np.where(get("accumulate") == "float16", 2, 4),
+            local_loads=local * self._window * (self._lane_axis * pixels_of_one + self._last * tile_o * LANES) * np.where(get("accumulate") == "float16", 2, 4),
             work_group_size=size,
             work_groups=math.prod(tiles),
-            local_memory_bytes=local_bytes(columns, self._reduce),
+            local_memory_bytes=local_bytes(columns, self._forms["flat"]),
             is_staged=is_staged,
             images=images,
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
@@ -131,7 +132,7 @@ class ClosedForm:
     @property
     def _lane_axis(self) -> int:
         """Numbers that a texel of data holds: the lanes of a reduction axis, where there is one."""
-        return 1 if self._varies == "by lane" else self._last
+        return 1 if self._varies == "by lane" else self._texel
 
     def _access_width(self, columns: Columns, is_staged: Any) -> Any:
         if self._varies == "by lane":
@@ -139,7 +140,7 @@ class ClosedForm:
         if self._rhs_vector != "lanes":
             return np.asarray(self._last if self._rhs_vector == "reduction" else 1)
         # The data is loaded a texel at a time, and so is what is staged.
-        return np.minimum(self._last, np.where(is_staged, LANES, columns["vector_width"]))
+        return np.minimum(self._texel, np.where(is_staged, LANES, columns["vector_width"]))
 
     def _weights(self, group_o: Any, o: Any, taps: Any, steps: Any, is_image: Any) -> Any:
         """Distinct numbers of the weight; beyond the last channel buffers read the last one again, and images the row's next columns."""
@@ -155,7 +156,7 @@ class ClosedForm:
         sums = vector * columns["tile_o"] * pixels
         if self._varies == "by lane":
             return RegisterUse(sums, 0)
-        data = vector * self._last // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
+        data = vector * self._texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, self._last, taps))
