@@ -56,11 +56,11 @@ def contraction(w: BatchMatmul, lhs: te.Tensor, rhs: te.Tensor, flat: bool, is_z
         extents=(w.out_texels, w.batches, w.m),
         reduce={"k": w.k // step, "kstep": step},
         lhs=lambda _o, h, m, _lane, k, s: _load(w.lhs_axes, lhs, [*w.batch_of(h), m, k * step + s]),
-        rhs=lambda o, h, lane, k, s: _load(w.rhs_axes, rhs, [*w.batch_of(h), k * step + s, column(o, lane)]),
+        rhs=lambda o, lane, k, s, h: _load(w.rhs_axes, rhs, [*w.batch_of(h), k * step + s, column(o, lane)]),
         output=output,
         output_shape=w.output_shape,
         vector=rhs_vector == "lanes",
-        rhs_varies=True,
+        is_batched=True,
         rhs_vector=rhs_vector,
         columns=w.n,
     )

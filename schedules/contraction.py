@@ -29,6 +29,8 @@ from romou.space import Columns, Config, Space
 LANES = 4
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
+# Stages whose innermost axis is loaded into registers as one vector.
+_TEXELS = ("patch", "right")
 Expr: TypeAlias = "tirx.Expr | int"
 
 
@@ -39,10 +41,10 @@ class Contraction:
     extents: (o, h, w) exact, in texels and pixels.
     reduce: name -> extent; the first one is the axis that `split_k` and `local` cut.
     lhs, rhs: expressions over (o, h, w, lane, *r) and (o, lane, *r); indices handed in are always inside the exact extents.
+    is_batched: whether each row h has a right side of its own: then rhs is one over (o, lane, *r, h), and a tile has one row.
     lhs_varies: with the output channel: not at all, with the texel `o` that it is in (groups of whole texels), or with its lane too
         (depthwise); where it varies it is not worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
-    rhs_varies: whether `rhs` varies with the row of pixels too, and so is an expression over (o, h, lane, *r): no register tile spans two rows.
     rhs_vector: what are neighbours in memory on the right: the lanes of a texel; steps of the last reduction axis, which are then loaded together
         into registers as those of lhs are; or neither.
     texel: lanes of an input texel, which is loaded whole even where the last reduction axis takes fewer of them (an image of three channels).
@@ -61,11 +63,11 @@ class Contraction:
     output_shape: tuple[int, ...]
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
-    rhs_varies: bool = False
     rhs_vector: Literal["lanes", "reduction", "none"] = "lanes"
     texel: int | None = None
     columns: int | None = None
     is_image: bool = False
+    is_batched: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +104,12 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     is_shared = flat.lhs_varies == "never"
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
-    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h] if not flat.rhs_varies else [1])
+    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h and (t == 1 or not flat.is_batched)])
     space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w])
     space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0] if is_shared else [1])
-    space.define_knob("local", [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0] if is_shared else [0])
+    space.define_knob("local", [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0] if is_shared and flat.rhs_vector != "none" else [0])
     space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
     space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
@@ -135,18 +137,18 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["wg_o"] == 1) | (group_o < 2 * o))
             & ((config["wg_w"] == 1) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
-            & (local_bytes(config, flat) <= limits.local_memory_bytes)
+            & (local_bytes(config, flat.reduce, flat.texel) <= limits.local_memory_bytes)
         )
 
     space.add_constraint(is_allowed)
 
 
-def local_bytes(config: Columns, contraction: Contraction) -> Any:
+def local_bytes(config: Columns, reduce: Mapping[str, int], texel: int | None = None) -> Any:
     """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
-    *window, lanes = list(contraction.reduce.values())[1:]
-    staged = config["local"] * math.prod(window) * ((contraction.texel or lanes) * group_w + lanes * LANES * group_o)
+    *window, lanes = list(reduce.values())[1:]
+    staged = config["local"] * math.prod(window) * ((texel or lanes) * group_w + lanes * LANES * group_o)
     return (4 - 2 * (config["accumulate"] == "float16")) * (partial + staged)
 
 
@@ -231,7 +233,12 @@ def _padded(extent: int, tile: int) -> int:
 
 
 def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
-    """The contraction as stages over a domain padded to whole work groups: [patch,] acc | part, sum; crop."""
+    """The contraction as a function of its inputs, over which the stages of `contract` stand."""
+    return te.create_prim_func([*c.inputs, contract(c, config)])
+
+
+def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str = "float32") -> te.Tensor:
+    """Stages over a domain padded to whole work groups: [patch,] acc | part, sum; and last `name`, without the padding, in `dtype`."""
     o, h, w = c.extents
     domain = (
         _padded(o, config["wg_o"] * config["tile_o"]),
@@ -247,8 +254,8 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         inside = (clamp(c.is_image, i, e, p) for i, e, p in zip((oo, hh, ww), c.extents, domain, strict=True))
         return c.lhs(*inside, lane, *r)
 
-    def rhs(oo: Expr, row: Sequence[Expr], lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), *row, lane, *r)
+    def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())
     left = lhs
@@ -264,20 +271,17 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         )
         left = lambda _o, h, w, _lane, *r: patch[(*r[:-1], h, w, r[-1])]
     right = rhs
-    # The row that the right side varies with, if it does, comes between the reduction and the channel.
-    rows = [h] if c.rhs_varies else []
     if c.rhs_vector == "reduction":
-        shape = (*extents[:-1], *rows, domain[0], LANES, extents[-1])
-        steps = len(extents) - 1
-        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[steps:-3], i[-2], *i[:steps], i[-1]), name="kernel")
-        right = lambda o, row, lane, *r: kernel[(*r[:-1], *row, o, lane, r[-1])]
+        rows = [domain[1]] * c.is_batched
+        texels = te.compute((*rows, *extents[:-1], domain[0], LANES, extents[-1]), lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="right")
+        right = lambda o, h, lane, *r: texels[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
     elif config["local"]:
-        kernel = te.compute((*extents, *rows, domain[0], LANES), lambda *i: rhs(i[-2], i[len(extents) : -2], i[-1], *i[: len(extents)]), name="kernel")
-        right = lambda o, row, lane, *r: kernel[(*r, *row, o, lane)]
+        rows = [domain[1]] * c.is_batched
+        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
+        right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
 
     def product(o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        row = [h] if c.rhs_varies else []
-        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, row, lane, *r).astype(config["accumulate"])
+        return left(o, h, w, lane, *r).astype(config["accumulate"]) * right(o, h, lane, *r).astype(config["accumulate"])
 
     pieces = config["split_k"]
     share = extents[0] // pieces
@@ -288,12 +292,11 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
         acc = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *i)], axis=piece), name="acc")
     else:
         acc = te.compute((*domain, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
-    crop = te.compute(c.output_shape, lambda *i: acc[c.output(*i)].astype("float32"), name="crop")
-    return te.create_prim_func([*c.inputs, crop])
+    return te.compute(c.output_shape, lambda *i: acc[c.output(*i)].astype(dtype), name=name)
 
 
 def schedule_stages(
-    sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], contraction: Contraction, config: Config, *, has_whole_texels: bool = True
+    sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True
 ) -> None:
     """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it.
 
@@ -312,25 +315,25 @@ def schedule_stages(
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
     if config["split_k"] > 1:
-        _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], contraction, config, store)
+        _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
         return
     acc = sch.get_sblock("acc")
     sch.compute_at(acc, thread_w, preserve_unit_loops=True)
     sch.set_scope(acc, 0, "local")
-    spatial, reduction = _loops_of(sch, acc, len(contraction.reduce))
+    spatial, reduction = _loops_of(sch, acc, len(reduce_names))
     if config["local"]:
         outer, inner = sch.split(reduction[0], [None, config["local"]])
         sch.reorder(outer, inner, *reduction[1:], *spatial)
-        for name in ("patch", "kernel") if contraction.rhs_vector == "reduction" else ("patch",):
-            texels = sch.cache_read(acc, [r.source.name for r in sch.get(acc).reads].index(name), "local")
-            _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner, contraction)
-        for name in ("patch", "kernel"):
-            _stage_in_local_memory(sch, sch.get_sblock(name), outer, config, contraction)
+        for source in [r.source.name for r in sch.get(acc).reads if r.source.name in _TEXELS]:
+            texels = sch.cache_read(acc, [r.source.name for r in sch.get(acc).reads].index(source), "local")
+            _load_texels(sch, texels, reduction[-2] if len(reduction) > 2 else inner)
+        for block in _stages_of(sch, (*_TEXELS, "kernel")):
+            _stage_in_local_memory(sch, block, outer, config)
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)
-        for block in _register_stages(sch):
-            _load_texels(sch, block, reduction[-2], contraction)
+        for block in _stages_of(sch, _TEXELS):
+            _load_texels(sch, block, reduction[-2])
         first = reduction[0]
     _unroll_tile(sch, spatial, reduction, config)
     _spell_arithmetic(sch, acc, config)
@@ -378,42 +381,37 @@ def _finish_tile(sch: s_tir.Schedule, tile: Sequence, config: Config) -> None:
         sch.vectorize(inner)
 
 
-def _register_stages(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
-    """The operands that are loaded whole into registers."""
-    return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if sch.get(b).name_hint in ("patch", "kernel")]
+def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[s_tir.schedule.SBlockRV]:
+    return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if sch.get(b).name_hint in names]
 
 
-def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, contraction: Contraction) -> None:
+def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> None:
     """Load the register tile's input texels whole, before their lanes are used one by one."""
     sch.set_scope(texels, 0, "local")
     sch.compute_at(texels, at, preserve_unit_loops=True)
-    *tile, lane = _whole_texels(sch, texels, at, contraction)
+    *tile, lane = _whole_texels(sch, texels, at)
     for loop in tile:
         sch.unroll(loop)
     sch.vectorize(lane)
 
 
-def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config, contraction: Contraction) -> None:
+def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config) -> None:
     """All work-items of the group load the block's share together, neighbours next to each other."""
     # The scope comes first: only then does compute_at see that all work-items of the group need the data.
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
-    *texels, lane = _whole_texels(sch, block, at, contraction)
+    *texels, lane = _whole_texels(sch, block, at)
     _, thread_o, thread_w = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
-    if sch.get(block).name_hint == "kernel" and contraction.rhs_vector == "none":
-        sch.unroll(lane)
-    else:
-        sch.vectorize(lane)
+    sch.vectorize(lane)
 
 
-def _whole_texels(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, contraction: Contraction) -> list[s_tir.schedule.LoopRV]:
-    """The loops of `block` below `at`; the last one over all lanes of a texel, also of those that nothing reads."""
+def _whole_texels(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> list[s_tir.schedule.LoopRV]:
+    """The loops of `block` below `at`; the last one over all lanes that a texel has, also over those that nothing reads."""
     *loops, lane = sch.get_loops(block)[_depth_of(sch, block, at) :]
-    if contraction.texel and sch.get(block).name_hint.startswith("patch") and int(sch.get(lane).extent) < contraction.texel:
-        return [*loops, *sch.split(lane, [1, contraction.texel], disable_predication=True)]
-    return [*loops, lane]
+    whole = int(sch.get(block).iter_vars[-1].dom.extent)
+    return [*loops, *sch.split(lane, [1, whole], disable_predication=True)] if int(sch.get(lane).extent) < whole else [*loops, lane]
 
 
 def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> int:
@@ -421,9 +419,7 @@ def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.sch
     return next(i for i, rv in enumerate(sch.get_loops(block)) if sch.get(rv).same_as(loop)) + 1
 
 
-def _schedule_split(
-    sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Sequence[s_tir.schedule.LoopRV], contraction: Contraction, config: Config, store: Config
-) -> None:
+def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Sequence[s_tir.schedule.LoopRV], config: Config, store: Config) -> None:
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
     # Whole texels while there is one for each work-item of the split, single lanes beyond that.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
@@ -454,8 +450,8 @@ def _schedule_split(
     thread_o, inner_o = sch.split(o, [None, config["tile_o"]])
     thread_w, inner_w = sch.split(w, [None, config["tile_w"]])
     sch.reorder(k, thread_o, thread_w, *reduction, inner_o, h, inner_w, lanes)
-    for block in _register_stages(sch):
-        _load_texels(sch, block, reduction[-2], contraction)
+    for block in _stages_of(sch, _TEXELS):
+        _load_texels(sch, block, reduction[-2])
     registers = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(registers, thread_w, preserve_unit_loops=True)
     for loop, axis in ((k, "threadIdx.z"), (thread_o, "threadIdx.y"), (thread_w, "threadIdx.x")):

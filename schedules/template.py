@@ -187,7 +187,7 @@ class Template:
                 sch, output = self._over_phases(sch, output, config)
             has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
-            schedule_stages(sch, loops, contraction, config, has_whole_texels=has_whole_texels)
+            schedule_stages(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         return tvm.IRModule({"main": sch.mod["main"]})
@@ -236,7 +236,7 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     """Inline everything between the contraction and the output; returns the output block."""
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
-    stages = {"patch", "kernel", "part", "acc"}
+    stages = {"patch", "kernel", "right", "part", "acc"}
     for block in sch.get_child_blocks(root):
         if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
             sch.compute_inline(block)

@@ -114,7 +114,7 @@ class ClosedForm:
             local_loads=local * self._window * (self._lane_axis * pixels_of_one + self._last * tile_o * LANES) * np.where(get("accumulate") == "float16", 2, 4),
             work_group_size=size,
             work_groups=math.prod(tiles),
-            local_memory_bytes=local_bytes(columns, self._forms["flat"]),
+            local_memory_bytes=local_bytes(columns, self._reduce, self._texel),
             is_staged=is_staged,
             images=images,
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
