@@ -342,8 +342,8 @@ class _Packer:
             if name == "relax.permute_dims":
                 order = [int(a) for a in value.attrs.axes] if value.attrs.axes is not None else list(reversed(range(rank)))
                 current = replace(current, source=value.args[0], axes=tuple(order[a] for a in current.axes))
-            elif name in ("relax.multiply", "relax.divide") and (factor := _scalar(value.args[1])) is not None:
-                current = replace(current, source=value.args[0], scale=current.scale * (factor if name == "relax.multiply" else 1 / factor))
+            elif (scaled := _without_factor(value)) is not None:
+                current = replace(current, source=scaled[0], scale=current.scale * scaled[1])
             elif isinstance(value, relax.Var):
                 current = replace(current, source=value)
             else:
@@ -435,6 +435,17 @@ def _four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
     """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
     pads = [int(p) for p in padding]
     return tuple(pads * (4 // len(pads)))  # type: ignore[return-value]
+
+
+def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
+    """The operand and the number that a product of the two, or a quotient, is made of; None for all else."""
+    if op_name(call) not in ("relax.multiply", "relax.divide"):
+        return None
+    left, right = call.args
+    if (factor := _scalar(right)) is not None:
+        return left, factor if op_name(call) == "relax.multiply" else 1 / factor
+    factor = _scalar(left) if op_name(call) == "relax.multiply" else None
+    return None if factor is None else (right, factor)
 
 
 def _scalar(expr: relax.Expr) -> float | None:

@@ -125,7 +125,7 @@ def attention(rows: int, heads: int, size: int) -> onnx.ModelProto:
     g = Graph(dict.fromkeys("qkv", (2 * rows, heads * size)))
     shape = g.constant(np.array([2, rows, heads, size], np.int64))
     q, k, v = (g.add("Transpose", g.add("Reshape", name, shape), perm=perm) for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])))
-    scores = g.add("MatMul", g.add("Mul", q, g.constant(np.float32(0.5))), g.add("Div", k, g.constant(np.float32(3))))
+    scores = g.add("MatMul", g.add("Mul", g.constant(np.float32(0.5)), q), g.add("Div", k, g.constant(np.float32(3))))
     mask = g.constant(np.where(np.arange(rows) < rows - 2, 0, -1e9).astype(np.float32))
     out = g.add("MatMul", g.add("Softmax", g.add("Add", scores, mask), axis=-1), v)
     return g.model(g.add("Reshape", g.add("Transpose", out, perm=[0, 2, 1, 3]), g.constant(np.array([2 * rows, heads * size], np.int64))))
