@@ -1,7 +1,7 @@
 """Convolution on channels packed by four: any kernel, stride, padding, dilation; groups whose channels fill whole texels.
 
 data    (n, ceil(ic / 4), ih, iw, 4)
-weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels (as many as there are, where they are fewer than four), then of output channels
+weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels (in single precision no more than there are), then of output channels
 output  (n, ceil(oc / 4), oh, ow, 4)
 """
 
@@ -31,7 +31,7 @@ def weight_shape(w: Conv2d) -> tuple[int, ...]:
 
 
 def pack_weight(w: Conv2d, weight: np.ndarray) -> np.ndarray:
-    """OIHW (oc, ic / groups, kh, kw) -> (ceil(ic / groups / 4), kh, kw, min(ic / groups, 4), ceil(oc / 4), 4), padded with zeros."""
+    """OIHW (oc, ic / groups, kh, kw) -> (ceil(ic / groups / 4), kh, kw, 4 or fewer, ceil(oc / 4), 4), padded with zeros."""
     oc, ic, kh, kw = weight.shape
     ic4, oc4 = -(-ic // LANES), -(-oc // LANES)
     full = np.zeros((oc4 * LANES, ic4 * LANES, kh, kw), weight.dtype)
@@ -80,8 +80,11 @@ def _reduction(w: Conv2d) -> dict[str, int]:
 
 
 def _lanes(w: Conv2d) -> int:
-    """Lanes of an input texel that hold channels: three of the first layer of most networks."""
-    return min(w.in_channels // w.groups, LANES)
+    """Lanes of an input texel that are multiplied: those that hold channels, three in the first layer of most networks.
+
+    Halfs keep all four: units that multiply matrices of halfs take texels whole.
+    """
+    return min(w.in_channels // w.groups, LANES) if w.dtype == "float32" else LANES
 
 
 def _load(w: Conv2d, data: te.Tensor, n, o, oy, ox, ic, kh, kw, ilane, *, is_zero_outside=False):  # type: ignore[no-untyped-def]
