@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from romou.schedules import conv2d, dense, depthwise, group_conv2d
+from romou.schedules import batch_matmul, conv2d, conv2d_transpose, dense, depthwise, group_conv2d
 
 # Order matters for convolutions: the first family whose `is_mine` holds takes the operator.
-FAMILIES: dict[str, ModuleType] = {m.FAMILY: m for m in (conv2d, depthwise, group_conv2d, dense)}
+FAMILIES: dict[str, ModuleType] = {m.FAMILY: m for m in (conv2d, depthwise, group_conv2d, dense, batch_matmul, conv2d_transpose)}

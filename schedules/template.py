@@ -8,16 +8,17 @@ from typing import Any, TypeAlias
 import tvm
 from romou.schedules import FAMILIES, tensor_core
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
-from romou.schedules.splice import as_module, find_blocks, replace_stage
+from romou.schedules.splice import as_module, find_blocks, renest, replace_stage
 from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.workload import BatchMatmul, Conv2d, Conv2dTranspose, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
 from romou.primitives import FREE_IMAGES, LANES, image_extents, is_image, replace_parameter, set_image
 from romou.space import Config, Space
 
-Workload: TypeAlias = Conv2d | Dense
+Workload: TypeAlias = Conv2d | Dense | BatchMatmul
+_KINDS: dict[str, type[Workload]] = {"dense": Dense, "batch_matmul": BatchMatmul, "conv2d_transpose": Conv2dTranspose}
 # The choice of the knob `algorithm` that every operator has.
 DIRECT = "direct"
 
@@ -29,8 +30,7 @@ class Template:
         self.func = func
         self.block = block
         self.family = str(block.annotations["romou.family"])
-        kind = Dense if self.family == "dense" else Conv2d
-        self.workload: Workload = kind.from_json(str(block.annotations["romou.workload"]))
+        self.workload: Workload = _KINDS.get(self.family, Conv2d).from_json(str(block.annotations["romou.workload"]))
 
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> Template | None:
@@ -75,8 +75,9 @@ class Template:
         for name in ("data", "weight", "output"):
             space.define_knob(name, self._places(name, limits))
         if isinstance(self.workload, Conv2d):
-            space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
-            if self.workload.out_hw[0] > 1:
+            has_rows = (self.workload.phases if isinstance(self.workload, Conv2dTranspose) else self.workload).out_hw[0] > 1
+            space.define_knob("pixels", ["flat", "rows"] if has_rows else ["flat"])
+            if has_rows:
                 # An image is addressed by row and column: pixels in one row would need a division for each texel.
                 space.add_constraint(lambda config: (config["data"] == "buffer") | (config["pixels"] == "rows"))
         # Halfs are summed as halfs only where that is faster; the sum of a long reduction loses digits, which the check of a trial sees.
@@ -115,7 +116,8 @@ class Template:
         form, most = self._winograd(algorithm) if name == "weight" else None, limits.max_image
         shape = [int(d) for d in buffer.shape] if form is None else form.weight_shape
         has_texels = self.contraction(flat=True).vector if name == "weight" else self.works_in_texels
-        if most is None or shape[-1] != LANES or not has_texels:
+        is_computed = name == "weight" and isinstance(self.workload, BatchMatmul)
+        if most is None or shape[-1] != LANES or not has_texels or is_computed:
             return
         for scope in ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",):
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
@@ -254,12 +256,29 @@ class Template:
             if form is not None:
                 form.schedule(sch, output, config)
                 return tvm.IRModule({"main": sch.mod["main"]})
-            has_whole_texels = not isinstance(self.workload, Dense) or self.workload.n % LANES == 0
+            if isinstance(self.workload, Conv2dTranspose):
+                sch, output = self._over_phases(sch, output, config)
+            has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
             (tensor_core.schedule_stages if is_mma else schedule_stages)(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         return tvm.IRModule({"main": sch.mod["main"]})
+
+    def _over_phases(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> tuple[s_tir.Schedule, s_tir.schedule.SBlockRV]:
+        """The schedule with the output nest over (o, h, w, lane) of the phases of a transposed convolution."""
+        work = self.workload
+        assert isinstance(work, Conv2dTranspose)
+        extents, pixel, _ = work.phases.pixels(config["pixels"] == "flat")
+
+        def place(o: tirx.Expr, h: tirx.Expr, w: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+            n, row, column = pixel(h, w)
+            channel, y, x = work.place_of(o, row, column)
+            return [n, channel, y, x, lane], [tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), work.out_hw, strict=True)]
+
+        name, sums = str(sch.get(output).name_hint), "tile" if config["split_k"] == 1 else "acc"
+        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (*extents, LANES), place)))
+        return sch, sch.get_sblock(name)
 
     def _output_loops(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> Sequence[s_tir.schedule.LoopRV]:
         """The output nest as loops (o, h, w, lane)."""
@@ -268,6 +287,14 @@ class Template:
             o, lane = sch.split(n, [None, 4])
             sch.reorder(o, m, lane)
             return o, sch.add_unit_loop(m), m, lane
+        if isinstance(self.workload, BatchMatmul):
+            loops = sch.get_loops(output)
+            *batch, m, n = (loops[axis] for axis in self.workload.out_axes)
+            o, lane = sch.split(n, [None, LANES])
+            sch.reorder(o, *batch, m, lane)
+            return o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane
+        if isinstance(self.workload, Conv2dTranspose):
+            return sch.get_loops(output)
         oh, ow = self.workload.out_hw
         if config["pixels"] == "flat":
             sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
@@ -282,7 +309,7 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     """Inline everything between the contraction and the output; returns the output block."""
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
-    stages = {"patch", "texels", "kernel", "part", "acc", "tile"} | STAGES
+    stages = {"patch", "texels", "kernel", "right", "part", "acc", "tile"} | STAGES
     for block in sch.get_child_blocks(root):
         if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
             sch.compute_inline(block)

@@ -12,12 +12,26 @@ from romou.backends import backend
 from romou.backends.cuda.compiler import compile_cuda
 from romou.build import build_reference, build_task
 from romou.measure.run_job import device_tensor
-from romou.operators import conv, task_of
+from romou.operators import conv, conv_transpose, matmul, task_of
 from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-__all__ = ["compile_only", "conv", "error_of", "error_on", "has_device", "random_arrays", "reference", "run", "small_tasks", "target_of", "task_of"]
+__all__ = [
+    "compile_only",
+    "conv",
+    "conv_transpose",
+    "error_of",
+    "error_on",
+    "has_device",
+    "matmul",
+    "random_arrays",
+    "reference",
+    "run",
+    "small_tasks",
+    "target_of",
+    "task_of",
+]
 
 
 def random_arrays(task: Task, rng: np.random.Generator) -> list[np.ndarray]:

@@ -318,6 +318,7 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
+        is_carried = isinstance(node, tirx.BufferStore) and str(node.buffer.scope()) in _LOCAL
         if in_turn:
             structural_walk(node, (tvm.ir.Call, lambda call: guards.append((list(self._loads(call.args[1])), call.args[0])) if is_conditional(call) else None))
         for load in self._loads(node) if in_turn else ():
@@ -339,8 +340,8 @@ class _Kernel:
                     is_active = is_active & evaluate(condition, self._env)
             whole = [np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(shape))], *shape)) for p in places]
             everyone = tuple(p[..., is_active].reshape(-1) for p in whole)
-            # What loops repeat counts as it stands in the code: the first time may be all padding.
-            is_read = bool(self._trips) or bool(is_active[0])
+            # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
+            is_read = bool(self._trips) or is_carried or bool(is_active[0])
             first = tuple(p.reshape(*p.shape[: p.ndim - len(shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0] for p in whole)
             self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first))
 

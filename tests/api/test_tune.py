@@ -51,6 +51,21 @@ def test_bundled_models_tuned(name: str, trials: int, opencl_device: tvm.runtime
     assert all(row.tuned_ms is not None and row.default_ms is not None and row.tuned_ms <= row.default_ms for row in summary.rows)
 
 
+@pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
+def test_a_decoder_of_transposed_convolutions(target: str, opencl_device: tvm.runtime.Device) -> None:
+    """Each stride and kernel doubles or triples the image; in buffers, and in images that kernels hand on."""
+    g = Graph({"image": (1, 10, 3, 5)})
+    x, channels = "image", 10
+    for kernel, stride, pad, more in ((4, 2, 1, 0), (3, 2, 1, 1), (3, 3, 0, 0), (2, 1, 0, 0)):
+        weight = g.weight(channels, 7, kernel, kernel, scale=(channels * kernel) ** -0.5)
+        x = g.add("ConvTranspose", x, weight, g.weight(7), strides=[stride] * 2, pads=[pad] * 4, output_padding=[more] * 2)
+        x, channels = g.add("LeakyRelu", x), 7
+    model = g.model(g.conv(x, 7, 3))
+    compiled = romou.compile(model, target=target, device=0)
+    assert sum(row.calls for row in compiled.summary().rows if row.name.startswith("conv2d_transpose")) == 4
+    assert error_of(compiled, model) < LIMIT
+
+
 @pytest.mark.parametrize("name", models.names())
 @pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
 def test_bundled_models_with_default_schedules(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
