@@ -17,9 +17,10 @@ from romou.errors import InvalidConfigError
 from romou.inspection.estimates import register_use
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
-from romou.pruning.closed_form import ClosedForm
+from romou.pruning.forms import form_of
+from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.schedules.template import Template
+from romou.schedules.template import template_of
 from romou.space import Config, Space
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Of a kernel's registers more is known than of a formula's, but not all: Mesa's compiler for Mali fits kernels into 64 of which 100 are expected.
 _SURE = 2.0
+# On any GPU a kernel that moves less takes no longer than its launch.
+_SMALL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Task:
     key: 16 hex digits of the function's structure: equal kernels have equal keys, in any model.
     name: readable, not unique: two tasks may differ in their epilogue alone.
     func: unscheduled; static shapes; the last parameter is the output.
-    calls: how often the model calls it.   flops: multiplications and additions of one call, epilogue not counted.
+    calls: how often the model calls it.   flops: multiplications and additions of one call, epilogue not counted; where nothing is contracted, all
+        operations and functions of numbers.
     """
 
     key: str
@@ -50,12 +54,17 @@ class Task:
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
         """The task of a fused function, or None where no template covers it."""
-        if Template.of(func) is None:
+        if template_of(func) is None:
             return None
         plain = plain_form(func)
-        template = Template.of(plain)
+        template = template_of(plain)
         assert template is not None, "the plain form keeps the block that carries the template's name"
-        return cls(key_of(plain), template.name, template.family, plain, calls, template.workload.flops)
+        return cls(key_of(plain), template.name, template.family, plain, calls, template.flops)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
+        return not self.template.sums_products and self.template.moved_bytes < _SMALL_BYTES
 
     def with_free_images(self) -> Task:
         """The same operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
@@ -74,7 +83,7 @@ class Task:
     @cached_property
     def template(self) -> Template:
         """The schedule template that covers the function."""
-        template = Template.of(self.func)
+        template = template_of(self.func)
         assert template is not None, "a Task is made by Task.of or from_json, from a function that has a template"
         return template
 
@@ -152,7 +161,7 @@ class PrunedTask(Task):
         """
         if config == self.default_config(target):
             return
-        formula = ClosedForm(self.template, limits_of(target)).usage({name: np.asarray(value) for name, value in config.items()})
+        formula = form_of(self.template, limits_of(target)).usage({name: np.asarray(value) for name, value in config.items()})
         registers = register_use(kernel)
         verdicts = judge(replace(formula, registers=registers.allocated, needed_registers=registers.needed), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
@@ -165,10 +174,12 @@ class PrunedTask(Task):
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with 32-bit indices and without the attributes that only tie it to its module."""
+    """`func` with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)
+    if any("int64" in str(p.dtype) for p in func.params):
+        return func  # numbers of 64 bits stay what they are, and so do the indices that are made of them
     narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
     return narrow["main"]
 

@@ -1,12 +1,14 @@
-"""From a fused function to its knob space, and from a config to its schedule; the same for every family."""
+"""From a fused function to its knob space, and from a config to its schedule; the same for every family of contractions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import tvm
 from romou.schedules import FAMILIES
+from romou.schedules.base import Template
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
 from romou.schedules.splice import as_module, find_blocks, replace_stage
 from romou.schedules.workload import Conv2d, Dense
@@ -19,8 +21,14 @@ from romou.space import Config, Space
 Workload: TypeAlias = Conv2d | Dense
 
 
-class Template:
-    """The template that fits a fused function. `Template.of` returns None where none does."""
+def template_of(func: tirx.PrimFunc) -> Template | None:
+    """The template that fits a fused function; None where none does."""
+    others = (family.template_of(func) for family in FAMILIES.values() if hasattr(family, "template_of"))
+    return ContractionTemplate.of(func) or next((template for template in others if template is not None), None)
+
+
+class ContractionTemplate(Template):
+    """That of convolutions and dense layers."""
 
     def __init__(self, func: tirx.PrimFunc, block: s_tir.SBlock):
         self.func = func
@@ -30,7 +38,7 @@ class Template:
         self.workload: Workload = kind.from_json(str(block.annotations["romou.workload"]))
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc) -> Template | None:
+    def of(cls, func: tirx.PrimFunc) -> ContractionTemplate | None:
         """The template for `func`: it holds exactly one block of a family, and the epilogue keeps that block's shape."""
         marked = [b for b in find_blocks(func) if "romou.family" in b.annotations]
         if len(marked) != 1:
@@ -44,6 +52,11 @@ class Template:
     def name(self) -> str:
         """Readable name of the operator."""
         return f"{self.family}_{self.workload.name}"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of one call, epilogue not counted."""
+        return self.workload.flops
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
@@ -122,9 +135,14 @@ class Template:
         return int(tvm.DataType(self.workload.dtype).bits) // 8
 
     @property
-    def images(self) -> dict[str, str]:
-        """Parameter name -> memory scope, for the activations that the graph put in images."""
-        return {str(p.name): str(p.scope()) for p in self.func.params if is_image(p)}
+    def operands(self) -> dict[str, int]:
+        """Data and weight; what the epilogue reads is no part of the reduction's traffic."""
+        return {self.names[role]: self.element_bytes for role in ("data", "weight")}
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the operator gives, whole texels counted."""
+        return math.prod(self.contraction(flat=True).extents) * LANES
 
     @property
     def works_in_texels(self) -> bool:
@@ -170,8 +188,8 @@ class Template:
                 func = set_image(func, name, scope)
         return self._marked(func)._schedule(config)
 
-    def _marked(self, func: tirx.PrimFunc) -> Template:
-        template = Template.of(func)
+    def _marked(self, func: tirx.PrimFunc) -> ContractionTemplate:
+        template = ContractionTemplate.of(func)
         assert template is not None, "a mark on a parameter changes nothing that the template looks at"
         return template
 

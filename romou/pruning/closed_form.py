@@ -23,15 +23,13 @@ from tvm_ffi.structural import structural_walk
 
 from romou.calls import op_name
 from romou.errors import BuildError
-from romou.hardware import HardwareSpec
 from romou.inspection.estimates import RegisterUse, registers_ahead
-from romou.pruning.criteria import Choices
-from romou.pruning.estimate import estimate_seconds
 from romou.pruning.evaluate import evaluate
+from romou.pruning.form import Form
 from romou.pruning.usage import KernelUsage
 from romou.schedules.contraction import LANES, Limits, local_bytes
-from romou.schedules.template import Template
-from romou.space import Columns, Space
+from romou.schedules.template import ContractionTemplate
+from romou.space import Columns
 
 # Criteria that look at registers: a formula keeps what the kernel itself may turn out to exceed.
 BOUNDED = frozenset({"registers", "occupancy"})
@@ -39,10 +37,10 @@ BOUNDED = frozenset({"registers", "occupancy"})
 _PITCH = 1 << 20
 
 
-class ClosedForm:
+class ClosedForm(Form):
     """The formulas of one operator. Arrays in, arrays out."""
 
-    def __init__(self, template: Template, limits: Limits) -> None:
+    def __init__(self, template: ContractionTemplate, limits: Limits) -> None:
         self._forms = {"flat": template.contraction(flat=True), "rows": template.contraction(flat=False)}
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
@@ -80,8 +78,8 @@ class ClosedForm:
         weights_of_one = tile_o * LANES * taps
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
         share = np.where(is_staged, local, -split)
-        data = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, group_w, group_channels, share)
-        data_of_one = _tabulate(self._distinct, pixels, images["data"], has_window, tile_h, tile_w, np.minimum(group_channels, 1), -1)
+        data = tabulate(self._distinct, pixels, images["data"], has_window, tile_h, group_w, group_channels, share)
+        data_of_one = tabulate(self._distinct, pixels, images["data"], has_window, tile_h, tile_w, np.minimum(group_channels, 1), -1)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
@@ -115,14 +113,6 @@ class ClosedForm:
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
         )
-
-    def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
-        """What no config of the space could do better on the device. `usage`: of `space.mesh()`, where it is at hand."""
-        images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
-        usage = usage or self.usage(space.mesh())
-        seconds = estimate_seconds(usage, spec)
-        fastest = None if seconds is None else float(np.min(np.where(space.valid_mask(), seconds, np.inf)))
-        return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=fastest)
 
     @property
     def _lane_axis(self) -> int:
@@ -247,7 +237,7 @@ def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
     return position if is_image else np.minimum(position, extent - 1)
 
 
-def _tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
+def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
     """`function` of each distinct combination of the columns' values, put where the combination stands."""
     values, key = [], np.asarray(0)
     for column in columns:

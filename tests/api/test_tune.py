@@ -35,7 +35,7 @@ def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
     return max(relative_l2_error(a, b) for a, b in zip(tuned.run(inputs), reference, strict=True))
 
 
-@pytest.mark.parametrize(("name", "trials"), [("squeezenet1_0", 30), ("resnet18", 22), ("mobilenetv1_100", 26), ("mobilenet_v2", 36), ("alexnet", 14)])
+@pytest.mark.parametrize(("name", "trials"), [("squeezenet1_0", 40), ("resnet18", 22), ("mobilenetv1_100", 26), ("mobilenet_v2", 36), ("alexnet", 14)])
 def test_bundled_models_tuned(name: str, trials: int, opencl_device: tvm.runtime.Device) -> None:
     model = models.load(name)
     tuned = romou.tune(model, target=TARGET, trials=trials)
@@ -48,7 +48,10 @@ def test_bundled_models_tuned(name: str, trials: int, opencl_device: tvm.runtime
     # A busy machine may not finish a candidate in time; nothing else may happen to one.
     assert set(summary.outcomes) <= {"ok", "timeout"}, summary.outcomes
     assert summary.outcomes["ok"] >= 0.8 * trials, summary.outcomes
-    assert all(row.tuned_ms is not None and row.default_ms is not None and row.tuned_ms <= row.default_ms for row in summary.rows)
+    measured = [row for row in summary.rows if row.trials]
+    assert all(row.tuned_ms is not None and row.default_ms is not None and row.tuned_ms <= row.default_ms for row in measured)
+    # What is too small to win anything has no trials.
+    assert all("elementwise_reshape" in row.name for row in summary.rows if not row.trials)
 
 
 @pytest.mark.parametrize("name", models.names())

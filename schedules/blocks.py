@@ -1,0 +1,85 @@
+"""What a fused function computes, read off its blocks: for the families that no block names."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from romou.schedules.splice import as_module, find_blocks
+from tvm import relax, s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_walk
+
+from romou.calls import op_name
+
+_REDUCTION = 2
+_OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+
+
+def is_regular(func: tirx.PrimFunc) -> bool:
+    """Whether every block gives one tensor, each element at its own place, all shapes are static, and only the last parameter is written.
+
+    A mere reshape is not: TVM makes it a view.
+    """
+    if not all(isinstance(p, tirx.Buffer) and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in p.shape) for p in func.params):
+        return False
+    blocks = find_blocks(func)
+    written = [block.writes[0].source for block in blocks if len(block.writes) == 1]
+    is_output = [any(w.same_as(p) for w in written) for p in func.params]
+    return (
+        len(written) == len(blocks) > 0
+        and len(func.params) > 1
+        and is_output[-1]
+        and sum(is_output) == 1
+        and all(map(_is_plain, blocks))
+        and not relax.analysis.has_reshape_pattern(func)
+    )
+
+
+def _is_plain(block: s_tir.SBlock) -> bool:
+    """Whether the block is one store, at the values of its spatial axes, of an expression without side effects."""
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or block.match_buffers or block.alloc_buffers:
+        return False
+    spatial = [i.var for i in block.iter_vars if int(i.iter_type) != _REDUCTION]
+    return len(spatial) == len(store.indices) and all(a.same_as(b) for a, b in zip(spatial, store.indices, strict=True))
+
+
+def reductions_of(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """The blocks that reduce, in order."""
+    return [block for block in find_blocks(func) if reduced_axes(block)]
+
+
+def reduced_axes(block: s_tir.SBlock) -> list[tirx.IterVar]:
+    """The axes over which a block reduces."""
+    return [i for i in block.iter_vars if int(i.iter_type) == _REDUCTION]
+
+
+def operations_of(func: tirx.PrimFunc) -> int:
+    """Arithmetic operations and calls of functions on floating-point numbers, each block over its whole domain."""
+    total = 0
+    for block in find_blocks(func):
+        found: list[object] = []
+        structural_walk(block.body, ((*_OPERATIONS, tvm.ir.Call), found.append))
+        of_floats = [e for e in found if "float" in str(getattr(e, "ty", "")) and op_name(e) != "prim.if_then_else"]
+        total += len(of_floats) * math.prod(int(i.dom.extent) for i in block.iter_vars)
+    return total
+
+
+def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with every spatial block but the last one computed where it is used."""
+    # A copy: TVM's scheduler changes a function in place if it has one block.
+    sch = s_tir.Schedule(tvm.ir.load_json(tvm.ir.save_json(as_module(func))))
+    root = sch.get_sblock("root")
+    (output,) = sch.get_output_blocks(root)
+    for block in sch.get_child_blocks(root):
+        if not sch.get(block).same_as(sch.get(output)) and not reduced_axes(sch.get(block)):
+            sch.compute_inline(block)
+    return sch.mod["main"]
+
+
+def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
+    """Every load in an expression or statement."""
+    found: list[TensorLoad] = []
+    structural_walk(node, (TensorLoad, found.append))
+    return found

@@ -1,0 +1,142 @@
+"""Functions that compute every element of their output by itself: chains of element-wise operators, broadcasts, transposes, packing, slices,
+concatenation, resizing by the nearest pixel.
+
+    out[i, j] = f(a[i, j], b[j], c[j, i], ...)
+
+The output's elements lie in one row, cut into work groups:
+
+    work group    `work_group` work-items; each writes `items` vectors, which lie a group's width apart, so that neighbours write to neighbours
+    vector        `vector_width` elements along the last axis, where that divides it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+from romou.schedules.blocks import is_regular, loads_of, reductions_of
+from romou.schedules.contraction import Limits
+from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, substitute
+from romou.schedules.streaming import Points, StreamingTemplate
+from tvm import s_tir, tirx
+from tvm_ffi.structural import structural_equal
+
+from romou.space import Columns, Config, Space
+
+FAMILY = "elementwise"
+_GROUPS = (16, 32, 64, 128, 256, 512)
+
+
+def template_of(func: tirx.PrimFunc) -> Elementwise | None:
+    """The template of a function without reductions, None for any other."""
+    return Elementwise(func) if is_regular(func) and not reductions_of(func) and func.params[-1].shape else None
+
+
+class Elementwise(StreamingTemplate):
+    """One loop over all vectors of the output."""
+
+    family = FAMILY
+
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this operator on a device with these limits."""
+        space = Space()
+        self._define_width(space)
+        outputs = math.prod(self.shape)
+        space.define_knob("work_group", [g for g in _GROUPS if g <= limits.max_work_group_size] or [limits.max_work_group_size])
+        space.define_knob("items", [1, 2, 4, 8])
+        smallest = space.knobs["work_group"][0]
+        # A group more than twice as large as the whole operator is mostly idle.
+        space.add_constraint(
+            lambda config: (
+                ((config["work_group"] == smallest) | (config["work_group"] * config["vector_width"] < 2 * outputs))
+                & ((config["items"] == 1) | (config["work_group"] * config["items"] * config["vector_width"] < 2 * outputs))
+            )
+        )
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """Vectors as wide as can be, one for each of 64 work-items."""
+        space = self.space(limits)
+        groups = [g for g in space.knobs["work_group"] if isinstance(g, int) and g <= 64]
+        config = Config({"vector_width": space.knobs["vector_width"][0], "work_group": max(groups, default=space.knobs["work_group"][0]), "items": 1})
+        return next((c for c in (config.replace(work_group=g) for g in sorted(groups, reverse=True)) if space.is_valid(c)), config)
+
+    knobs_of_traffic = ("vector_width", "work_group", "items")
+
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """The first elements of the output."""
+        return self._points(np.arange(self.stored_by_a_group(knobs)))
+
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """Vectors that lie a group's width apart."""
+        step = knobs["work_group"] * knobs["vector_width"]
+        elements = (step * np.arange(knobs["items"])[:, None] + np.arange(knobs["vector_width"])).reshape(-1)
+        return self._points(elements[elements < self.outputs])
+
+    def _points(self, elements: np.ndarray) -> Points:
+        return lambda _block: np.unravel_index(elements, self.shape)
+
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """All that it computes, but for what is beyond the end."""
+        return min(self.outputs, math.prod(knobs[name] for name in self.knobs_of_traffic))
+
+    def work_group_size(self, columns: Columns) -> Any:
+        """The knob."""
+        return columns["work_group"]
+
+    def work_groups(self, columns: Columns) -> Any:
+        """Enough for all vectors."""
+        return -(-self.outputs // math.prod(columns[name] for name in self.knobs_of_traffic))
+
+    def access_width(self, width: int) -> int:
+        """That of the vectors, where the data's elements are neighbours in each of them."""
+        vectors = self._vectors(width)
+        name = self.names["data"]
+        data = [vectors.aligned(load) for load in loads_of(vectors.value_of(self._block.body.value)) if str(load.source.name) == name]
+        whole = data if vectors.form is not None else vectors.neighbours
+        is_whole = all(load is not None and vectors.moves(load) and any(structural_equal(load, other) for other in whole) for load in data)
+        return width if is_whole else 1
+
+    @property
+    def _block(self) -> s_tir.SBlock:
+        (block,) = self.blocks
+        return block
+
+    def _vectors(self, width: int) -> Vectors:
+        return Vectors(self._block, self._block.iter_vars[-1], width)
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        """Scheduled TIR for a config: a module with the one function `main`."""
+        width, items, size = (config[name] for name in ("vector_width", "items", "work_group"))
+        vectors = self._vectors(width)
+        group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
+        texels = self.outputs // width
+        texel = (group * items + item) * size + thread
+        *outer, inner = place_of(texel, [*self.shape[:-1], self.shape[-1] // width])
+        axes = dict(zip((axis.var for axis in self._block.iter_vars[:-1]), outer, strict=True)) | {vectors.vector: inner}
+        body, buffers = self._vector(vectors, width)
+        body = guarded(texel < texels if texels % (size * items) else None, substitute(body, axes))
+        threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
+        return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
+
+    def _vector(self, vectors: Vectors, width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Statements that compute and store one vector, and the registers that they need."""
+        output, lane = self._block.body.buffer, vectors.lane
+        place = [*(axis.var for axis in self._block.iter_vars[:-1]), vectors.index]
+        if vectors.form is not None:
+            return loop(lane, width, tirx.BufferStore(output, vectors.form, place), "vectorized"), []
+        # Lanes that do not move together are put together in registers, and stored as one.
+        tile = tirx.decl_buffer([width], str(output.dtype), "tile", scope="local")
+        value, steps, tiles = vectors.value_of(self._block.body.value), [], [tile]
+        for load in vectors.neighbours:
+            loaded = tirx.decl_buffer([width], str(load.source.dtype), f"{load.source.name}_tile", scope="local")
+            steps.append(loop(lane, width, tirx.BufferStore(loaded, load, [lane]), "vectorized"))
+            value = vectors.replaced(value, load, tirx.BufferLoad(loaded, [lane]))
+            tiles.append(loaded)
+        steps.append(loop(lane, width, tirx.BufferStore(tile, value, [lane]), "unrolled"))
+        steps.append(loop(lane, width, tirx.BufferStore(output, tirx.BufferLoad(tile, [lane]), place), "vectorized"))
+        return tirx.SeqStmt(steps), tiles
+

@@ -1,0 +1,142 @@
+"""What the families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds them, no sum of products."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from romou.schedules.base import Template
+from romou.schedules.blocks import inlined, loads_of, operations_of
+from romou.schedules.contraction import LANES
+from romou.schedules.splice import find_blocks
+from tvm import s_tir, tirx
+
+from romou.space import Columns, Space
+
+Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
+
+
+class StreamingTemplate(Template):
+    """A function of regular blocks (`blocks.is_regular`) without a contraction."""
+
+    sums_products = False
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.func = func
+        self._operations = operations_of(func)
+
+    @property
+    def name(self) -> str:
+        """The family, what the blocks are called and the output's shape."""
+        steps = "_".join(block.name_hint.removeprefix("T_") for block in find_blocks(self.func))
+        return f"{self.family}_{steps[:60]}_{'x'.join(str(extent) for extent in self.shape)}"
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations and functions of floating-point numbers, as the plain definition has them."""
+        return self._operations
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the output."""
+        return tuple(int(extent) for extent in self.func.params[-1].shape)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The largest input is the operator's "data"."""
+        *inputs, output = self.func.params
+        return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
+
+    @property
+    def operands(self) -> dict[str, int]:
+        """All inputs."""
+        return {str(p.name): tvm.DataType(str(p.dtype)).itemsize for p in self.func.params[:-1]}
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the operator gives."""
+        return math.prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a number of the output in memory."""
+        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
+
+    @property
+    def works_in_texels(self) -> bool:
+        """Whether the output may lie in an image."""
+        return len(self.shape) > 2 and self.shape[-1] == LANES
+
+    @property
+    def activations(self) -> set[str]:
+        """Parameters whose texels are accessed whole, by one work-item each."""
+        by_lane: list[str] = []
+        for block in self.blocks:
+            last = block.iter_vars[-1]
+            # A block that reduces its lanes has another last axis than its output.
+            is_texel = int(last.dom.extent) == LANES and last.var.same_as(block.body.indices[-1])
+            for load in loads_of(block.body):
+                if not is_texel or not load.indices[-1].same_as(last.var):
+                    by_lane.append(str(load.source.name))
+        texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
+        return {str(p.name) for p in texels if str(p.name) not in by_lane} if self.works_in_texels else set()
+
+    @cached_property
+    def simplified(self) -> tirx.PrimFunc:
+        """The function with everything inlined that need not be kept."""
+        return inlined(self.func)
+
+    # What formulas ask of a template (`romou/pruning/streaming_form.py`). A point of a block is one value for each of its axes.
+
+    @cached_property
+    def blocks(self) -> list[s_tir.SBlock]:
+        """Those that `simplified` left."""
+        return find_blocks(self.simplified)
+
+    knobs_of_traffic: tuple[str, ...]
+
+    @abstractmethod
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """The points at which the first work group computes a block."""
+
+    @abstractmethod
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """The points at which the first work-item does."""
+
+    @abstractmethod
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """Numbers of the output that the first work group writes."""
+
+    @abstractmethod
+    def work_group_size(self, columns: Columns) -> Any:
+        """Work-items of a group."""
+
+    @abstractmethod
+    def work_groups(self, columns: Columns) -> Any:
+        """Groups of the launch."""
+
+    def local_memory_bytes(self, columns: Columns) -> Any:
+        """Of a work group."""
+        return 0
+
+    def is_staged(self, columns: Columns) -> Any:
+        """Whether data passes through local memory."""
+        return False
+
+    @abstractmethod
+    def access_width(self, width: int) -> int:
+        """Lanes of the narrowest load of the data where vectors have `width` of them."""
+
+    def _define_width(self, space: Space) -> None:
+        """The knob `vector_width`: lanes of the output that are written, and where they lie side by side read, at once."""
+        widths = [width for width in (LANES, 2, 1) if self.shape[-1] % width == 0]
+        space.define_knob("vector_width", [LANES] if self.images else widths)
+
+
+def _size(parameter: tirx.Buffer) -> int:
+    return math.prod(int(extent) for extent in parameter.shape)

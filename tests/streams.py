@@ -1,0 +1,27 @@
+"""Operators without a contraction, on odd and prime shapes: name -> what makes them, and the shapes of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tvm import relax
+from tvm.relax import op
+
+Operator: TypeAlias = tuple["Callable[..., relax.Expr] | Sequence[int]", ...]
+
+ELEMENTWISE: dict[str, Operator] = {
+    "chain": (lambda a, b: op.nn.relu(op.add(op.multiply(a, b), a)), (3, 7, 11), (3, 7, 11)),
+    "broadcast": (lambda a, b, c: op.sigmoid(op.add(op.multiply(a, b), c)), (5, 6, 12), (12,), (6, 1)),
+    "leaky relu": (lambda a: op.nn.leakyrelu(a, 0.1), (1, 3, 9, 13, 4)),
+    "gelu": (lambda a: op.nn.gelu(a), (13, 24)),
+    "transpose": (lambda a: op.permute_dims(a, [0, 2, 1]), (2, 13, 20)),
+    "reshape and transpose": (lambda a: op.multiply(op.permute_dims(op.reshape(a, (1, 16, 3, 8)), [0, 2, 1, 3]), relax.const(0.5, str(a.ty.dtype))), (16, 24)),
+    "slice": (lambda a: op.strided_slice(a, [1, 2], [1, 0], [9, 17], [2, 1]), (3, 10, 17)),
+    "concat": (lambda a, b: op.concat([a, b], axis=1), (2, 3, 5, 7, 4), (2, 4, 5, 7, 4)),
+    "concat of rows": (lambda a, b: op.concat([a, b], axis=1), (5, 7), (5, 13)),
+    "resize": (lambda a: op.image.resize2d(a, (14, 10), method="nearest_neighbor"), (1, 3, 7, 5)),
+    "prime": (lambda a: op.exp(a), (1009,)),
+    "one": (lambda a: op.tanh(a), (1, 1)),
+}
+OPERATORS: dict[str, Operator] = dict(ELEMENTWISE)
