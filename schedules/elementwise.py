@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 import tvm
-from romou.schedules.blocks import is_regular, loads_of, reductions_of
+from romou.schedules.blocks import is_regular, reductions_of
 from romou.schedules.contraction import Limits
-from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, substitute
+from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, substitute
 from romou.schedules.streaming import Points, StreamingTemplate
 from tvm import s_tir, tirx
-from tvm_ffi.structural import structural_equal
 
 from romou.space import Columns, Config, Space
 
@@ -93,12 +92,7 @@ class Elementwise(StreamingTemplate):
 
     def access_width(self, width: int) -> int:
         """That of the vectors, where the data's elements are neighbours in each of them."""
-        vectors = self._vectors(width)
-        name = self.names["data"]
-        data = [vectors.aligned(load) for load in loads_of(vectors.value_of(self._block.body.value)) if str(load.source.name) == name]
-        whole = data if vectors.form is not None else vectors.neighbours
-        is_whole = all(load is not None and vectors.moves(load) and any(structural_equal(load, other) for other in whole) for load in data)
-        return width if is_whole else 1
+        return self._vectors(width).width_of(self._block.body.value, self.names["data"])
 
     @property
     def _block(self) -> s_tir.SBlock:
@@ -106,37 +100,18 @@ class Elementwise(StreamingTemplate):
         return block
 
     def _vectors(self, width: int) -> Vectors:
-        return Vectors(self._block, self._block.iter_vars[-1], width)
+        return Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width)
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         """Scheduled TIR for a config: a module with the one function `main`."""
         width, items, size = (config[name] for name in ("vector_width", "items", "work_group"))
-        vectors = self._vectors(width)
+        vectors, axes = self._vectors(width), [axis.var for axis in self._block.iter_vars[:-1]]
         group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
         texels = self.outputs // width
         texel = (group * items + item) * size + thread
         *outer, inner = place_of(texel, [*self.shape[:-1], self.shape[-1] // width])
-        axes = dict(zip((axis.var for axis in self._block.iter_vars[:-1]), outer, strict=True)) | {vectors.vector: inner}
-        body, buffers = self._vector(vectors, width)
-        body = guarded(texel < texels if texels % (size * items) else None, substitute(body, axes))
+        body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], self._block.body.value)
+        body = substitute(body, dict(zip([*axes, vectors.vector], [*outer, inner], strict=True)))
+        body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
         return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
-
-    def _vector(self, vectors: Vectors, width: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Statements that compute and store one vector, and the registers that they need."""
-        output, lane = self._block.body.buffer, vectors.lane
-        place = [*(axis.var for axis in self._block.iter_vars[:-1]), vectors.index]
-        if vectors.form is not None:
-            return loop(lane, width, tirx.BufferStore(output, vectors.form, place), "vectorized"), []
-        # Lanes that do not move together are put together in registers, and stored as one.
-        tile = tirx.decl_buffer([width], str(output.dtype), "tile", scope="local")
-        value, steps, tiles = vectors.value_of(self._block.body.value), [], [tile]
-        for load in vectors.neighbours:
-            loaded = tirx.decl_buffer([width], str(load.source.dtype), f"{load.source.name}_tile", scope="local")
-            steps.append(loop(lane, width, tirx.BufferStore(loaded, load, [lane]), "vectorized"))
-            value = vectors.replaced(value, load, tirx.BufferLoad(loaded, [lane]))
-            tiles.append(loaded)
-        steps.append(loop(lane, width, tirx.BufferStore(tile, value, [lane]), "unrolled"))
-        steps.append(loop(lane, width, tirx.BufferStore(output, tirx.BufferLoad(tile, [lane]), place), "vectorized"))
-        return tirx.SeqStmt(steps), tiles
-

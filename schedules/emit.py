@@ -7,10 +7,10 @@ vectors of partial sums. The families that read their inputs once write their fe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import tvm
+from romou.schedules.blocks import loads_of
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_visit, structural_walk
@@ -60,36 +60,37 @@ def place_of(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
 
 
 class Vectors:
-    """What a block computes, for `width` neighbours along one of its axes.
+    """Expressions over some axes, for `width` neighbours along one of them.
 
-        b[i, 4 * vector + lane] = f(a[i, 4 * vector + lane], c[i])
+        a[i, j] + c[i]      ->      a[i, 4 * vector + lane] + c[i]
 
-    axis: the block's; `vector` and `lane` take its place.
-    form: the value over `lane`, in which every load moves with the lane by one element or not at all, so that it is one load; None where there is
-        none: a condition looks at single lanes, an address jumps, a function knows no vectors.
+    axes: each with its extent.   axis: the one of them whose place `vector` and `lane` take; `index` is what stands for it.
     """
 
-    def __init__(self, block: s_tir.SBlock, axis: tirx.IterVar, width: int) -> None:
-        self._block, self._width = block, width
-        self.axis = axis
-        self.vector, self.lane = tirx.Var("vector", axis.var.ty), tirx.Var("lane", axis.var.ty)
+    def __init__(self, axes: Mapping[tirx.Var, int], axis: tirx.Var, width: int) -> None:
+        self.axis, self.width = axis, width
+        self.vector, self.lane = tirx.Var("vector", axis.ty), tirx.Var("lane", axis.ty)
         self._analyzer = tvm.sym.Analyzer()
-        for each in block.iter_vars:
-            self._analyzer.bind(each.var, each.dom)
-        self._analyzer.bind(self.vector, tvm.ir.Range(0, axis.dom.extent // width))
-        self._analyzer.bind(self.lane, tvm.ir.Range(0, width))
+        for var, extent in axes.items():
+            self._analyzer.bind(var, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent, var.ty)))
+            if var.same_as(axis):
+                self._analyzer.bind(self.vector, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent // width, var.ty)))
+        self._analyzer.bind(self.lane, tvm.ir.Range(tirx.const(0, axis.ty), tirx.const(width, axis.ty)))
 
     @property
     def index(self) -> tirx.Expr:
         """What stands for the axis."""
-        return self.vector * self._width + self.lane
+        return self.vector * self.width + self.lane
 
     def value_of(self, value: tirx.Expr) -> tirx.Expr:
-        """An expression of the block over `vector` and `lane`."""
-        return substitute(value, {self.axis.var: self.index})
+        """An expression over `vector` and `lane`."""
+        return substitute(value, {self.axis: self.index})
 
     def form_of(self, value: tirx.Expr) -> tirx.Expr | None:
-        """An expression of the block as `form`."""
+        """An expression over `vector` and `lane` in which every load moves with the lane by one element or not at all, so that it is one load.
+
+        None where there is none: a condition looks at single lanes, an address jumps, a function knows no vectors.
+        """
         fits: list[bool] = []
 
         def load(access: TensorLoad) -> tirx.Expr:
@@ -99,7 +100,7 @@ class Vectors:
 
         def call(expr: tvm.ir.Call) -> tirx.Expr:
             if is_conditional(expr):
-                first, *others = (self._analyzer.simplify(self._at(expr.args[0], lane)) for lane in range(self._width))
+                first, *others = (self._analyzer.simplify(self._at(expr.args[0], lane)) for lane in range(self.width))
                 fits.append(all(structural_equal(first, other) for other in others))
                 return tvm.ir.Call(expr.op, [first, *expr.args[1:]], expr.attrs, expr.ty_args, ret_ty=expr.ty)
             fits.append(bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable")) or not self.moves(expr))
@@ -108,13 +109,8 @@ class Vectors:
         found = structural_map(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call)])
         return found if all(fits) else None
 
-    @cached_property
-    def form(self) -> tirx.Expr | None:
-        """Of what the block stores."""
-        return self.form_of(self._block.body.value)
-
     def aligned(self, access: TensorLoad) -> TensorLoad | None:
-        """A load over `vector` and `lane` in the shape that `form` wants; None where it has another."""
+        """A load over `vector` and `lane` in the shape that `form_of` wants; None where it has another."""
         *outer, last = access.indices
         step = self._step(last)
         if step is None or any(self._step(index) != 0 for index in outer):
@@ -123,9 +119,8 @@ class Vectors:
         indices[-1] = indices[-1] + self.lane * step
         return tirx.BufferLoad(access.source, indices)
 
-    @cached_property
-    def neighbours(self) -> list[TensorLoad]:
-        """The loads of whole vectors that no condition guards, as `aligned`, where there is no form."""
+    def neighbours_in(self, value: tirx.Expr) -> list[TensorLoad]:
+        """The loads of whole vectors in an expression that no condition guards, as `aligned`; each once."""
         found: list[TensorLoad] = []
 
         def load(access: TensorLoad, visitor: Any) -> None:
@@ -137,16 +132,16 @@ class Vectors:
             if not is_conditional(expr):
                 visitor.default_visit(expr)
 
-        structural_visit(self.value_of(self._block.body.value), [(TensorLoad, load), (tvm.ir.Call, call)])
+        structural_visit(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call)])
         return found
 
     def _at(self, expr: tirx.Expr, lane: int) -> tirx.Expr:
         return substitute(expr, {self.lane: tirx.const(lane, self.lane.ty)})
 
     def _step(self, index: tirx.Expr) -> int | None:
-        steps = [self._analyzer.simplify(self._at(index, lane) - self._at(index, 0)) for lane in range(self._width)]
+        steps = [self._analyzer.simplify(self._at(index, lane) - self._at(index, 0)) for lane in range(self.width)]
         numbers = [int(step) if isinstance(step, tirx.IntImm) else None for step in steps]
-        return 0 if not any(n != 0 for n in numbers) else 1 if numbers == list(range(self._width)) else None
+        return 0 if not any(n != 0 for n in numbers) else 1 if numbers == list(range(self.width)) else None
 
     def replaced(self, value: tirx.Expr, load: TensorLoad, by: tirx.Expr) -> tirx.Expr:
         """`value` with a load that is aligned to `load` replaced."""
@@ -162,3 +157,33 @@ class Vectors:
         found: list[bool] = []
         structural_walk(expr, (tirx.Var, lambda var: found.append(var.same_as(self.lane))))
         return any(found)
+
+    def store(self, buffer: tirx.Buffer, place: Sequence[tirx.Expr], value: tirx.Expr) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Statements that compute `value`, over the axes, and store a vector of it at `place`, over `vector` and `lane`; and the registers they need."""
+        form = self.form_of(value)
+        if form is not None:
+            return loop(self.lane, self.width, tirx.BufferStore(buffer, form, place), "vectorized"), []
+        # Lanes that do not move together are put together in registers, and stored as one.
+        tile = tirx.decl_buffer([self.width], str(buffer.dtype), "tile", scope="local")
+        steps, tiles = [], [tile]
+        rest = self.value_of(value)
+        for load in self.neighbours_in(value):
+            loaded = tirx.decl_buffer([self.width], str(load.source.dtype), f"{load.source.name}_tile", scope="local")
+            steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, load, [self.lane]), "vectorized"))
+            rest = self.replaced(rest, load, tirx.BufferLoad(loaded, [self.lane]))
+            tiles.append(loaded)
+        steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest, [self.lane]), "unrolled"))
+        steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, tirx.BufferLoad(tile, [self.lane]), place), "vectorized"))
+        return tirx.SeqStmt(steps), tiles
+
+    def width_of(self, value: tirx.Expr, tensor: str) -> int:
+        """Lanes of the narrowest load of a tensor that `store` makes of an expression."""
+        loads = [self.aligned(load) for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
+        whole = loads if self.form_of(value) is not None else self.neighbours_in(value)
+        is_whole = all(load is not None and self.moves(load) and any(structural_equal(load, other) for other in whole) for load in loads)
+        return self.width if is_whole else 1
+
+
+def axes_of(block: s_tir.SBlock) -> dict[tirx.Var, int]:
+    """The axes of a block, each with its extent."""
+    return {axis.var: int(axis.dom.extent) for axis in block.iter_vars}
