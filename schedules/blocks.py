@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import tvm
 from romou.schedules.splice import as_module, find_blocks
 from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
-from tvm_ffi.structural import structural_walk
+from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.calls import op_name
 
@@ -83,3 +85,52 @@ def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
     found: list[TensorLoad] = []
     structural_walk(node, (TensorLoad, found.append))
     return found
+
+
+def replace_loads(expr: tirx.Expr, tensor: tirx.Buffer, by: Callable[[TensorLoad], tirx.Expr]) -> tirx.Expr:
+    """An expression in which something else stands for the loads of a tensor."""
+    return structural_map(expr, (TensorLoad, lambda load: by(load) if load.source.same_as(tensor) else load))
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A block that reduces: buffer[i] = combine over the axes `reduced` of `term`, beginning with `start`."""
+
+    block: s_tir.SBlock
+    operation: type
+    start: tirx.Expr
+    term: tirx.Expr
+
+    @property
+    def buffer(self) -> tirx.Buffer:
+        """What it gives."""
+        return self.block.body.buffer
+
+    @property
+    def reduced(self) -> list[tirx.IterVar]:
+        """The axes over which it reduces."""
+        return reduced_axes(self.block)
+
+    def combine(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+        """Two partial results as one."""
+        return self.operation(a, b)  # type: ignore[no-any-return]
+
+
+def reduction_of(block: s_tir.SBlock) -> Reduction | None:
+    """A block as a reduction by +, *, min or max; None for any other."""
+    value, start = block.body.value, block.init
+    if not isinstance(value, tirx.Add | tirx.Mul | tirx.Min | tirx.Max) or not isinstance(start, tirx.BufferStore):
+        return None
+    sides = [isinstance(side, TensorLoad) and side.source.same_as(block.body.buffer) for side in (value.a, value.b)]
+    if sum(sides) != 1 or not reduced_axes(block):
+        return None
+    return Reduction(block, type(value), start.value, value.b if sides[0] else value.a)
+
+
+def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:
+    """Whether each element that a block gives is made of the one at the same place of `tensor`, and of other tensors."""
+    axes = [axis.var for axis in block.iter_vars]
+    loads = [load for load in loads_of(block.body.value) if load.source.same_as(tensor)]
+    is_in_place = all(len(load.indices) == len(axes) and all(a.same_as(b) for a, b in zip(load.indices, axes, strict=True)) for load in loads)
+    same = [int(d) for d in block.body.buffer.shape] == [int(d) for d in tensor.shape]
+    return bool(loads) and same and is_in_place and not reduced_axes(block)

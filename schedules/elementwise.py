@@ -26,7 +26,6 @@ from tvm import s_tir, tirx
 from romou.space import Columns, Config, Space
 
 FAMILY = "elementwise"
-_GROUPS = (16, 32, 64, 128, 256, 512)
 
 
 def template_of(func: tirx.PrimFunc) -> Elementwise | None:
@@ -44,7 +43,7 @@ class Elementwise(StreamingTemplate):
         space = Space()
         self._define_width(space)
         outputs = math.prod(self.shape)
-        space.define_knob("work_group", [g for g in _GROUPS if g <= limits.max_work_group_size] or [limits.max_work_group_size])
+        space.define_knob("work_group", self._groups(limits))
         space.define_knob("items", [1, 2, 4, 8])
         smallest = space.knobs["work_group"][0]
         # A group more than twice as large as the whole operator is mostly idle.

@@ -12,12 +12,13 @@ import numpy as np
 import tvm
 from romou.schedules.base import Template
 from romou.schedules.blocks import inlined, loads_of, operations_of
-from romou.schedules.contraction import LANES
+from romou.schedules.contraction import LANES, Limits
 from romou.schedules.splice import find_blocks
 from tvm import s_tir, tirx
 
 from romou.space import Columns, Space
 
+GROUPS = (16, 32, 64, 128, 256, 512)
 Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
 
 
@@ -108,6 +109,10 @@ class StreamingTemplate(Template):
     def points_of_one(self, knobs: Mapping[str, int]) -> Points:
         """The points at which the first work-item does."""
 
+    def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
+        """How often loops repeat what `points_of_one` gives of a block."""
+        return 1
+
     @abstractmethod
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
         """Numbers of the output that the first work group writes."""
@@ -131,6 +136,10 @@ class StreamingTemplate(Template):
     @abstractmethod
     def access_width(self, width: int) -> int:
         """Lanes of the narrowest load of the data where vectors have `width` of them."""
+
+    def _groups(self, limits: Limits) -> list[int]:
+        """Choices for the work-items of a group."""
+        return [g for g in GROUPS if g <= limits.max_work_group_size] or [limits.max_work_group_size]
 
     def _define_width(self, space: Space) -> None:
         """The knob `vector_width`: lanes of the output that are written, and where they lie side by side read, at once."""

@@ -24,4 +24,17 @@ ELEMENTWISE: dict[str, Operator] = {
     "prime": (lambda a: op.exp(a), (1009,)),
     "one": (lambda a: op.tanh(a), (1, 1)),
 }
-OPERATORS: dict[str, Operator] = dict(ELEMENTWISE)
+POOL: dict[str, Operator] = {
+    "max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1), layout="NCHW4c"), (1, 3, 13, 17, 4)),
+    "max pool, ceil": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (0, 0, 0, 0), ceil_mode=True, layout="NCHW4c"), (1, 5, 14, 12, 4)),
+    "max pool, dilated": (lambda a: op.nn.max_pool2d(a, (3, 2), (1, 2), (2, 0, 1, 1), dilation=(2, 3), layout="NCHW4c"), (2, 2, 11, 13, 4)),
+    "average pool": (lambda a: op.nn.avg_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), layout="NCHW4c"), (1, 4, 17, 17, 4)),
+    "average pool, pads counted": (
+        lambda a: op.nn.relu(op.nn.avg_pool2d(a, (2, 3), (2, 1), (1, 0, 1, 2), count_include_pad=True, layout="NCHW4c")),
+        (1, 3, 7, 11, 4),
+    ),
+    "plain max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1)), (1, 5, 13, 11)),
+    "plain average pool": (lambda a: op.nn.avg_pool2d(a, (2, 2), (2, 2), (0, 0, 1, 1), ceil_mode=True), (2, 3, 9, 13)),
+    "row of windows": (lambda a: op.nn.max_pool1d(a, (5,), (3,), (2, 2)), (2, 7, 31)),
+}
+OPERATORS: dict[str, Operator] = {**ELEMENTWISE, **POOL}

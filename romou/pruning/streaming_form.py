@@ -7,7 +7,7 @@ blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the sa
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,7 @@ class StreamingForm(Form):
     def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
         knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))
         group, one = self._template.points_of_group(knobs), self._template.points_of_one(knobs)
-        of_group, of_one = self._distinct(group), self._distinct(one)
+        of_group, of_one = self._distinct(group), self._distinct(one, knobs)
         bytes_of = self._template.operands
 
         def total(found: dict[str, int], from_images: bool) -> int:
@@ -87,9 +87,9 @@ class StreamingForm(Form):
         parts = [total(found, from_images) for found in (of_group, of_one) for from_images in (False, True)]
         return (*parts, sum(of_one.values()), self._template.stored_by_a_group(knobs))
 
-    def _distinct(self, points: Points) -> dict[str, int]:
-        """Tensor -> numbers of it that are read at the points."""
-        places: dict[str, list[np.ndarray]] = {}
+    def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Tensor -> numbers of it that are read at the points; with knobs, those in loops as often as these repeat them."""
+        places: dict[tuple[str, int], list[np.ndarray]] = {}
         for block, load in self._loads:
             values = dict(zip((axis.var for axis in block.iter_vars), points(block), strict=True))
             shape = np.broadcast_shapes(*(np.shape(value) for value in values.values()))
@@ -97,10 +97,15 @@ class StreamingForm(Form):
             for index, extent in zip(load.indices, load.tensor.shape, strict=True):
                 address = address * int(extent) + evaluate(index, values)
             is_read = np.ones(shape, dtype=bool)
-            for condition in load.conditions:
+            times = 1 if knobs is None else self._template.repeats(block, knobs)
+            # What loops repeat counts as it stands in the code: the first time may be all padding.
+            for condition in load.conditions if times == 1 else ():
                 is_read = is_read & evaluate(condition, values)
-            places.setdefault(str(load.tensor.name), []).append(np.unique(np.broadcast_to(address, shape)[is_read]))
-        return {name: len(np.unique(np.concatenate(found))) for name, found in places.items()}
+            places.setdefault((str(load.tensor.name), times), []).append(np.unique(np.broadcast_to(address, shape)[is_read]))
+        total: dict[str, int] = {}
+        for (name, times), found in places.items():
+            total[name] = total.get(name, 0) + times * len(np.unique(np.concatenate(found)))
+        return total
 
 
 def _loads_in(value: tirx.Expr, parameters: Container[str]) -> list[_Load]:

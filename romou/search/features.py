@@ -39,7 +39,7 @@ _KNOBS = (
 )
 _WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2}
 # Those whose product is what a work group gives, but for a factor that is the same for all configs of a task.
-_OUTPUTS = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "work_group", "items")
+_OUTPUTS = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "work_group", "items", "tile")
 _USAGE = (
     "registers",
     "buffer_bytes",
