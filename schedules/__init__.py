@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from romou.schedules import conv2d, dense, depthwise, elementwise, group_conv2d, pool
+from romou.schedules import conv2d, dense, depthwise, elementwise, group_conv2d, pool, row_reduction
 
 # Order matters: of convolutions the first family whose `is_mine` holds takes the operator; of fused functions without a convolution or dense layer
 # the first one whose `template_of` gives a template.
-FAMILIES: dict[str, ModuleType] = {m.FAMILY: m for m in (conv2d, depthwise, group_conv2d, dense, elementwise, pool)}
+FAMILIES: dict[str, ModuleType] = {m.FAMILY: m for m in (conv2d, depthwise, group_conv2d, dense, elementwise, pool, row_reduction)}

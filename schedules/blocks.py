@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
-from romou.schedules.splice import as_module, find_blocks
+from romou.schedules.splice import as_module, contains, find_blocks, nests_of
 from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
@@ -16,6 +16,56 @@ from romou.calls import op_name
 
 _REDUCTION = 2
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+
+
+def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A block that reduces two things at once (a sum and a sum of squares) as two blocks, where neither looks at what the other one has so far.
+
+    a[i], b[i] = a[i] + x[i, k], b[i] + x[i, k] * x[i, k]      ->      a[i] = a[i] + x[i, k];  b[i] = b[i] + x[i, k] * x[i, k]
+    """
+
+    def split(nest: tirx.Stmt) -> list[tirx.Stmt]:
+        (block,) = [block for block in find_blocks(func) if contains(nest, block)]
+        parts = _parts_of(block)
+        if parts is None:
+            return [nest]
+        made = []
+        for store, start in parts:
+            part = s_tir.SBlock(
+                block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start
+            )
+            made.append(_with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))  # type: ignore[misc]
+        return made
+
+    if all(len(block.writes) == 1 for block in find_blocks(func)):
+        return func
+    root = func.body.block
+    body = tirx.SeqStmt([part for nest in nests_of(func) for part in split(nest)])
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=root.alloc_buffers)
+    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+
+
+def _with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
+    """The same loops with variables of their own."""
+    found: list[tirx.Var] = []
+    structural_walk(nest, [(tirx.For, lambda loop: found.append(loop.loop_var)), (s_tir.SBlock, lambda block: found.extend(i.var for i in block.iter_vars))])
+    own = {var: tirx.Var(var.name, var.ty) for var in found}
+    return structural_map(nest, (tirx.Var, lambda var: own.get(var, var)))
+
+
+def _parts_of(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tirx.BufferStore]] | None:
+    """The stores of a block with what each begins with, if each is made of its own buffer alone."""
+    if len(block.writes) < 2 or not isinstance(block.body, tirx.SeqStmt) or not isinstance(block.init, tirx.SeqStmt):
+        return None
+    bound = {stmt.var: stmt.value for stmt in block.body.seq if isinstance(stmt, tirx.Bind)}
+    stores = [stmt for stmt in block.body.seq if isinstance(stmt, tirx.BufferStore)]
+    if len(stores) != len(block.writes) or len(block.init.seq) != len(stores) or len(bound) + len(stores) != len(block.body.seq):
+        return None
+    values = [bound.get(store.value, store.value) if isinstance(store.value, tirx.Var) else store.value for store in stores]
+    for store, value in zip(stores, values, strict=True):
+        if any(load.source.same_as(other.buffer) for load in loads_of(value) for other in stores if not other.same_as(store)):
+            return None
+    return [(tirx.BufferStore(s.buffer, v, s.indices), start) for s, v, start in zip(stores, values, block.init.seq, strict=True)]
 
 
 def is_regular(func: tirx.PrimFunc) -> bool:

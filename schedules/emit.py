@@ -20,6 +20,11 @@ from romou.calls import is_conditional
 _KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
 
 
+def register_type(dtype: str) -> str:
+    """Of a number in registers or local memory: halfs are storage."""
+    return "float32" if dtype == "float16" else dtype
+
+
 def loop(var: tirx.Var, extent: int, body: tirx.Stmt, kind: str = "serial") -> tirx.Stmt:
     """`body` for each value of `var`; as it is where there is only one."""
     if extent == 1:
@@ -164,16 +169,18 @@ class Vectors:
         if form is not None:
             return loop(self.lane, self.width, tirx.BufferStore(buffer, form, place), "vectorized"), []
         # Lanes that do not move together are put together in registers, and stored as one.
-        tile = tirx.decl_buffer([self.width], str(buffer.dtype), "tile", scope="local")
+        kind = str(buffer.dtype)
+        tile = tirx.decl_buffer([self.width], register_type(kind), "tile", scope="local")
         steps, tiles = [], [tile]
         rest = self.value_of(value)
         for load in self.neighbours_in(value):
-            loaded = tirx.decl_buffer([self.width], str(load.source.dtype), f"{load.source.name}_tile", scope="local")
-            steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, load, [self.lane]), "vectorized"))
-            rest = self.replaced(rest, load, tirx.BufferLoad(loaded, [self.lane]))
+            loaded = tirx.decl_buffer([self.width], register_type(str(load.source.dtype)), f"{load.source.name}_tile", scope="local")
+            steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, load.astype(str(loaded.dtype)), [self.lane]), "vectorized"))
+            rest = self.replaced(rest, load, tirx.BufferLoad(loaded, [self.lane]).astype(str(load.source.dtype)))
             tiles.append(loaded)
-        steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest, [self.lane]), "unrolled"))
-        steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, tirx.BufferLoad(tile, [self.lane]), place), "vectorized"))
+        steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled"))
+        whole = tirx.BufferLoad(tile, [self.lane]).astype(kind)
+        steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, whole, place), "vectorized"))
         return tirx.SeqStmt(steps), tiles
 
     def width_of(self, value: tirx.Expr, tensor: str) -> int:

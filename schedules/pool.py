@@ -17,7 +17,7 @@ import numpy as np
 import tvm
 from romou.schedules.blocks import Reduction, is_elementwise_of, is_regular, loads_of, reduction_of, reductions_of, replace_loads
 from romou.schedules.contraction import LANES, Limits
-from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, substitute
+from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
 from romou.schedules.streaming import Points, StreamingTemplate
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_walk
@@ -169,7 +169,9 @@ class Pool(StreamingTemplate):
         reduction, grid = self._reduction, self._grid(width, tile)
         dtype = reduction.reduced[0].var.ty
         group, thread, step, lane = (tirx.Var(name, dtype) for name in ("group", "thread", "step", "lane"))
-        sums = tirx.decl_buffer([tile * width], str(reduction.buffer.dtype), "sums", scope="local")
+        kind = str(reduction.buffer.dtype)
+        of_sums = register_type(kind)
+        sums = tirx.decl_buffer([tile * width], of_sums, "sums", scope="local")
         buffers = [sums]
         index = group * size + thread
         place = place_of(index, grid)
@@ -189,8 +191,8 @@ class Pool(StreamingTemplate):
         window = self.blocks[0]
         vectors = self._vectors(window, width)
         mine = [step * width + vectors.lane]
-        start = loop(step, tile, loop(lane, width, tirx.BufferStore(sums, reduction.start, [step * width + lane]), "vectorized"), "unrolled")
-        total = reduction.combine(tirx.BufferLoad(sums, mine), reduction.term)
+        start = loop(step, tile, loop(lane, width, tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]), "vectorized"), "unrolled")
+        total = reduction.combine(tirx.BufferLoad(sums, mine), reduction.term.astype(of_sums))
         body, tiles = vectors.store(sums, mine, total)
         buffers += tiles
         body = loop(step, tile, placed(body, window, vectors), "unrolled")
@@ -200,7 +202,7 @@ class Pool(StreamingTemplate):
         last = self.blocks[-1]
         vectors = self._vectors(last, width)
         spatial, row = self._outer(last)
-        result = tirx.BufferLoad(sums, [step * width + vectors.lane])
+        result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(kind)
         value = result if len(self.blocks) == 1 else replace_loads(last.body.value, reduction.buffer, lambda _: result)
         outer = [along if var.same_as(row) else var for var in spatial[:-1]]
         store, tiles = vectors.store(last.body.buffer, [*outer, vectors.index if self._is_packed else along], value)

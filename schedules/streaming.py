@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tvm
 from romou.schedules.base import Template
-from romou.schedules.blocks import inlined, loads_of, operations_of
+from romou.schedules.blocks import inlined, loads_of, operations_of, split_tuples
 from romou.schedules.contraction import LANES, Limits
 from romou.schedules.splice import find_blocks
 from tvm import s_tir, tirx
@@ -90,7 +90,7 @@ class StreamingTemplate(Template):
     @cached_property
     def simplified(self) -> tirx.PrimFunc:
         """The function with everything inlined that need not be kept."""
-        return inlined(self.func)
+        return inlined(split_tuples(self.func))
 
     # What formulas ask of a template (`romou/pruning/streaming_form.py`). A point of a block is one value for each of its axes.
 
@@ -132,6 +132,10 @@ class StreamingTemplate(Template):
     def is_staged(self, columns: Columns) -> Any:
         """Whether data passes through local memory."""
         return False
+
+    def local_loads(self, columns: Columns) -> Any:
+        """Bytes of local memory that a work-item reads, where data passes through it; at most."""
+        return 0
 
     @abstractmethod
     def access_width(self, width: int) -> int:

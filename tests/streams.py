@@ -37,4 +37,17 @@ POOL: dict[str, Operator] = {
     "plain average pool": (lambda a: op.nn.avg_pool2d(a, (2, 2), (2, 2), (0, 0, 1, 1), ceil_mode=True), (2, 3, 9, 13)),
     "row of windows": (lambda a: op.nn.max_pool1d(a, (5,), (3,), (2, 2)), (2, 7, 31)),
 }
-OPERATORS: dict[str, Operator] = {**ELEMENTWISE, **POOL}
+ROWS: dict[str, Operator] = {
+    "softmax": (lambda a: op.nn.softmax(a, axis=-1), (2, 5, 37)),
+    "softmax of long rows": (lambda a: op.nn.softmax(a, axis=-1), (3, 1012)),
+    "softmax of channels": (lambda a: op.nn.softmax(a, axis=1), (2, 13, 20)),
+    "log softmax": (lambda a: op.nn.log_softmax(a, axis=-1), (7, 24)),
+    "layer norm": (lambda a, b, c: op.nn.layer_norm(a, b, c, axes=[-1]), (3, 7, 48), (48,), (48,)),
+    "group norm": (lambda a, b, c: op.nn.group_norm(a, b, c, 2, 1, [2, 3]), (1, 6, 5, 7), (6,), (6,)),
+    "instance norm": (lambda a, b, c: op.nn.instance_norm(a, b, c, 1, [2, 3]), (2, 3, 9, 4), (3,), (3,)),
+    "global average": (lambda a: op.mean(a, axis=[2, 3], keepdims=True), (1, 5, 7, 7, 4)),
+    "global maximum": (lambda a: op.max(a, axis=[2, 3]), (2, 3, 11, 13)),
+    "sum of squares": (lambda a: op.sum(op.multiply(a, a), axis=[-1]), (11, 52)),
+    "sum of columns": (lambda a: op.sum(a, axis=[0]), (31, 60)),
+}
+OPERATORS: dict[str, Operator] = {**ELEMENTWISE, **POOL, **ROWS}

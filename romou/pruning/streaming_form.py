@@ -65,7 +65,7 @@ class StreamingForm(Form):
             output_bytes=template.outputs * template.element_bytes,
             turns=1,
             multiply_adds=numbers,
-            local_loads=0,
+            local_loads=template.local_loads(columns),
             work_group_size=size,
             work_groups=groups,
             local_memory_bytes=template.local_memory_bytes(columns),

@@ -37,9 +37,13 @@ _KNOBS = (
     "work_group",
     "items",
 )
-_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2}
+_WORDS = {"buffer": 0, "image": 1, "flat": 0, "rows": 1, "float32": 0, "float16": 1, "lanes": 0, "window": 1, "mad": 0, "fma": 1, "plain": 2} | {
+    "memory": 0,
+    "registers": 1,
+    "local": 2,
+}
 # Those whose product is what a work group gives, but for a factor that is the same for all configs of a task.
-_OUTPUTS = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "work_group", "items", "tile")
+_OUTPUTS = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "work_group", "items", "tile", "rows")
 _USAGE = (
     "registers",
     "buffer_bytes",
