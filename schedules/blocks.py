@@ -161,6 +161,20 @@ class Reduction:
         """The axes over which it reduces."""
         return reduced_axes(self.block)
 
+    @property
+    def is_of_one_tensor(self) -> bool:
+        """Whether a tensor tells all that is reduced apart, so that each of its numbers has one place: not so for a product of two that share axes, as
+        in a matrix product."""
+        axes = [axis.var for axis in self.block.iter_vars if int(axis.dom.extent) > 1]
+        found: list[tirx.Var] = []
+        for load in loads_of(self.term):
+            found.clear()
+            for index in load.indices:
+                structural_walk(index, (tirx.Var, found.append))
+            if all(any(var.same_as(axis) for var in found) for axis in axes):
+                return True
+        return False
+
     def combine(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         """Two partial results as one."""
         return self.operation(a, b)  # type: ignore[no-any-return]

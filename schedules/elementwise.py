@@ -89,27 +89,25 @@ class Elementwise(StreamingTemplate):
         """Enough for all vectors."""
         return -(-self.outputs // math.prod(columns[name] for name in self.knobs_of_traffic))
 
-    def access_width(self, width: int) -> int:
-        """That of the vectors, where the data's elements are neighbours in each of them."""
-        return self._vectors(width).width_of(self._block.body.value, self.names["data"])
-
     @property
     def _block(self) -> s_tir.SBlock:
         (block,) = self.blocks
         return block
 
-    def _vectors(self, width: int) -> Vectors:
-        return Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width)
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        """The one block, along the output's last axis."""
+        return [(Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width), self._block.body.value)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         """Scheduled TIR for a config: a module with the one function `main`."""
         width, items, size = (config[name] for name in ("vector_width", "items", "work_group"))
-        vectors, axes = self._vectors(width), [axis.var for axis in self._block.iter_vars[:-1]]
+        ((vectors, value),) = self.vectors(width)
+        axes = [axis.var for axis in self._block.iter_vars[:-1]]
         group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
         texels = self.outputs // width
         texel = (group * items + item) * size + thread
         *outer, inner = place_of(texel, [*self.shape[:-1], self.shape[-1] // width])
-        body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], self._block.body.value)
+        body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], value)
         body = substitute(body, dict(zip([*axes, vectors.vector], [*outer, inner], strict=True)))
         body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}

@@ -54,6 +54,7 @@ class Pool(StreamingTemplate):
             and len(epilogue) <= 1
             and all(is_elementwise_of(block, reduction.buffer) for block in epilogue)
             and any(_adds_up(index, reduction) for load in loads_of(reduction.term) for index in load.indices)
+            and reduction.is_of_one_tensor
         )
 
     def space(self, limits: Limits) -> Space:
@@ -155,13 +156,10 @@ class Pool(StreamingTemplate):
         """Enough for all tiles."""
         return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
 
-    def access_width(self, width: int) -> int:
-        """That of the vectors, where the lanes of each are neighbours."""
-        block = self.blocks[0]
-        return self._vectors(block, width).width_of(self._reduction.term, self.names["data"])
-
-    def _vectors(self, block: s_tir.SBlock, width: int) -> Vectors:
-        return Vectors(axes_of(block), self._outer(block)[0][-1], width)
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        """The reduction, and what follows it."""
+        values = [self._reduction.term, *(block.body.value for block in self.blocks[1:])]
+        return [(Vectors(axes_of(block), self._outer(block)[0][-1], width), value) for block, value in zip(self.blocks, values, strict=True)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         """Scheduled TIR for a config: a module with the one function `main`."""
@@ -189,10 +187,10 @@ class Pool(StreamingTemplate):
             return substitute(body, {**values, vectors.lane: lane})
 
         window = self.blocks[0]
-        vectors = self._vectors(window, width)
+        (vectors, term), *_ = self.vectors(width)
         mine = [step * width + vectors.lane]
         start = loop(step, tile, loop(lane, width, tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]), "vectorized"), "unrolled")
-        total = reduction.combine(tirx.BufferLoad(sums, mine), reduction.term.astype(of_sums))
+        total = reduction.combine(tirx.BufferLoad(sums, mine), term.astype(of_sums))
         body, tiles = vectors.store(sums, mine, total)
         buffers += tiles
         body = loop(step, tile, placed(body, window, vectors), "unrolled")
@@ -200,10 +198,10 @@ class Pool(StreamingTemplate):
             body = loop(axis.var, int(axis.dom.extent), body, "unrolled" if config["is_unrolled"] else "serial")
 
         last = self.blocks[-1]
-        vectors = self._vectors(last, width)
+        vectors, value = self.vectors(width)[-1]
         spatial, row = self._outer(last)
         result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(kind)
-        value = result if len(self.blocks) == 1 else replace_loads(last.body.value, reduction.buffer, lambda _: result)
+        value = result if len(self.blocks) == 1 else replace_loads(value, reduction.buffer, lambda _: result)
         outer = [along if var.same_as(row) else var for var in spatial[:-1]]
         store, tiles = vectors.store(last.body.buffer, [*outer, vectors.index if self._is_packed else along], value)
         buffers += tiles

@@ -88,6 +88,8 @@ class RowReduction(StreamingTemplate):
         if len(reductions) < len(self.blocks) - 1 or not reductions:
             return None
         first = reductions[0]
+        if not first.is_of_one_tensor:
+            return None
         spatial = [axis for axis in first.block.iter_vars if not any(axis.var.same_as(r.var) for r in first.reduced)]
         outer = {axis.var: int(axis.dom.extent) for axis in spatial}
         inner = {axis.var: int(axis.dom.extent) for axis in first.reduced}
@@ -250,10 +252,14 @@ class RowReduction(StreamingTemplate):
         """Enough for all rows."""
         return -(-self._count(columns["vector_width"])[0] // columns["rows"])
 
-    def access_width(self, width: int) -> int:
-        """The narrowest of all passes."""
-        vectors = Vectors(self._axes(), self._axis, width)
-        return min(vectors.width_of(p.value, self.names["data"]) for p in self._rows.passes)
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        """All passes."""
+        return [(Vectors(self._axes(), self._axis, width), p.value) for p in self._rows.passes]
+
+    @property
+    def works_in_texels(self) -> bool:
+        """Whether the output may lie in an image: rows whose neighbours are those in memory."""
+        return super().works_in_texels and self._is_across and self._axes()[self._axis] == LANES
 
     # Traffic
 

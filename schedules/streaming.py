@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import tvm
 from romou.schedules.base import Template
-from romou.schedules.blocks import inlined, loads_of, operations_of, split_tuples
+from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.contraction import LANES, Limits
+from romou.schedules.emit import Vectors
 from romou.schedules.splice import find_blocks
 from tvm import s_tir, tirx
 
@@ -76,16 +77,19 @@ class StreamingTemplate(Template):
     @property
     def activations(self) -> set[str]:
         """Parameters whose texels are accessed whole, by one work-item each."""
-        by_lane: list[str] = []
-        for block in self.blocks:
-            last = block.iter_vars[-1]
-            # A block that reduces its lanes has another last axis than its output.
-            is_texel = int(last.dom.extent) == LANES and last.var.same_as(block.body.indices[-1])
-            for load in loads_of(block.body):
-                if not is_texel or not load.indices[-1].same_as(last.var):
-                    by_lane.append(str(load.source.name))
-        texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
-        return {str(p.name) for p in texels if str(p.name) not in by_lane} if self.works_in_texels else set()
+        if not self.works_in_texels:
+            return set()
+        values = self.vectors(LANES)
+        texels = [p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES]
+        return {str(p.name) for p in texels if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)}
+
+    @abstractmethod
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        """What the blocks compute, each with how vectors of `width` elements lie in it."""
+
+    def access_width(self, width: int) -> int:
+        """Lanes of the narrowest load of the data where vectors have `width` of them."""
+        return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
 
     @cached_property
     def simplified(self) -> tirx.PrimFunc:
@@ -136,10 +140,6 @@ class StreamingTemplate(Template):
     def local_loads(self, columns: Columns) -> Any:
         """Bytes of local memory that a work-item reads, where data passes through it; at most."""
         return 0
-
-    @abstractmethod
-    def access_width(self, width: int) -> int:
-        """Lanes of the narrowest load of the data where vectors have `width` of them."""
 
     def _groups(self, limits: Limits) -> list[int]:
         """Choices for the work-items of a group."""
