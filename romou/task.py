@@ -18,6 +18,7 @@ from romou.inspection.estimates import register_use
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
 from romou.pruning.forms import form_of
+from romou.pruning.prune import LEAST_KEPT
 from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
 from romou.schedules.template import template_of
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _SURE = 2.0
 # On any GPU a kernel that moves less takes no longer than its launch.
 _SMALL_BYTES = 1 << 16
+# Configs that criteria leave at least where the whole space has a few hundred.
+_LEAST_OF_FEW = 12
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ class Task:
     def pruned_space(self, target: Target, rules: Rules | None = None) -> PrunedSpace:
         """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured."""
         limits = limits_of(target)
-        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules)
+        least_kept = LEAST_KEPT if self.template.sums_products else _LEAST_OF_FEW
+        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept)
 
     def default_config(self, target: Target) -> Config:
         """The config that is tried first, and used where nothing was tuned."""

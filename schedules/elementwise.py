@@ -12,7 +12,7 @@ The output's elements lie in one row, cut into work groups:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,10 @@ class Elementwise(StreamingTemplate):
         step = knobs["work_group"] * knobs["vector_width"]
         elements = (step * np.arange(knobs["items"])[:, None] + np.arange(knobs["vector_width"])).reshape(-1)
         return self._points(elements[elements < self.outputs])
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """The first elements are as many."""
+        return self.stored_by_a_group(knobs)
 
     def _points(self, elements: np.ndarray) -> Points:
         return lambda _block: np.unravel_index(elements, self.shape)

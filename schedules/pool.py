@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,14 @@ class Pool(StreamingTemplate):
     def points_of_one(self, knobs: Mapping[str, int]) -> Points:
         """Every tap of the first tile; the first one where loops repeat it."""
         return self._points(np.arange(1), knobs, is_whole=bool(knobs["is_unrolled"]))
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Whether or not the window is written out."""
+        return knobs["vector_width"], knobs["work_group"], knobs["tile"]
+
+    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+        """However many are in a group."""
+        return knobs["vector_width"], knobs["tile"], knobs["is_unrolled"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
         """The loops over the window."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -211,16 +211,22 @@ class RowReduction(StreamingTemplate):
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """Two to eight vectors of a row for each work-item, groups of 64, the row kept in registers where it fits."""
+        """Up to four vectors of a row for each work-item, groups of 64, the row kept in registers where it fits.
+
+        Without warps (CPUs), where work-items wait for each other one by one, each has rows to itself.
+        """
         space = self.space(limits)
         width = space.knobs["vector_width"][0]
         _, elements = self._count(width)
+        most, size = (elements, 8) if limits.warp_size == 1 else (4, 64)
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
         configs = [Config({"vector_width": width, "threads": t, "rows": r, "keep": keep}) for keep, t, r in groups]
 
-        def cost(config: Config) -> tuple[int, ...]:
-            share, size = -(-elements // config["threads"]), config["threads"] * config["rows"]
-            return (space.knobs["keep"].index(config["keep"]), max(0, share - 4), abs(size.bit_length() - 7), config["threads"])
+        def cost(config: Config) -> tuple[float, ...]:
+            share = -(-elements // config["threads"])
+            is_shared = config["threads"] if limits.warp_size == 1 else 0
+            group = config["threads"] * config["rows"]
+            return (is_shared, space.knobs["keep"].index(config["keep"]), max(0, share - most), abs(math.log2(group / size)), config["threads"])
 
         return min((c for c in configs if space.is_valid(c)), key=cost)
 
@@ -273,6 +279,14 @@ class RowReduction(StreamingTemplate):
         _, elements = self._count(knobs["vector_width"])
         share = np.arange(0, elements, knobs["threads"])
         return self._points(np.arange(1), share if len(share) <= _MOST_UNROLLED else share[:1], knobs["vector_width"])
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """As many rows."""
+        return knobs["rows"] * (knobs["vector_width"] if self._is_across else 1)
+
+    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+        """As large a share of a row."""
+        return knobs["vector_width"], knobs["threads"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
         """The loop over a work-item's share of a row; what only rows have is outside of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -112,6 +112,14 @@ class StreamingTemplate(Template):
     @abstractmethod
     def points_of_one(self, knobs: Mapping[str, int]) -> Points:
         """The points at which the first work-item does."""
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Equal for knobs for which `points_of_group` are the same elements."""
+        return tuple(knobs.values())
+
+    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+        """Equal for knobs for which `points_of_one` and `repeats` are the same."""
+        return tuple(knobs.values())
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
         """How often loops repeat what `points_of_one` gives of a block."""

@@ -7,7 +7,7 @@ blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the sa
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,8 @@ class StreamingForm(Form):
     def __init__(self, template: StreamingTemplate) -> None:
         self._template = template
         self._loads = [(block, load) for block in template.blocks for load in _loads_in(block.body.value, template.operands)]
+        # What few of the knobs decide -> tensor -> numbers of it that are read.
+        self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
         self._counts = functools.cache(self._count)
 
     def usage(self, columns: Columns) -> KernelUsage:
@@ -72,20 +74,26 @@ class StreamingForm(Form):
             is_staged=template.is_staged(columns),
             images={role: name in template.images for role, name in template.names.items()},
             has_copies=False,
+            is_streamed=True,
             padding=groups * stored / template.outputs - 1,
         )
 
     def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
         knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))
-        group, one = self._template.points_of_group(knobs), self._template.points_of_one(knobs)
-        of_group, of_one = self._distinct(group), self._distinct(one, knobs)
-        bytes_of = self._template.operands
+        template, known = self._template, self._known
+        for_group, for_one = ("group", template.same_group(knobs)), ("one", template.same_one(knobs))
+        if for_group not in known:
+            known[for_group] = self._distinct(template.points_of_group(knobs))
+        if for_one not in known:
+            known[for_one] = self._distinct(template.points_of_one(knobs), knobs)
+        of_group, of_one = known[for_group], known[for_one]
+        bytes_of = template.operands
 
         def total(found: dict[str, int], from_images: bool) -> int:
-            return sum(bytes_of[name] * count for name, count in found.items() if (name in self._template.images) == from_images)
+            return sum(bytes_of[name] * count for name, count in found.items() if (name in template.images) == from_images)
 
         parts = [total(found, from_images) for found in (of_group, of_one) for from_images in (False, True)]
-        return (*parts, sum(of_one.values()), self._template.stored_by_a_group(knobs))
+        return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
 
     def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
         """Tensor -> numbers of it that are read at the points; with knobs, those in loops as often as these repeat them."""

@@ -50,6 +50,7 @@ class KernelUsage:
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
+    is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -71,6 +72,7 @@ class KernelUsage:
     images: Mapping[str, Any]
     has_copies: Any
     padding: Any
+    is_streamed: Any = False
 
 
 def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
@@ -113,6 +115,7 @@ def read_usage(func: tirx.PrimFunc, template: Template) -> KernelUsage:
         is_staged=kernel.is_staged,
         images={role: name in kernel.images for role, name in names.items()},
         has_copies=kernel.has_copies,
+        is_streamed=not template.sums_products,
         padding=(kernel.outputs if template.sums_products else groups * kernel.stored_by_a_group()) / outputs - 1,
     )
 
