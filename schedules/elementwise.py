@@ -41,7 +41,7 @@ class Elementwise(StreamingTemplate):
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         space = Space()
-        self._define_width(space)
+        self._define_width(space, self.shape[-1])
         outputs = math.prod(self.shape)
         space.define_knob("work_group", self._groups(limits))
         space.define_knob("items", [1, 2, 4, 8])

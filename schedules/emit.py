@@ -111,7 +111,13 @@ class Vectors:
             fits.append(bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable")) or not self.moves(expr))
             return expr
 
-        found = structural_map(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call)])
+        def truth(expr: tirx.Expr) -> tirx.Expr:
+            # In OpenCL the lanes of a true vector are -1, so what holds for scalars does not for vectors.
+            operands = [expr.value] if isinstance(expr, tirx.Cast) else [expr]
+            fits.append(not any(str(operand.ty).startswith("bool") and self.moves(operand) for operand in operands))
+            return expr
+
+        found = structural_map(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call), ((tirx.Cast, tirx.Not, tirx.And, tirx.Or), truth)])
         return found if all(fits) else None
 
     def aligned(self, access: TensorLoad) -> TensorLoad | None:

@@ -60,8 +60,7 @@ class Pool(StreamingTemplate):
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         space = Space()
-        widths = [width for width in (LANES, 2, 1) if self.shape[-1] == LANES or width == 1]
-        space.define_knob("vector_width", [LANES] if self.images else widths)
+        self._define_width(space, LANES if self._is_packed else 1)
         space.define_knob("work_group", self._groups(limits))
         space.define_knob("tile", [t for t in (1, 2, 3, 4, 7, 8) if t <= self._row])
         space.define_knob("is_unrolled", [True, False] if math.prod(self._window) <= _MOST_UNROLLED else [False])

@@ -156,11 +156,6 @@ class RowReduction(StreamingTemplate):
         load = next((load for p in self._rows.passes for load in loads_of(p.value) if str(load.source.name) == self.names["data"]), None)
         return load is not None and any(load.indices[-1].same_as(var) for var in self._rows.outer)
 
-    def _widths(self) -> list[int]:
-        """Vector widths that divide the axis along which vectors lie."""
-        extent = self._axes()[self._axis]
-        return [width for width in (LANES, 2, 1) if extent % width == 0]
-
     @cached_property
     def _axis(self) -> tirx.Var:
         """The axis along which vectors lie."""
@@ -186,7 +181,7 @@ class RowReduction(StreamingTemplate):
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         space = Space()
-        space.define_knob("vector_width", [LANES] if self.images else self._widths())
+        self._define_width(space, self._axes()[self._axis])
         _, elements = self._count(1)
         most = limits.max_work_group_size
         space.define_knob("threads", [t for t in (1, 2, 4, 8, 16, 32, 64, 128, 256) if t <= most and t < 2 * elements])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
@@ -35,7 +36,8 @@ class StreamingTemplate(Template):
     @property
     def name(self) -> str:
         """The family, what the blocks are called and the output's shape."""
-        steps = "_".join(block.name_hint.removeprefix("T_") for block in find_blocks(self.func))
+        # Blocks are named after the operator, and some after the variable of the graph too.
+        steps = "_".join(re.sub(r"^(T|lv\d*|gv\d*|x\d*)_", "", block.name_hint) for block in find_blocks(self.func))
         return f"{self.family}_{steps[:60]}_{'x'.join(str(extent) for extent in self.shape)}"
 
     @property
@@ -80,7 +82,7 @@ class StreamingTemplate(Template):
         if not self.works_in_texels:
             return set()
         values = self.vectors(LANES)
-        texels = [p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES]
+        texels = [p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in ("float32", "float16")]
         return {str(p.name) for p in texels if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)}
 
     @abstractmethod
@@ -153,9 +155,11 @@ class StreamingTemplate(Template):
         """Choices for the work-items of a group."""
         return [g for g in GROUPS if g <= limits.max_work_group_size] or [limits.max_work_group_size]
 
-    def _define_width(self, space: Space) -> None:
-        """The knob `vector_width`: lanes of the output that are written, and where they lie side by side read, at once."""
-        widths = [width for width in (LANES, 2, 1) if self.shape[-1] % width == 0]
+    def _define_width(self, space: Space, extent: int) -> None:
+        """The knob `vector_width`: elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so."""
+        # OpenCL has no vectors of truth values in memory.
+        is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
+        widths = [width for width in (LANES, 2, 1) if width == 1 or (extent % width == 0 and not is_scalar)]
         space.define_knob("vector_width", [LANES] if self.images else widths)
 
 

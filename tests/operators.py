@@ -13,8 +13,9 @@ from romou.backends import backend
 from romou.backends.cuda.compiler import compile_cuda
 from romou.build import build_reference, build_task
 from romou.frontend.tasks import extract_tasks
-from romou.layout import fuse_operators, pack_channels
+from romou.layout import fuse_operators
 from romou.measure.run_job import device_tensor
+from romou.measure.verify import poison
 from romou.operators import conv, task_of
 from romou.space import Config
 from romou.target import Target
@@ -39,7 +40,7 @@ __all__ = [
 def random_arrays(task: Task, rng: np.random.Generator) -> list[np.ndarray]:
     """An array for each parameter; the output is poisoned, so that what a kernel does not write is seen."""
     arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
-    arrays[-1][:] = np.nan
+    arrays[-1] = poison(arrays[-1].shape, str(arrays[-1].dtype))
     return arrays
 
 
@@ -99,14 +100,14 @@ def small_tasks() -> list[Task]:
     return [task_of(work) for work in works]
 
 
-def relax_tasks(build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str = "float32", is_packed: bool = False) -> list[Task]:
-    """The tasks of a graph that `build` makes of one variable for each shape; `is_packed`: by way of `pack_channels`."""
-    inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), dtype)) for i, shape in enumerate(shapes)]
+def relax_tasks(build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32") -> list[Task]:
+    """The tasks of a graph that `build` makes of one variable for each shape; `dtype`: of all variables, or one for each."""
+    kinds = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
+    inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), kind)) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]
     builder = relax.BlockBuilder()
     with builder.function("main", inputs):
         with builder.dataflow():
             output = builder.emit_output(builder.emit(build(*inputs)))
         builder.emit_func_output(output)
-    mod = builder.finalize()
-    tasks, _ = extract_tasks(fuse_operators(pack_channels(mod) if is_packed else mod, target_of("opencl")))
+    tasks, _ = extract_tasks(fuse_operators(builder.finalize(), target_of("opencl")))
     return tasks

@@ -56,6 +56,27 @@ def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype:
         assert error_on(PHONE, task, config, arrays, expected) < TOLERANCE[dtype], config
 
 
+@pytest.mark.parametrize(
+    ("build", "dtypes"),
+    [
+        (lambda a, b: op.greater(a, b), ["float32", "float32"]),
+        (lambda a, b: op.where(op.greater(a, b), op.exp(a), b), ["float32", "float32"]),
+        (lambda m, a: op.where(m, a, op.negative(a)), ["bool", "float16"]),
+        (lambda a, b: op.add(a, b), ["int64", "int64"]),
+        (lambda table, at: op.take(table, op.squeeze(op.strided_slice(at, [1], [0], [1]), [1]), axis=0), ["float32", "int32"]),
+    ],
+    ids=["compare", "choose", "mask", "64 bits", "look up"],
+)
+def test_truth_values_and_integers(build: Callable[..., relax.Expr], dtypes: list[str], target: Target) -> None:
+    """In OpenCL the lanes of a true vector are -1, and there are no vectors of truth values in memory."""
+    for task in relax_tasks(build, (5, 24), (5, 24), dtype=dtypes):
+        rng = np.random.default_rng(SEED)
+        arrays = [np.clip(a, 0, 4) if a.dtype.kind == "i" else a for a in random_arrays(task, rng)]
+        expected = reference(task, arrays)
+        for config in [task.default_config(target), *task.space(target).sample(rng, CONFIGS if has_device(target) else COMPILED)]:
+            assert error_on(target, task, config, arrays, expected) < 1e-6, config
+
+
 def test_softmax_of_masked_and_large_values(target: Target) -> None:
     """Rows of minus infinity but for one entry, as masks make them, and values whose exponentials leave the range."""
     (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (6, 130))
