@@ -57,8 +57,8 @@ def test_images_flow_from_layer_to_layer() -> None:
 def test_a_reader_that_knows_no_images_keeps_the_buffer() -> None:
     g = Graph({"image": (1, 8, 9, 9)})
     x = g.conv("image", 8, 8, pads=[1, 1, 1, 1])
-    turned = g.add("Transpose", x, perm=[0, 1, 3, 2])
-    found = scopes(placed(g.model(g.conv(turned, 8, 8))))
+    turned = g.add("Transpose", x, perm=[0, 2, 1, 3])
+    found = scopes(placed(g.model(g.conv(turned, 9, 8))))
     assert {name: scope for name, scope in found.items() if "conv2d" in name and scope != "global"} == {}
 
 
