@@ -27,6 +27,8 @@ from romou.space import Columns, Config, Space
 FAMILY = "pool"
 # Loads of a window that is written out, at most.
 _MOST_UNROLLED = 64
+# Taps of all windows of a work group, at most.
+_MOST_OF_GROUP = 1 << 16
 
 
 def template_of(func: tirx.PrimFunc) -> Pool | None:
@@ -61,14 +63,17 @@ class Pool(StreamingTemplate):
         """The knobs of this operator on a device with these limits."""
         space = Space()
         self._define_width(space, LANES if self._is_packed else 1)
-        space.define_knob("work_group", self._groups(limits))
-        space.define_knob("tile", [t for t in (1, 2, 3, 4, 7, 8) if t <= self._row])
-        space.define_knob("is_unrolled", [True, False] if math.prod(self._window) <= _MOST_UNROLLED else [False])
+        first, *larger = self._groups(limits)
+        taps = math.prod(self._window)
+        # A large window keeps a work-item busy by itself.
+        space.define_knob("work_group", [first, *(g for g in larger if g * taps <= _MOST_OF_GROUP)])
+        space.define_knob("tile", [t for t in (1, 2, 3, 4, 7, 8) if t == 1 or (t <= self._row and taps <= _MOST_UNROLLED)])
+        space.define_knob("is_unrolled", [True, False] if taps <= _MOST_UNROLLED else [False])
         smallest = space.knobs["work_group"][0]
         space.add_constraint(
             lambda config: (
                 ((config["work_group"] == smallest) | (config["work_group"] * config["tile"] * config["vector_width"] < 2 * self.outputs))
-                & ((config["is_unrolled"] == False) | (config["tile"] * math.prod(self._window) <= _MOST_UNROLLED))  # noqa: E712  `not` does not judge columns
+                & ((config["is_unrolled"] == False) | (config["tile"] * taps <= _MOST_UNROLLED))  # noqa: E712  `not` does not judge columns
             )
         )
         return space

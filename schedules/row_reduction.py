@@ -34,6 +34,8 @@ FAMILY = "row_reduction"
 # Turns of the loop over a work-item's share of a row that are written out, and numbers of it that are kept in registers.
 _MOST_UNROLLED, _MOST_KEPT = 8, 32
 _FLOAT_BYTES = 4
+# Numbers that a work group reads, unless it has but one row: longer rows keep a group busy by themselves.
+_MOST_OF_GROUP = 1 << 16
 
 
 def template_of(func: tirx.PrimFunc) -> RowReduction | None:
@@ -129,7 +131,8 @@ class RowReduction(StreamingTemplate):
                 elif outer[var] != 1:
                     return None
         named = list(found.values())
-        if not loads or any(extent > 1 and not any(var.same_as(n) for n in named) for var, extent in outer.items()):
+        is_twice = any(a.same_as(b) for a, b in itertools.combinations(named, 2))
+        if is_twice or not loads or any(extent > 1 and not any(var.same_as(n) for n in named) for var, extent in outer.items()):
             return None
         rest = [var for var, extent in axes.items() if var not in found and extent > 1]
         inside = [var for var, extent in inner.items() if extent > 1]
@@ -186,7 +189,7 @@ class RowReduction(StreamingTemplate):
         most = limits.max_work_group_size
         space.define_knob("threads", [t for t in (1, 2, 4, 8, 16, 32, 64, 128, 256) if t <= most and t < 2 * elements])
         rows, _ = self._count(1)
-        space.define_knob("rows", [r for r in (1, 2, 4, 8, 16, 32, 64) if r <= most and r < 2 * rows])
+        space.define_knob("rows", [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)])
         space.define_knob("keep", ["memory"] if self._kept is None else ["registers", "local", "memory"])
 
         def is_allowed(config: Columns) -> Any:

@@ -35,6 +35,7 @@ POOL: dict[str, Operator] = {
     ),
     "plain max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1)), (1, 5, 13, 11)),
     "plain average pool": (lambda a: op.nn.avg_pool2d(a, (2, 2), (2, 2), (0, 0, 1, 1), ceil_mode=True), (2, 3, 9, 13)),
+    "large windows": (lambda a: op.nn.avg_pool2d(a, (23, 19), (23, 19), layout="NCHW4c"), (1, 3, 47, 40, 4)),
     "row of windows": (lambda a: op.nn.max_pool1d(a, (5,), (3,), (2, 2)), (2, 7, 31)),
 }
 ROWS: dict[str, Operator] = {
@@ -48,6 +49,7 @@ ROWS: dict[str, Operator] = {
     "global average": (lambda a: op.mean(a, axis=[2, 3], keepdims=True), (1, 5, 7, 7, 4)),
     "global maximum": (lambda a: op.max(a, axis=[2, 3]), (2, 3, 11, 13)),
     "sum of squares": (lambda a: op.sum(op.multiply(a, a), axis=[-1]), (11, 52)),
+    "maximum of a long row": (lambda a: op.max(a, axis=[1]), (2, 70001)),
     "sum of columns": (lambda a: op.sum(a, axis=[0]), (31, 60)),
 }
 OPERATORS: dict[str, Operator] = {**ELEMENTWISE, **POOL, **ROWS}

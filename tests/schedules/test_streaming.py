@@ -133,8 +133,9 @@ def test_half_precision_sums_are_single(target: Target) -> None:
         (lambda a: op.argmax(a, axis=1), [(5, 7)]),
         (lambda a: op.cumsum(a, axis=1), [(5, 7)]),
         (lambda a: op.reshape(a, (35,)), [(5, 7)]),
+        (lambda a, b: op.nn.conv1d(a, b), [(1, 6, 15), (5, 6, 3)]),
     ],
-    ids=["matrix product", "argmax", "cumulative sum", "view"],
+    ids=["matrix product", "argmax", "cumulative sum", "view", "convolution"],
 )
 def test_what_is_none_of_ours_is_left_to_tvm(build: Callable[..., relax.Expr], shapes: list[tuple[int, ...]]) -> None:
     assert relax_tasks(build, *shapes) == []
