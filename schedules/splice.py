@@ -51,7 +51,7 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
     stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     old = func.body.block
     nests = nests_of(func)
-    (at,) = (i for i, nest in enumerate(nests) if _contains(nest, block))
+    (at,) = (i for i, nest in enumerate(nests) if contains(nest, block))
     body = tirx.SeqStmt([*nests[:at], *stages, *nests[at + 1 :]])
     new_root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[*old.alloc_buffers, *root.alloc_buffers])
     return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, new_root), func.ret_type, func.attrs)
@@ -88,12 +88,13 @@ def renest(
     for loop, extent in reversed(list(zip(loops, extents, strict=True))):
         nest = tirx.For(loop, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), tirx.ForKind.SERIAL, nest)
     old = func.body.block
-    stages = [nest if _contains(stage, block) else stage for stage in nests_of(func)]
+    stages = [nest if contains(stage, block) else stage for stage in nests_of(func)]
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(stages), alloc_buffers=old.alloc_buffers)
     return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
 
 
-def _contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
+def contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
+    """Whether a block stands in a loop nest."""
     inside: list[s_tir.SBlock] = []
     structural_walk(nest, (s_tir.SBlock, inside.append))
     return any(b.same_as(block) for b in inside)

@@ -1,12 +1,14 @@
-"""From a fused function to its knob space, and from a config to its schedule; the same for every family."""
+"""From a fused function to its knob space, and from a config to its schedule; the same for every family of contractions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tvm
 from romou.schedules import FAMILIES, tensor_core
+from romou.schedules.base import Template
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
 from romou.schedules.splice import as_module, find_blocks, renest, replace_stage
 from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
@@ -23,8 +25,14 @@ _KINDS: dict[str, type[Workload]] = {"dense": Dense, "batch_matmul": BatchMatmul
 DIRECT = "direct"
 
 
-class Template:
-    """The template that fits a fused function. `Template.of` returns None where none does."""
+def template_of(func: tirx.PrimFunc) -> Template | None:
+    """The template that fits a fused function; None where none does."""
+    others = (family.template_of(func) for family in FAMILIES.values() if hasattr(family, "template_of"))
+    return ContractionTemplate.of(func) or next((template for template in others if template is not None), None)
+
+
+class ContractionTemplate(Template):
+    """That of convolutions, dense layers and products of matrices."""
 
     def __init__(self, func: tirx.PrimFunc, block: s_tir.SBlock):
         self.func = func
@@ -33,7 +41,7 @@ class Template:
         self.workload: Workload = _KINDS.get(self.family, Conv2d).from_json(str(block.annotations["romou.workload"]))
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc) -> Template | None:
+    def of(cls, func: tirx.PrimFunc) -> ContractionTemplate | None:
         """The template for `func`: it holds exactly one block of a family, and the epilogue keeps that block's shape."""
         marked = [b for b in find_blocks(func) if "romou.family" in b.annotations]
         if len(marked) != 1:
@@ -47,6 +55,11 @@ class Template:
     def name(self) -> str:
         """Readable name of the operator."""
         return f"{self.family}_{self.workload.name}"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of one call, epilogue not counted."""
+        return self.workload.flops
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
@@ -148,9 +161,14 @@ class Template:
         form = self._winograd(_algorithm(config))
         return 0 if form is None else self.element_bytes * form.transform_elements
 
-    def operands(self, config: Mapping[str, Any]) -> set[str]:
-        """Names of the two buffers that the contraction reads."""
-        return {self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED, self.names["weight"]}
+    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """The two buffers that the contraction reads; what the epilogue reads is no part of the reduction's traffic."""
+        data = self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED
+        return dict.fromkeys((data, self.names["weight"]), self.element_bytes)
+
+    def outputs(self, config: Mapping[str, Any]) -> int:
+        """Numbers that the contraction gives, whole texels counted."""
+        return math.prod(self.contraction(flat=True, config=config).extents) * LANES
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         """How the kernel of `config` wants the weight; None where it takes the packed one as it is."""
@@ -167,11 +185,6 @@ class Template:
     def element_bytes(self) -> int:
         """Of a number in memory."""
         return int(tvm.DataType(self.workload.dtype).bits) // 8
-
-    @property
-    def images(self) -> dict[str, str]:
-        """Parameter name -> memory scope, for the activations that the graph put in images."""
-        return {str(p.name): str(p.scope()) for p in self.func.params if is_image(p)}
 
     @property
     def works_in_texels(self) -> bool:
@@ -232,8 +245,8 @@ class Template:
                 func = set_image(func, name, scope)
         return self._marked(func)._schedule(config)
 
-    def _marked(self, func: tirx.PrimFunc) -> Template:
-        template = Template.of(func)
+    def _marked(self, func: tirx.PrimFunc) -> ContractionTemplate:
+        template = ContractionTemplate.of(func)
         assert template is not None, "a mark on a parameter changes nothing that the template looks at"
         return template
 

@@ -23,16 +23,14 @@ from tvm_ffi.structural import structural_walk
 
 from romou.calls import op_name
 from romou.errors import BuildError
-from romou.hardware import HardwareSpec
 from romou.inspection.estimates import RegisterUse, registers_ahead
-from romou.pruning.criteria import Choices
-from romou.pruning.estimate import estimate_seconds
 from romou.pruning.evaluate import evaluate
+from romou.pruning.form import Form
 from romou.pruning.usage import KernelUsage
 from romou.schedules import tensor_core
 from romou.schedules.contraction import LANES, Limits, local_bytes
-from romou.schedules.template import DIRECT, Template
-from romou.space import Columns, Space
+from romou.schedules.template import DIRECT, ContractionTemplate
+from romou.space import Columns
 
 # Criteria that look at registers: a formula keeps what the kernel itself may turn out to exceed.
 BOUNDED = frozenset({"registers", "occupancy"})
@@ -42,10 +40,10 @@ _PITCH = 1 << 20
 _IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes"}
 
 
-class ClosedForm:
+class ClosedForm(Form):
     """The formulas of one operator. Arrays in, arrays out."""
 
-    def __init__(self, template: Template, limits: Limits, algorithm: str = DIRECT) -> None:
+    def __init__(self, template: ContractionTemplate, limits: Limits, algorithm: str = DIRECT) -> None:
         # Those of the contractions that other algorithms have inside.
         self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
         self._is_direct = algorithm == DIRECT
@@ -109,7 +107,7 @@ class ClosedForm:
         steps = pieces * together
 
         taken = (on_tensor_cores, first, pieces, together)
-        weights = self._weights(group_o, o, taps, _tabulate(self._distinct_steps, *taken, False), images["weight"])
+        weights = self._weights(group_o, o, taps, tabulate(self._distinct_steps, *taken, False), images["weight"])
         # What a work-item has for itself lies side by side, or takes turns with what the others have.
         is_striped = get("arrangement") == "striped"
         turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), 1)
@@ -117,13 +115,13 @@ class ClosedForm:
         texels_of_one = np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0))
         has_last = (tile_o - 1) * turns_o >= o - 1
         channels_of_one = np.where(images["weight"], tile_o * LANES, texels_of_one * LANES - has_last * (o * LANES - self._columns))
-        weights_of_one = channels_of_one * taps * _tabulate(self._distinct_steps, *taken, True)
+        weights_of_one = channels_of_one * taps * tabulate(self._distinct_steps, *taken, True)
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
         place = (pixels, images["data"], has_window, tile_h)
-        data = _tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
+        data = tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
         # Of every pair of pixels, tensor cores take one of each work-item.
         stride = np.where(on_tensor_cores, tensor_core.PAIR, turns_w)
-        data_of_one = _tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
+        data_of_one = tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
@@ -160,32 +158,6 @@ class ClosedForm:
             on_tensor_cores=on_tensor_cores,
             transform_bytes=self._transform_bytes,
         )
-
-    def usage_of_valid(self, space: Space) -> tuple[np.ndarray, KernelUsage]:
-        """Which configs the space admits, over `Space.mesh` with an axis of its own length for each knob that anything depends on; and what they use,
-        one number for each of them."""
-        usage, valid = self.usage(space.mesh()), space.valid_mask()
-        numbers = {field.name: np.asarray(getattr(usage, field.name)) for field in fields(KernelUsage) if field.name != "images"}
-        every = {**numbers, **{name: np.asarray(value) for name, value in usage.images.items()}}
-        valid = np.broadcast_to(valid, np.broadcast_shapes(valid.shape, *(number.shape for number in every.values())))
-        places = np.nonzero(valid)
-        count = len(places[0])
-
-        def pick(number: np.ndarray) -> np.ndarray:
-            # Of axes along which a number is the same, the place does not matter.
-            return np.broadcast_to(number[tuple(p if extent > 1 else 0 for p, extent in zip(places, number.shape, strict=False))], count)
-
-        picked = {name: pick(number) for name, number in every.items()}
-        return valid, KernelUsage(images={name: picked[name] for name in usage.images}, **{name: picked[name] for name in numbers})
-
-    def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
-        """What no config of the space could do better on the device. `usage`: of the valid ones, where it is at hand."""
-        images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
-        usage = usage or self.usage_of_valid(space)[1]
-        seconds = estimate_seconds(usage, spec)
-        moved = usage.transform_bytes
-        fastest = {} if seconds is None else {int(one): float(np.min(seconds, where=moved == one, initial=np.inf)) for one in np.unique(moved)}
-        return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=fastest)
 
     @property
     def _lane_axis(self) -> int:
@@ -372,7 +344,7 @@ def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
     return position if is_image else np.minimum(position, extent - 1)
 
 
-def _tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
+def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
     """`function` of each distinct combination of the columns' values, put where the combination stands."""
     values, key = [], np.asarray(0)
     for column in columns:

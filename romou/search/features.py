@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from romou.hardware import HardwareSpec
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.closed_form import columns_of
 from romou.pruning.estimate import estimate_seconds
+from romou.pruning.forms import form_of
+from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.schedules.template import Template
 from romou.space import Config
 
 # Knobs of the templates; one that a task lacks counts as 0. Words are numbered as they are listed here.
@@ -36,6 +37,8 @@ _KNOBS = (
     "multiply_add",
     "steps",
     "algorithm",
+    "work_group",
+    "items",
 )
 _WORDS = {
     word: number
@@ -47,9 +50,12 @@ _WORDS = {
         ("lanes", "window", "taps"),
         ("mad", "fma", "plain", "mma"),
         ("direct", "winograd2", "winograd4"),
+        ("memory", "registers", "local"),
     )
     for number, word in enumerate(words)
 }
+# Those whose product is what a work group gives, but for a factor that is the same for all configs of a task.
+_OUTPUTS = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "work_group", "items", "tile", "rows")
 _USAGE = (
     "registers",
     "buffer_bytes",
@@ -77,7 +83,7 @@ class TaskFeatures:
     """
 
     def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None) -> None:
-        self._form = ClosedForm(template, limits)
+        self._form = form_of(template, limits)
         self._spec = spec
         self._rows: dict[str, np.ndarray] = {}
 
@@ -100,7 +106,7 @@ class TaskFeatures:
         usage = self._form.usage(columns)
         count = len(configs)
         numbers = [np.broadcast_to(np.asarray(getattr(usage, name), dtype=float), count) for name in _USAGE]
-        outputs = math.prod((columns[name].astype(float) for name in ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w")), start=np.ones(count))
+        outputs = math.prod((columns[name].astype(float) for name in _OUTPUTS if name in columns), start=np.ones(count))
         loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
         items = np.broadcast_to(np.asarray(usage.work_groups * usage.work_group_size, dtype=float), count)
         logs = [np.log2(1 + number) for number in (*numbers, items)] + [np.log2(outputs / (1 + loaded))]

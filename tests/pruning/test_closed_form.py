@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import conv, conv_transpose, matmul, target_of, task_of
+from operators import conv, conv_transpose, matmul, relax_tasks, target_of, task_of
 from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from streams import OPERATORS
 
 from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
 from romou.pruning import KernelUsage, Rules, judge, read_usage
 from romou.pruning.closed_form import BOUNDED, ClosedForm, columns_of
+from romou.pruning.forms import form_of
 from romou.space import Config
 from romou.target import Target
 from romou.task import Task, limits_of
@@ -158,3 +160,28 @@ def test_the_mesh_says_what_single_configs_say() -> None:
             if field.name != "images":
                 in_mesh = np.broadcast_to(getattr(whole, field.name), shape)[place]
                 assert in_mesh == np.broadcast_to(getattr(listed, field.name), len(configs))[index], (field.name, config)
+
+
+@pytest.mark.parametrize("kind", ["opencl", "cuda"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) -> None:
+    target = TARGET if kind == "opencl" else target_of(kind)
+    for dtype in ("float32", "float16") if kind == "opencl" else ("float32",):
+        for task in relax_tasks(*OPERATORS[operator], dtype=dtype):
+            space = task.space(target)
+            configs = [task.default_config(target), *space.sample(np.random.default_rng(5), 3)]
+            form = form_of(task.template, limits_of(target))
+            columns = form.usage(columns_of(configs))
+            choices = {device: form.choices(space, load_device(device)) for device in DEVICES}
+            for index, config in enumerate(configs):
+                exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
+                # In straight-line code a number that is read in two passes is read once.
+                assert exact.local_loads <= formula.local_loads, config
+                assert bool(exact.local_loads) == bool(formula.local_loads), config
+                rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "has_copies", "local_loads")}
+                assert dataclasses.replace(formula, **rough) == exact, config
+                for device in DEVICES:
+                    by_tir, by_form = (judge(u, load_device(device), rules=Rules(), choices=choices[device]) for u in (exact, formula))
+                    assert by_tir.keys() == by_form.keys()
+                    for name, verdict in by_tir.items():
+                        assert by_form[name].keep == verdict.keep or name in {*ROUGH, *BOUNDED, "broadcast"}, (device, config, str(verdict))
