@@ -115,7 +115,7 @@ def tune(
         to name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
     trials
         Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
-        are the default schedules of each task.
+        are the default schedules of each task; those that move less than 64 KiB and sum no products keep them, without a trial.
     seconds
         Stop searching after this time; the model is compiled with what was found.
     no_progress
@@ -156,12 +156,13 @@ def tune(
     with _local(target, measuring) if rpc is None else _remote(target, measuring, Address.parse(rpc)) as (place, runner):
         graph = _lower(imported, place.target)
         results: Mapping[str, TaskResult] = {}
-        if graph.tasks and trials:
+        worth = [task for task in graph.tasks if not task.is_small]
+        if worth and trials:
             with (
                 _records(work_dir) as store,
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
-                tasks = [task.pruned(place.target) for task in graph.tasks] if prune else graph.tasks
+                tasks = [task.pruned(place.target) for task in worth] if prune else worth
                 session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options)
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:

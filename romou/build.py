@@ -11,6 +11,7 @@ from tvm import tirx
 
 import romou.passes.pipeline as pipeline
 from romou.errors import InvalidConfigError
+from romou.passes.half_storage import compute_in_single
 from romou.primitives import set_image
 from romou.schedules.splice import as_module
 from romou.space import Config
@@ -55,4 +56,4 @@ def build_reference(task: Task) -> tvm.runtime.Module:
     func = task.func
     for name in task.template.images:
         func = set_image(func, name, "global")
-    return tvm.tirx.build(as_module(func), target=tvm.target.Target("llvm"))
+    return tvm.tirx.build(as_module(compute_in_single(func)), target=tvm.target.Target("llvm"))

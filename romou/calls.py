@@ -30,6 +30,11 @@ def is_half_load(expr: Any) -> bool:
     return (extern_name(expr) or "").startswith("vload_half")
 
 
+def is_half_store(expr: Any) -> bool:
+    """Whether floats are written to memory as halfs."""
+    return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith("vstore_half")
+
+
 def is_half_conversion(expr: Any) -> bool:
     """Whether the bits of halfs that were read before become floats."""
     return extern_name(expr) == "float_of_half"

@@ -17,10 +17,12 @@ from romou.errors import InvalidConfigError
 from romou.inspection.estimates import register_use
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
-from romou.pruning.closed_form import ClosedForm
+from romou.pruning.forms import form_of
+from romou.pruning.prune import LEAST_KEPT
 from romou.pruning.usage import work_group_size
+from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.schedules.template import Template
+from romou.schedules.template import template_of
 from romou.schedules.winograd import StoredWeight
 from romou.space import Config, Space
 
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 # Of a kernel's registers more is known than of a formula's, but not all: Mesa's compiler for Mali fits kernels into 64 of which 100 are expected.
 _SURE = 2.0
+# On any GPU a kernel that moves less takes no longer than its launch.
+_SMALL_BYTES = 1 << 16
+# Configs that criteria leave at least where the whole space has a few hundred.
+_LEAST_OF_FEW = 12
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ class Task:
     key: 16 hex digits of the function's structure: equal kernels have equal keys, in any model.
     name: readable, not unique: two tasks may differ in their epilogue alone.
     func: unscheduled; static shapes; the last parameter is the output.
-    calls: how often the model calls it.   flops: multiplications and additions of one call, epilogue not counted.
+    calls: how often the model calls it.   flops: multiplications and additions of one call, epilogue not counted; where nothing is contracted, all
+        operations and functions of numbers.
     """
 
     key: str
@@ -52,12 +59,17 @@ class Task:
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
         """The task of a fused function, or None where no template covers it."""
-        if Template.of(func) is None:
+        if template_of(func) is None:
             return None
         plain = plain_form(func)
-        template = Template.of(plain)
+        template = template_of(plain)
         assert template is not None, "the plain form keeps the block that carries the template's name"
-        return cls(key_of(plain), template.name, template.family, plain, calls, template.workload.flops)
+        return cls(key_of(plain), template.name, template.family, plain, calls, template.flops)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
+        return not self.template.sums_products and self.template.moved_bytes < _SMALL_BYTES
 
     def with_free_images(self) -> Task:
         """The same operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
@@ -76,7 +88,7 @@ class Task:
     @cached_property
     def template(self) -> Template:
         """The schedule template that covers the function."""
-        template = Template.of(self.func)
+        template = template_of(self.func)
         assert template is not None, "a Task is made by Task.of or from_json, from a function that has a template"
         return template
 
@@ -91,7 +103,8 @@ class Task:
     def pruned_space(self, target: Target, rules: Rules | None = None) -> PrunedSpace:
         """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured."""
         limits = limits_of(target)
-        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules)
+        least_kept = LEAST_KEPT if self.template.sums_products else _LEAST_OF_FEW
+        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept)
 
     def default_config(self, target: Target) -> Config:
         """The config that is tried first, and used where nothing was tuned."""
@@ -169,7 +182,7 @@ class PrunedTask(Task):
         """
         if config == self.default_config(target):
             return
-        formula = ClosedForm(self.template, limits_of(target)).usage({name: np.asarray(value) for name, value in config.items()})
+        formula = form_of(self.template, limits_of(target)).usage({name: np.asarray(value) for name, value in config.items()})
         registers = register_use(kernel)
         # Each kernel of several by itself: their groups differ in size.
         own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
@@ -184,10 +197,12 @@ class PrunedTask(Task):
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with 32-bit indices and without the attributes that only tie it to its module."""
+    """`func` with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)
+    if any("int64" in str(p.dtype) for p in func.params):
+        return func  # numbers of 64 bits stay what they are, and so do the indices that are made of them
     narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
     return narrow["main"]
 

@@ -32,6 +32,8 @@ from romou.space import Columns, Config, Space
 LANES = 4
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
+# Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
+_TEXELS, _STAGED_TEXELS = ("patch", "right"), ("texels", "right")
 Expr: TypeAlias = "tirx.Expr | int"
 
 
@@ -46,6 +48,10 @@ class Contraction:
     lhs_varies: with the output channel: not at all, with the texel `o` that it is in (groups of whole texels), or with its lane too
         (depthwise); where it varies it is not worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
+    rhs_vector: what are neighbours in memory on the right: the lanes of a texel; steps of the last reduction axis, which are then loaded together
+        into registers as those of lhs are; or neither.
+    texel: lanes of an input texel, which is loaded whole even where the last reduction axis takes fewer of them (an image of three channels).
+    columns: of the right side in memory, where they do not fill their last texel.
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
     is_image: whether the data lies in an image, where reads outside do no harm.
@@ -60,6 +66,9 @@ class Contraction:
     output_shape: tuple[int, ...]
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
+    rhs_vector: Literal["lanes", "reduction", "none"] = "lanes"
+    texel: int | None = None
+    columns: int | None = None
     is_image: bool = False
     is_batched: bool = False
 
@@ -109,12 +118,14 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
     space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0 or has_mma] if is_shared else [1])
     space.define_knob("arrangement", ["blocked", "striped"] if not has_mma else ["blocked"])
-    space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if is_shared else [0])
+    is_staged = is_shared and flat.rhs_vector != "none"
+    space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if is_staged else [0])
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
     space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma))
     space.define_knob("vector_width", ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1])
-    # Where both factors are vectors already, nothing is broadcast.
-    space.define_knob("autobroadcast", [True, False] if limits.has_vector_arithmetic and flat.lhs_varies != "by lane" else [False])
+    # Where both factors are vectors already, or neither is one, nothing is broadcast.
+    is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
+    space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
     space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
     if limits.has_tensor_cores and dtype == "float16":
         space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
@@ -145,18 +156,19 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o))
             & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
-            & (local_bytes(config, flat.reduce) <= limits.local_memory_bytes)
+            & (local_bytes(config, flat.reduce, flat.texel) <= limits.local_memory_bytes)
         )
 
     space.add_constraint(is_allowed)
 
 
-def local_bytes(config: Columns, reduce: Mapping[str, int]) -> Any:
+def local_bytes(config: Columns, reduce: Mapping[str, int], texel: int | None = None) -> Any:
     """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic
     and what tensor cores read."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
-    staged = config["local"] * math.prod(list(reduce.values())[1:]) * (group_w + LANES * group_o)
+    *window, lanes = list(reduce.values())[1:]
+    staged = config["local"] * math.prod(window) * ((texel or lanes) * group_w + lanes * LANES * group_o)
     return (4 - 2 * (config["accumulate"] == "float16")) * partial + (4 - 2 * ((config["accumulate"] == "float16") | tensor_core.is_mma(config))) * staged
 
 
@@ -277,7 +289,8 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
 
 
 def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str = "float32") -> te.Tensor:
-    """Stages over a domain padded to whole work groups: [patch, texels, kernel,] acc, tile | part, acc; and last `name`, without the padding, in `dtype`.
+    """Stages over a domain padded to whole work groups: [patch, texels, kernel, right,] acc, tile | part, acc; and last `name`, without the padding, in
+    `dtype`.
 
     What a work-item has for itself is indexed by the work-item first, so that its register tile is dense whatever the arrangement.
     """
@@ -309,27 +322,36 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
         return lhs(axis_o.join(item_o, o), h, axis_w.join(item_w, w), lane, *r)
 
     # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
+    whole = c.texel or extents[-1]
     if c.lhs_varies == "by texel":
-        patch = te.compute((*extents[:-1], *owned, extents[-1]), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name="patch")
+        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name="patch")
         factor = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
     elif c.lhs_varies == "never":
-        shape = (*extents[:-1], axis_w.items, *owned[3:], extents[-1])
+        shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
-            patch = te.compute((*extents[:-1], *domain[1:], extents[-1]), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch")
+            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch")
             texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name="texels")
         else:
             texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name="patch")
         factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
     else:
         factor = left
-    right = rhs
-    if config["local"]:
-        rows = [domain[1]] * c.is_batched
+    right, rows = rhs, [domain[1]] * c.is_batched
+    has_steps = c.rhs_vector == "reduction"
+    if config["local"] and has_steps:
+        kernel = te.compute((*rows, *extents[:-1], domain[0], LANES, extents[-1]), lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel")
+        right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
+    elif config["local"]:
         kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
+    own_right = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
+    if has_steps:
+        shape = (*rows, *extents[:-1], axis_o.items, owned[2], LANES, extents[-1])
+        steps = te.compute(shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name="right")
+        own_right = lambda item_o, o, h, lane, *r: steps[(*[h] * c.is_batched, *r[:-1], item_o, o, lane, r[-1])]
 
     def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        weight = right(axis_o.join(item_o, o), h, lane, *r)
+        weight = own_right(item_o, o, h, lane, *r)
         return factor(item_o, item_w, o, h, w, lane, *r).astype(config["accumulate"]) * weight.astype(config["accumulate"])
 
     pieces = config["split_k"]
@@ -387,14 +409,15 @@ def schedule_stages(
     if config["local"]:
         outer, inner = sch.split(reduction[0], [None, config["local"]])
         sch.reorder(outer, inner, *reduction[1:], *spatial)
-        _load_texels(sch, sch.get_sblock("texels"), reduction[-2] if len(reduction) > 2 else inner)
-        for name in ("patch", "kernel"):
-            _stage_in_local_memory(sch, sch.get_sblock(name), outer, config)
+        for block in _stages_of(sch, _STAGED_TEXELS):
+            _load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
+        for block in _stages_of(sch, ("patch", "kernel")):
+            _stage_in_local_memory(sch, block, outer, config)
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)
-        if _has_patch(sch):
-            _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
+        for block in _stages_of(sch, _TEXELS):
+            _load_texels(sch, block, reduction[-2])
         first = reduction[0]
     _unroll_tile(sch, spatial, reduction, config)
     _spell_arithmetic(sch, acc, config)
@@ -446,15 +469,15 @@ def _finish_tile(sch: s_tir.Schedule, tile: Sequence, config: Config) -> None:
         sch.vectorize(inner)
 
 
-def _has_patch(sch: s_tir.Schedule) -> bool:
-    return any(sch.get(b).name_hint == "patch" for b in sch.get_child_blocks(sch.get_sblock("root")))
+def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[s_tir.schedule.SBlockRV]:
+    return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if sch.get(b).name_hint in names]
 
 
 def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> None:
     """Load the register tile's input texels whole, before their lanes are used one by one."""
     sch.set_scope(texels, 0, "local")
     sch.compute_at(texels, at, preserve_unit_loops=True)
-    *tile, lane = sch.get_loops(texels)[_depth_of(sch, texels, at) :]
+    *tile, lane = _whole_texels(sch, texels, at)
     for loop in tile:
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -465,11 +488,18 @@ def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, 
     # The scope comes first: only then does compute_at see that all work-items of the group need the data.
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
-    *texels, lane = sch.get_loops(block)[_depth_of(sch, block, at) :]
+    *texels, lane = _whole_texels(sch, block, at)
     _, thread_o, thread_w = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
     sch.bind(thread_o, "threadIdx.y")
     sch.bind(thread_w, "threadIdx.x")
     sch.vectorize(lane)
+
+
+def _whole_texels(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> list[s_tir.schedule.LoopRV]:
+    """The loops of `block` below `at`; the last one over all lanes that a texel has, also over those that nothing reads."""
+    *loops, lane = sch.get_loops(block)[_depth_of(sch, block, at) :]
+    whole = int(sch.get(block).iter_vars[-1].dom.extent)
+    return [*loops, *sch.split(lane, [1, whole], disable_predication=True)] if int(sch.get(lane).extent) < whole else [*loops, lane]
 
 
 def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> int:
@@ -509,7 +539,8 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Seq
     spatial, reduction = _bind_items(sch, loops)
     sch.bind(k, "threadIdx.z")
     sch.reorder(*reduction, *spatial)
-    _load_texels(sch, sch.get_sblock("patch"), reduction[-2])
+    for block in _stages_of(sch, _TEXELS):
+        _load_texels(sch, block, reduction[-2])
     registers = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(registers, sch.get_loops(part)[outside + 2], preserve_unit_loops=True)
     _unroll_tile(sch, spatial, reduction, config)

@@ -1,7 +1,7 @@
 """Convolution on channels packed by four: any kernel, stride, padding, dilation; groups whose channels fill whole texels.
 
 data    (n, ceil(ic / 4), ih, iw, 4)
-weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels, then of output channels
+weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels (in single precision no more than there are), then of output channels
 output  (n, ceil(oc / 4), oh, ow, 4)
 """
 
@@ -27,16 +27,16 @@ def works_in_texels(w: Conv2d) -> bool:
 
 def weight_shape(w: Conv2d) -> tuple[int, ...]:
     """Shape of the packed weight, in elements."""
-    return (-(-w.in_channels // w.groups // LANES), w.kernel[0], w.kernel[1], LANES, w.out_texels, LANES)
+    return (-(-w.in_channels // w.groups // LANES), w.kernel[0], w.kernel[1], _lanes(w), w.out_texels, LANES)
 
 
 def pack_weight(w: Conv2d, weight: np.ndarray) -> np.ndarray:
-    """OIHW (oc, ic / groups, kh, kw) -> (ceil(ic / groups / 4), kh, kw, 4, ceil(oc / 4), 4), padded with zeros."""
+    """OIHW (oc, ic / groups, kh, kw) -> (ceil(ic / groups / 4), kh, kw, 4 or fewer, ceil(oc / 4), 4), padded with zeros."""
     oc, ic, kh, kw = weight.shape
     ic4, oc4 = -(-ic // LANES), -(-oc // LANES)
     full = np.zeros((oc4 * LANES, ic4 * LANES, kh, kw), weight.dtype)
     full[:oc, :ic] = weight
-    return np.ascontiguousarray(full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1))
+    return np.ascontiguousarray(full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1)[:, :, :, : _lanes(w)])
 
 
 def define(w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -70,12 +70,21 @@ def contraction(w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_ze
         output=output,
         output_shape=w.output_shape,
         is_image=is_zero_outside,
+        texel=LANES,
         lhs_varies="by texel" if w.groups > 1 else "never",
     )
 
 
 def _reduction(w: Conv2d) -> dict[str, int]:
-    return {"ic": -(-w.in_channels // w.groups // LANES), "kh": w.kernel[0], "kw": w.kernel[1], "ilane": LANES}
+    return {"ic": -(-w.in_channels // w.groups // LANES), "kh": w.kernel[0], "kw": w.kernel[1], "ilane": _lanes(w)}
+
+
+def _lanes(w: Conv2d) -> int:
+    """Lanes of an input texel that are multiplied: those that hold channels, three in the first layer of most networks.
+
+    Halfs keep all four: units that multiply matrices of halfs take texels whole.
+    """
+    return min(w.in_channels // w.groups, LANES) if w.dtype == "float32" else LANES
 
 
 def _load(w: Conv2d, data: te.Tensor, n, o, oy, ox, ic, kh, kw, ilane, *, is_zero_outside=False):  # type: ignore[no-untyped-def]

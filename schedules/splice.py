@@ -6,6 +6,8 @@ is chosen does the operator take the form that suits it: a padded domain, a patc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import tvm
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map, structural_walk
@@ -49,13 +51,50 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
     stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     old = func.body.block
     nests = nests_of(func)
-    (at,) = (i for i, nest in enumerate(nests) if _contains(nest, block))
+    (at,) = (i for i, nest in enumerate(nests) if contains(nest, block))
     body = tirx.SeqStmt([*nests[:at], *stages, *nests[at + 1 :]])
     new_root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[*old.alloc_buffers, *root.alloc_buffers])
     return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, new_root), func.ret_type, func.attrs)
 
 
-def _contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
+def renest(
+    func: tirx.PrimFunc, name: str, source: str, extents: Sequence[int], place: Callable[..., tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]]
+) -> tirx.PrimFunc:
+    """Let the element-wise block `name` run over what it reads of the buffer `source` instead of what it writes.
+
+    for y: out[y] = f(source[y % 2, y // 2])      ->      for p, q: if 2 * q + p < extent: out[2 * q + p] = f(source[p, q])
+
+    extents: of `source`, as far as it is read.
+    place(*position in source) -> (position in the output, conditions under which there is one).
+    """
+    (block,) = (b for b in find_blocks(func) if b.name_hint == name)
+    loops = [tirx.Var(f"i{axis}", "int32") for axis in range(len(extents))]
+    position = [tirx.Var(f"v{axis}", "int32") for axis in range(len(extents))]
+    outputs, conditions = place(*position)
+    values = {axis.var: tirx.const(value, "int32") if isinstance(value, int) else value for axis, value in zip(block.iter_vars, outputs, strict=True)}
+
+    def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
+        return tirx.BufferLoad(access.source, position) if access.source.name == source else access
+
+    # The position is put in last: what is loaded at it stands for a place already.
+    body = structural_map(block.body, (tirx.Var, lambda var: values.get(var, var)))
+    # Under a condition of its own: one on the block's realization would have to be affine.
+    body = tirx.IfThenElse(tirx.all(*conditions), structural_map(body, (tvm.ir.TensorLoad, load)), None)
+    axes = [tirx.IterVar(tvm.ir.Range(0, extent), var, tirx.IterVar.DataPar) for extent, var in zip(extents, position, strict=True)]
+    buffers = {region.source: region.source for region in (*block.reads, *block.writes)}
+    reads, writes, _ = s_tir.analysis.get_sblock_access_region(s_tir.SBlock(axes, [], [], name, body), buffers)
+    new = s_tir.SBlock(axes, reads, writes, name, body, annotations=block.annotations)
+    nest: tirx.Stmt = s_tir.SBlockRealize(loops, True, new)
+    for loop, extent in reversed(list(zip(loops, extents, strict=True))):
+        nest = tirx.For(loop, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), tirx.ForKind.SERIAL, nest)
+    old = func.body.block
+    stages = [nest if contains(stage, block) else stage for stage in nests_of(func)]
+    root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(stages), alloc_buffers=old.alloc_buffers)
+    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+
+
+def contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
+    """Whether a block stands in a loop nest."""
     inside: list[s_tir.SBlock] = []
     structural_walk(nest, (s_tir.SBlock, inside.append))
     return any(b.same_as(block) for b in inside)

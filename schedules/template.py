@@ -1,39 +1,47 @@
-"""From a fused function to its knob space, and from a config to its schedule; the same for every family."""
+"""From a fused function to its knob space, and from a config to its schedule; the same for every family of contractions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tvm
 from romou.schedules import FAMILIES, tensor_core
+from romou.schedules.base import Template
 from romou.schedules.contraction import Contraction, Limits, build_stages, declare_knobs, default_config, schedule_stages
-from romou.schedules.splice import as_module, find_blocks, replace_stage
+from romou.schedules.splice import as_module, find_blocks, renest, replace_stage
 from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.workload import BatchMatmul, Conv2d, Conv2dTranspose, Dense
 from tvm import s_tir, te, tirx
 
 from romou.errors import InvalidConfigError
 from romou.primitives import FREE_IMAGES, LANES, image_extents, is_image, replace_parameter, set_image
 from romou.space import Config, Space
 
-Workload: TypeAlias = Conv2d | Dense
+Workload: TypeAlias = Conv2d | Dense | BatchMatmul
+_KINDS: dict[str, type[Workload]] = {"dense": Dense, "batch_matmul": BatchMatmul, "conv2d_transpose": Conv2dTranspose}
 # The choice of the knob `algorithm` that every operator has.
 DIRECT = "direct"
 
 
-class Template:
-    """The template that fits a fused function. `Template.of` returns None where none does."""
+def template_of(func: tirx.PrimFunc) -> Template | None:
+    """The template that fits a fused function; None where none does."""
+    others = (family.template_of(func) for family in FAMILIES.values() if hasattr(family, "template_of"))
+    return ContractionTemplate.of(func) or next((template for template in others if template is not None), None)
+
+
+class ContractionTemplate(Template):
+    """That of convolutions, dense layers and products of matrices."""
 
     def __init__(self, func: tirx.PrimFunc, block: s_tir.SBlock):
         self.func = func
         self.block = block
         self.family = str(block.annotations["romou.family"])
-        kind = Dense if self.family == "dense" else Conv2d
-        self.workload: Workload = kind.from_json(str(block.annotations["romou.workload"]))
+        self.workload: Workload = _KINDS.get(self.family, Conv2d).from_json(str(block.annotations["romou.workload"]))
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc) -> Template | None:
+    def of(cls, func: tirx.PrimFunc) -> ContractionTemplate | None:
         """The template for `func`: it holds exactly one block of a family, and the epilogue keeps that block's shape."""
         marked = [b for b in find_blocks(func) if "romou.family" in b.annotations]
         if len(marked) != 1:
@@ -47,6 +55,11 @@ class Template:
     def name(self) -> str:
         """Readable name of the operator."""
         return f"{self.family}_{self.workload.name}"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of one call, epilogue not counted."""
+        return self.workload.flops
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
@@ -77,8 +90,9 @@ class Template:
         for name in ("data", "weight", "output"):
             space.define_knob(name, self._places(name, limits))
         if isinstance(self.workload, Conv2d):
-            space.define_knob("pixels", ["flat", "rows"] if self.workload.out_hw[0] > 1 else ["flat"])
-            if self.workload.out_hw[0] > 1:
+            has_rows = (self.workload.phases if isinstance(self.workload, Conv2dTranspose) else self.workload).out_hw[0] > 1
+            space.define_knob("pixels", ["flat", "rows"] if has_rows else ["flat"])
+            if has_rows:
                 # An image is addressed by row and column: pixels in one row would need a division for each texel.
                 space.add_constraint(lambda config: (config["data"] == "buffer") | (config["pixels"] == "rows"))
         # Halfs are summed as halfs only where that is faster; the sum of a long reduction loses digits, which the check of a trial sees.
@@ -117,7 +131,8 @@ class Template:
         form, most = self._winograd(algorithm) if name == "weight" else None, limits.max_image
         shape = [int(d) for d in buffer.shape] if form is None else form.weight_shape
         has_texels = self.contraction(flat=True).vector if name == "weight" else self.works_in_texels
-        if most is None or shape[-1] != LANES or not has_texels:
+        is_computed = name == "weight" and isinstance(self.workload, BatchMatmul)
+        if most is None or shape[-1] != LANES or not has_texels or is_computed:
             return
         for scope in ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",):
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
@@ -153,9 +168,14 @@ class Template:
         form = self._winograd(_algorithm(config))
         return 0 if form is None else form.transform_registers
 
-    def operands(self, config: Mapping[str, Any]) -> set[str]:
-        """Names of the two buffers that the contraction reads."""
-        return {self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED, self.names["weight"]}
+    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """The two buffers that the contraction reads; what the epilogue reads is no part of the reduction's traffic."""
+        data = self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED
+        return dict.fromkeys((data, self.names["weight"]), self.element_bytes)
+
+    def outputs(self, config: Mapping[str, Any]) -> int:
+        """Numbers that the contraction gives, whole texels counted."""
+        return math.prod(self.contraction(flat=True, config=config).extents) * LANES
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         """How the kernel of `config` wants the weight; None where it takes the packed one as it is."""
@@ -172,11 +192,6 @@ class Template:
     def element_bytes(self) -> int:
         """Of a number in memory."""
         return int(tvm.DataType(self.workload.dtype).bits) // 8
-
-    @property
-    def images(self) -> dict[str, str]:
-        """Parameter name -> memory scope, for the activations that the graph put in images."""
-        return {str(p.name): str(p.scope()) for p in self.func.params if is_image(p)}
 
     @property
     def works_in_texels(self) -> bool:
@@ -238,8 +253,8 @@ class Template:
                 func = set_image(func, name, scope)
         return self._marked(func)._schedule(config)
 
-    def _marked(self, func: tirx.PrimFunc) -> Template:
-        template = Template.of(func)
+    def _marked(self, func: tirx.PrimFunc) -> ContractionTemplate:
+        template = ContractionTemplate.of(func)
         assert template is not None, "a mark on a parameter changes nothing that the template looks at"
         return template
 
@@ -262,12 +277,29 @@ class Template:
             if form is not None:
                 form.schedule(sch, output, config)
                 return tvm.IRModule({"main": sch.mod["main"]})
-            has_whole_texels = not isinstance(self.workload, Dense) or self.workload.n % LANES == 0
+            if isinstance(self.workload, Conv2dTranspose):
+                sch, output = self._over_phases(sch, output, config)
+            has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
             (tensor_core.schedule_stages if is_mma else schedule_stages)(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         return tvm.IRModule({"main": sch.mod["main"]})
+
+    def _over_phases(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> tuple[s_tir.Schedule, s_tir.schedule.SBlockRV]:
+        """The schedule with the output nest over (o, h, w, lane) of the phases of a transposed convolution."""
+        work = self.workload
+        assert isinstance(work, Conv2dTranspose)
+        extents, pixel, _ = work.phases.pixels(config["pixels"] == "flat")
+
+        def place(o: tirx.Expr, h: tirx.Expr, w: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+            n, row, column = pixel(h, w)
+            channel, y, x = work.place_of(o, row, column)
+            return [n, channel, y, x, lane], [tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), work.out_hw, strict=True)]
+
+        name, sums = str(sch.get(output).name_hint), "tile" if config["split_k"] == 1 else "acc"
+        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (*extents, LANES), place)))
+        return sch, sch.get_sblock(name)
 
     def _output_loops(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> Sequence[s_tir.schedule.LoopRV]:
         """The output nest as loops (o, h, w, lane)."""
@@ -276,6 +308,14 @@ class Template:
             o, lane = sch.split(n, [None, 4])
             sch.reorder(o, m, lane)
             return o, sch.add_unit_loop(m), m, lane
+        if isinstance(self.workload, BatchMatmul):
+            loops = sch.get_loops(output)
+            *batch, m, n = (loops[axis] for axis in self.workload.out_axes)
+            o, lane = sch.split(n, [None, LANES])
+            sch.reorder(o, *batch, m, lane)
+            return o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane
+        if isinstance(self.workload, Conv2dTranspose):
+            return sch.get_loops(output)
         oh, ow = self.workload.out_hw
         if config["pixels"] == "flat":
             sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
@@ -290,7 +330,7 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     """Inline everything between the contraction and the output; returns the output block."""
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
-    stages = {"patch", "texels", "kernel", "part", "acc", "tile"} | STAGES
+    stages = {"patch", "texels", "kernel", "right", "part", "acc", "tile"} | STAGES
     for block in sch.get_child_blocks(root):
         if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
             sch.compute_inline(block)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Are the kernels of every listed operator right: the default config and some random ones, built, run and compared with the CPU.
 
-    python scripts/check_operators.py                                      the 140 operators on the first OpenCL device, one random config each
+    python scripts/check_operators.py                                      all operators on the first OpenCL device, one random config each
     python scripts/check_operators.py --target cuda --configs 3            on an NVIDIA GPU
     python scripts/check_operators.py --target "cuda -device=nvidia_h200" --compile-only       without one: through NVRTC
 
-The operators are those of scripts/data: conv43.csv (batch 5) and paper_ops.csv (batch 1), by themselves, in buffers or images as the target offers.
+The operators are those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py attention and transposed convolutions;
+by themselves, in buffers or images as the target offers.
 Configs are drawn from the whole spaces with a fixed seed. --seconds ends the run early and says what is left; --only and --skip choose.
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 import click
 import numpy as np
 from kernel_bench import fast_reference
-from operator_lists import conv43, paper_operators
+from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 
 from romou.backends import backend
 from romou.build import build_task
@@ -69,7 +70,8 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
     """Number of configs that failed."""
     only, skip = names
     asked = Target(target_text)
-    tasks = {task.key: task for task in (task_of(work, has_epilogue=False).with_free_images() for work in (*conv43(), *paper_operators()))}
+    works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
+    tasks = {task.key: task for task in (task_of(work, has_epilogue=False).with_free_images() for work in works)}
     chosen = [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:

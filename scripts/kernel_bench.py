@@ -75,7 +75,7 @@ def memory_bytes(work: Conv2d | Dense) -> int:
 def fast_reference(task: Task) -> Any:
     """The same sums as `romou.build.build_reference`, by onnxruntime and NumPy: plain loops take minutes for a layer of AlexNet at batch 128."""
     work = task.template.workload
-    if len(task.func.params) != 3 or (isinstance(work, Conv2d) and work.groups > 1):
+    if len(task.func.params) != 3 or type(work) not in (Conv2d, Dense) or (isinstance(work, Conv2d) and work.groups > 1):
         return build_reference(task)
 
     def main(*tensors: tvm.runtime.Tensor) -> None:
@@ -87,10 +87,10 @@ def fast_reference(task: Task) -> Any:
 
 
 def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Packed data and weight -> packed output; lanes beyond the channels count like the others."""
-    n, texels, h, w, _ = data.shape
-    plain = data.transpose(0, 1, 4, 2, 3).reshape(n, texels * LANES, h, w)
-    kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * LANES, *work.kernel)
+    """Packed data and weight -> packed output; lanes beyond the channels count like the others, if the weight has them."""
+    (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
+    plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
+    kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
     node = helper.make_node("Conv", ["x", "w"], ["y"], strides=work.stride, pads=work.padding, dilations=work.dilation, kernel_shape=work.kernel)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", plain.shape), ("w", kernel.shape), ("y", None))]
     model = helper.make_model(helper.make_graph([node], "conv", values[:2], values[2:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

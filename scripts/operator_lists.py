@@ -6,9 +6,9 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from romou.schedules.workload import Conv2d
+from romou.schedules.workload import BatchMatmul, Conv2d
 
-from romou.operators import conv
+from romou.operators import conv, conv_transpose, matmul
 
 DATA = Path(__file__).parent / "data"
 
@@ -23,6 +23,27 @@ def paper_operators() -> list[Conv2d]:
     """The operators of scripts/data/paper_ops.csv."""
     with (DATA / "paper_ops.csv").open(encoding="utf-8") as file:
         return [_of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}) for row in csv.DictReader(file)]
+
+
+def attention() -> list[BatchMatmul]:
+    """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a decoder; and a plain product."""
+    scores = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
+    mix = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
+    return [
+        *(matmul((1, 12), m, 64, n, **scores) for m, n in ((128, 128), (197, 197), (1, 512))),
+        *(matmul((1, 12), m, k, 64, **mix) for m, k in ((128, 128), (197, 197), (1, 512))),
+        matmul((), 512, 512, 512),
+    ]
+
+
+def transposed_convolutions() -> list[Conv2d]:
+    """Of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
+    return [
+        conv_transpose(256, (16, 16), 128, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
+        conv_transpose(128, (28, 28), 64, (2, 2), stride=(2, 2)),
+        conv_transpose(64, (28, 28), 32, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1), output_padding=(1, 1)),
+        conv_transpose(21, (17, 17), 21, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1), groups=21),
+    ]
 
 
 def _square(n: Mapping[str, int], dtype: str) -> Conv2d:

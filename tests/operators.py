@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
 from romou.schedules.workload import Dense
+from tvm import relax
 
 from romou.backends import backend
 from romou.backends.cuda.compiler import compile_cuda
 from romou.build import build_reference, build_task
+from romou.frontend.tasks import extract_tasks
+from romou.layout import fuse_operators
 from romou.measure.run_job import device_tensor
-from romou.operators import conv, task_of
+from romou.measure.verify import poison
+from romou.operators import conv, conv_transpose, matmul, task_of
 from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-__all__ = ["compile_only", "conv", "error_of", "error_on", "has_device", "random_arrays", "reference", "run", "small_tasks", "target_of", "task_of"]
+__all__ = [
+    "compile_only",
+    "conv",
+    "conv_transpose",
+    "error_of",
+    "error_on",
+    "has_device",
+    "matmul",
+    "random_arrays",
+    "reference",
+    "relax_tasks",
+    "run",
+    "small_tasks",
+    "target_of",
+    "task_of",
+]
 
 
 def random_arrays(task: Task, rng: np.random.Generator) -> list[np.ndarray]:
     """An array for each parameter; the output is poisoned, so that what a kernel does not write is seen."""
     arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
-    arrays[-1][:] = np.nan
+    arrays[-1] = poison(arrays[-1].shape, str(arrays[-1].dtype))
     return arrays
 
 
@@ -81,3 +100,16 @@ def small_tasks() -> list[Task]:
     """Three tasks of different families and cost."""
     works = [conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(8, (7, 7), 8, (3, 3), groups=8), Dense(m=3, k=20, n=17, dtype="float32")]
     return [task_of(work) for work in works]
+
+
+def relax_tasks(build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32") -> list[Task]:
+    """The tasks of a graph that `build` makes of one variable for each shape; `dtype`: of all variables, or one for each."""
+    kinds = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
+    inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), kind)) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]
+    builder = relax.BlockBuilder()
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            output = builder.emit_output(builder.emit(build(*inputs)))
+        builder.emit_func_output(output)
+    tasks, _ = extract_tasks(fuse_operators(builder.finalize(), target_of("opencl")))
+    return tasks

@@ -1,7 +1,8 @@
-"""Replacements for ONNX converters of the wheel that import one cheap operator as many.
+"""Replacements for ONNX converters of the wheel that import one cheap operator as many, or as another one.
 
 Clip: the wheel emits opaque TIR whose bounds are computed at run time from NaN checks; it neither fuses with a
 convolution nor changes layout. Max and Min: the wheel broadcasts and stacks all operands and reduces the stack.
+ConvTranspose: the wheel passes by the attribute `output_shape`, and so gives a tensor of another shape.
 Drop either when the test in tests/tvm_patches/test_onnx_converters.py says that the wheel emits the simple form.
 """
 
@@ -59,13 +60,34 @@ class Min(onnx_frontend.Min):
         return cls._impl_dynamic(bb, inputs)
 
 
+class ConvTranspose(onnx_frontend.ConvTranspose):
+    """ConvTranspose(output_shape=s) -> ConvTranspose(pads=p) of that shape."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
+        if "output_shape" not in attr:
+            return super()._impl_v1(bb, inputs, attr, params)
+        extents, kernel = ([int(d) for d in inputs[i].ty.shape.values[2:]] for i in (0, 1))
+        ones = [1] * len(extents)
+        strides, dilations, more = (
+            list(attr.get(name, default)) for name, default in (("strides", ones), ("dilations", ones), ("output_padding", [0] * len(ones)))
+        )
+        # A shape may have been given with batch and channels.
+        wanted = list(attr["output_shape"])[-len(extents) :]
+        total = [s * (i - 1) + a + (k - 1) * d + 1 - o for s, i, a, k, d, o in zip(strides, extents, more, kernel, dilations, wanted, strict=True)]
+        is_upper = attr.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", "SAME_UPPER")
+        before = [t // 2 if is_upper else t - t // 2 for t in total]
+        given = {name: value for name, value in attr.items() if name not in ("output_shape", "auto_pad")}
+        return super()._impl_v1(bb, inputs, {**given, "pads": before + [t - b for t, b in zip(total, before, strict=True)]}, params)
+
+
 @contextmanager
 def patched_converters() -> Iterator[None]:
     """Make the wheel's importer use the converters of this file inside the `with` block."""
     original = onnx_frontend._get_convert_map
 
     def patched() -> dict[str, Any]:
-        return {**original(), "Clip": Clip, "Max": Max, "Min": Min}
+        return {**original(), "Clip": Clip, "Max": Max, "Min": Min, "ConvTranspose": ConvTranspose}
 
     onnx_frontend._get_convert_map = patched
     try:

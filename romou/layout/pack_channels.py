@@ -14,14 +14,16 @@ layout where the last texel is not full.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
+from romou.calls import op_name
 from romou.schedules import FAMILIES
-from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
 
 Shape = tuple[int, ...]
 FLOATS = ("float32", "float16")
@@ -73,7 +75,10 @@ class Walker(Protocol):
 
 def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is."""
-    return rebuild_main(mod, _Packer())
+    packer = _Packer()
+    for block in mod["main"].body.blocks:
+        packer.users.update(relax.analysis.udchain(block))
+    return rebuild_main(mod, packer)
 
 
 def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
@@ -120,6 +125,18 @@ def _is_constant(expr: relax.Expr) -> bool:
     return isinstance(expr, tvm.ir.GenericConst)
 
 
+@dataclass(frozen=True)
+class _Operand:
+    """Of a product of matrices: `source` with its axes in another order, times a number.
+
+    axes: the axis of `source` that holds each axis of the operand.
+    """
+
+    source: relax.Expr
+    axes: tuple[int, ...]
+    scale: float
+
+
 class _Packer:
     """Walks the bindings in order; `plain` and `packed` hold the forms in which each variable is at hand."""
 
@@ -129,6 +146,10 @@ class _Packer:
         self.packed: dict[relax.Var, relax.Expr] = {}
         # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where they are needed plain.
         self.flattened: dict[relax.Var, relax.Var] = {}
+        # Of the graph that is read: what variables are bound to, which others use them, and how its products of matrices were emitted.
+        self.bound: dict[relax.Var, relax.Expr] = {}
+        self.users: dict[relax.Var, Sequence[relax.Var]] = {}
+        self.products: dict[relax.Var, tuple[BatchMatmul, _Operand, _Operand]] = {}
 
     # Forms of a value
 
@@ -183,6 +204,7 @@ class _Packer:
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding in the layout that suits it."""
         var, value = binding.var, binding.value
+        self.bound[var] = value
         if isinstance(binding, relax.MatchCast):
             self.plain[var] = self.bb.match_cast(self.plain_expr(value), binding.ty)
             return
@@ -199,9 +221,16 @@ class _Packer:
             self.packed[var] = packed
             return
         if name == "relax.matmul":
-            dense = self._dense(value)
-            if dense is not None:
-                self.plain[var] = dense
+            product = self._dense(value)
+            if product is None:
+                product = self._batch_matmul(var, value)
+            if product is not None:
+                self.plain[var] = product
+                return
+        if name == "relax.permute_dims" and value.args[0] in self.products:
+            transposed = self._transposed_product(value)
+            if transposed is not None:
+                self.plain[var] = transposed
                 return
         if name == "relax.reshape" and value.args[0] in self.packed and self._is_flattening(value.args[0], var):
             self.flattened[var] = value.args[0]
@@ -215,6 +244,8 @@ class _Packer:
             return None
         if name == "relax.nn.conv2d":
             return self._conv2d(call)
+        if name == "relax.nn.conv2d_transpose":
+            return self._conv2d_transpose(call)
         if name in UNARY and call.args[0] in self.packed:
             return self.bb.emit(relax.Call(call.op, [self.packed[call.args[0]], *call.args[1:]], call.attrs))
         if name in BINARY and any(a in self.packed for a in call.args):
@@ -239,7 +270,6 @@ class _Packer:
         ):
             return None
         (n, c, h, w), (oc, _, kh, kw) = _static_shape(data), _static_shape(weight)
-        pads = [int(p) for p in attrs.padding]
         work = Conv2d(
             batch=n,
             in_channels=c,
@@ -247,13 +277,35 @@ class _Packer:
             out_channels=oc,
             kernel=(kh, kw),
             stride=tuple(int(s) for s in attrs.strides),
-            padding=tuple(pads if len(pads) == 4 else pads * 2 if len(pads) == 2 else pads * 4),
+            padding=_four_sides(attrs.padding),
             dilation=tuple(int(d) for d in attrs.dilation),
             groups=int(attrs.groups),
             dtype=_dtype(data),
         )
         family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
         return self._emit_family(family, work, self.packed_expr(data), weight)
+
+    def _conv2d_transpose(self, call: relax.Call) -> relax.Expr | None:
+        data, weight = call.args
+        attrs = call.attrs
+        if not _is_constant(weight) or _shape(data) is None or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "IOHW") or _dtype(weight) != _dtype(data):
+            return None
+        (n, c, h, w), (_, outputs, kh, kw) = _static_shape(data), _static_shape(weight)
+        work = Conv2dTranspose(
+            batch=n,
+            in_channels=c,
+            in_hw=(h, w),
+            out_channels=outputs * int(attrs.groups),
+            kernel=(kh, kw),
+            stride=tuple(int(s) for s in attrs.strides),
+            padding=_four_sides(attrs.padding),
+            dilation=tuple(int(d) for d in attrs.dilation),
+            groups=int(attrs.groups),
+            output_padding=tuple(int(p) for p in attrs.output_padding),
+            dtype=_dtype(data),
+        )
+        family = FAMILIES["conv2d_transpose"]
+        return self._emit_family(family, work, self.packed_expr(data), weight) if family.is_mine(work) else None
 
     def _dense(self, call: relax.Call) -> relax.Expr | None:
         """matmul with a constant matrix on the right; leading dimensions of the left side become rows."""
@@ -287,6 +339,75 @@ class _Packer:
         """Whether a packed tensor without padded lanes becomes one row for each image."""
         n, c, h, w = _static_shape(source)
         return c % LANES == 0 and _shape(var) == (n, c * h * w)
+
+    def _batch_matmul(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        """matmul of two operands that are computed; transposes and scalar factors before it become part of how it reads and scales."""
+        left, right = (_shape(arg) for arg in call.args)
+        dtype = _dtype(call.args[0])
+        if left is None or right is None or min(len(left), len(right)) < 2 or dtype not in FLOATS or _dtype(call.args[1]) != dtype:
+            return None
+        lhs, rhs = self._operand(call.args[0], (-1,)), self._operand(call.args[1], (-1, -2))
+        (*lhs_batch, m, k), (*rhs_batch, _, n) = left, right
+        rank = max(len(lhs_batch), len(rhs_batch))
+        lhs, rhs = (self._with_rank(operand, rank + 2) for operand in (lhs, rhs))
+        if lhs.source.same_as(rhs.source):
+            # A kernel that is handed one tensor twice has one parameter for both.
+            return None
+        left_batch, right_batch = ((1,) * (rank - len(batch)) + tuple(batch) for batch in (lhs_batch, rhs_batch))
+        work = BatchMatmul(
+            batch=tuple(map(max, left_batch, right_batch)),
+            m=m,
+            k=k,
+            n=n,
+            lhs_batch=left_batch,
+            rhs_batch=right_batch,
+            lhs_axes=lhs.axes,
+            rhs_axes=rhs.axes,
+            out_axes=tuple(range(rank + 2)),
+            dtype=dtype,
+        )
+        self.products[var] = work, lhs, rhs
+        return self._emit_product(work, lhs, rhs)
+
+    def _operand(self, expr: relax.Expr, innermost: Sequence[int]) -> _Operand:
+        """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays the last one in memory."""
+        rank = len(_static_shape(expr))
+        found = current = _Operand(expr, tuple(range(rank)), 1.0)
+        while isinstance(current.source, relax.Var) and (value := self.bound.get(current.source)) is not None:
+            name = op_name(value)
+            if name == "relax.permute_dims":
+                order = [int(a) for a in value.attrs.axes] if value.attrs.axes is not None else list(reversed(range(rank)))
+                current = replace(current, source=value.args[0], axes=tuple(order[a] for a in current.axes))
+            elif (scaled := _without_factor(value)) is not None:
+                current = replace(current, source=scaled[0], scale=current.scale * scaled[1])
+            elif isinstance(value, relax.Var):
+                current = replace(current, source=value)
+            else:
+                break
+            if current.axes.index(rank - 1) - rank in innermost:
+                found = current
+        return found
+
+    def _with_rank(self, operand: _Operand, rank: int) -> _Operand:
+        """With axes of extent 1 before the others, in its plain form."""
+        missing = rank - len(operand.axes)
+        if not missing:
+            return replace(operand, source=self.plain_expr(operand.source))
+        source = self.bb.emit(relax.op.reshape(self.plain_expr(operand.source), (*[1] * missing, *_static_shape(operand.source))))
+        return replace(operand, source=source, axes=(*range(missing), *(axis + missing for axis in operand.axes)))
+
+    def _transposed_product(self, call: relax.Call) -> relax.Expr | None:
+        """permute_dims of a product that nothing else uses: the product is written in that order, if its columns stay neighbours."""
+        work, lhs, rhs = self.products[call.args[0]]
+        rank = len(work.out_axes)
+        order = [int(a) for a in call.attrs.axes] if call.attrs.axes is not None else list(reversed(range(rank)))
+        if order[-1] != rank - 1 or len(self.users.get(call.args[0], ())) != 1:
+            return None
+        return self._emit_product(replace(work, out_axes=tuple(order.index(axis) for axis in range(rank))), lhs, rhs)
+
+    def _emit_product(self, work: BatchMatmul, lhs: _Operand, rhs: _Operand) -> relax.Expr:
+        define: Callable[..., te.Tensor] = lambda a, b: FAMILIES["batch_matmul"].define(work, a, b, lhs.scale * rhs.scale)
+        return self.bb.emit_te(define, lhs.source, rhs.source, primfunc_name_hint="batch_matmul", primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE})
 
     def _emit_family(self, family, work: Conv2d | Dense, data: relax.Expr, weight: relax.Expr) -> relax.Expr:  # type: ignore[no-untyped-def]
         packed = family.pack_weight(work, weight.value.numpy())
@@ -344,6 +465,31 @@ class _Packer:
         if any(c % LANES for c in channels[:-1]):
             return None
         return self.bb.emit(relax.op.concat([self.packed_expr(f) for f in fields.fields], axis=1))
+
+
+def _four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
+    """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
+    pads = [int(p) for p in padding]
+    return tuple(pads * (4 // len(pads)))  # type: ignore[return-value]
+
+
+def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
+    """The operand and the number that a product of the two, or a quotient, is made of; None for all else."""
+    if op_name(call) not in ("relax.multiply", "relax.divide"):
+        return None
+    left, right = call.args
+    if (factor := _scalar(right)) is not None:
+        return left, factor if op_name(call) == "relax.multiply" else 1 / factor
+    factor = _scalar(left) if op_name(call) == "relax.multiply" else None
+    return None if factor is None else (right, factor)
+
+
+def _scalar(expr: relax.Expr) -> float | None:
+    """The value of a finite constant of one number other than 0; None for all else."""
+    if not _is_constant(expr) or int(np.prod(_static_shape(expr))) != 1 or len(_static_shape(expr)) > 0:
+        return None
+    value = float(expr.value.numpy())
+    return value if value and np.isfinite(value) else None
 
 
 def _pack_constant(array: np.ndarray, fill: float) -> np.ndarray:

@@ -8,11 +8,12 @@ half-precision models run everywhere, with single-precision sums. Only where a t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
@@ -65,6 +66,54 @@ def _mentions_halfs(func: tirx.PrimFunc) -> bool:
     found: list[str] = []
     structural_walk(func.body, [(tirx.AllocBuffer, lambda s: found.append(str(s.buffer.dtype))), (tirx.Cast, lambda c: found.append(str(c.ty)))])
     return any("float16" in dtype for dtype in found)
+
+
+def _cast(old: tirx.Cast) -> tirx.Expr:
+    dtype = _widened(str(old.ty))
+    return old.value if str(old.value.ty) == dtype else tirx.Cast(dtype, old.value)
+
+
+# Expressions made again of operands that have become single precision.
+_ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
+    (tirx.Cast, _cast),
+    (tirx.FloatImm, lambda old: tirx.FloatImm(_widened(str(old.ty)), old.value)),
+    (_BINARY, lambda old: type(old)(old.a, old.b)),
+    (tirx.Broadcast, lambda old: tirx.Broadcast(old.value, old.lanes)),
+    (tirx.Select, lambda old: tirx.Select(old.condition, old.true_value, old.false_value)),
+    (tirx.Shuffle, lambda old: tirx.Shuffle(old.vectors, old.indices)),
+]
+
+
+def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """An unscheduled function that computes as its kernels do: halfs in its parameters alone, rounded once, when they are stored.
+
+    a: half; s[i] = s[i] + a[i, k]; b[i] = s[i] / half(2)      ->      s: float; s[i] = s[i] + float(a[i, k]); b[i] = half(s[i] / 2.0f)
+    """
+    if not any(str(p.dtype) == "float16" for p in func.params):
+        return func
+    root = func.body.block
+    inside = {old: tirx.decl_buffer(old.shape, _widened(str(old.dtype)), old.name) for old in root.alloc_buffers if str(old.dtype) == "float16"}
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        if access.source in inside:
+            return tirx.BufferLoad(inside[access.source], access.indices)
+        return tirx.Cast("float32", access) if str(access.ty) == "float16" else access
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        buffer = inside.get(access.buffer, access.buffer)
+        value = access.value
+        return tirx.BufferStore(buffer, value if str(value.ty) == str(buffer.dtype) else tirx.Cast(str(buffer.dtype), value), access.indices)
+
+    def call(old: Call) -> tirx.Expr:
+        return Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
+
+    def block(old: s_tir.SBlock) -> s_tir.SBlock:
+        regions = ([tirx.BufferRegion(inside.get(r.source, r.source), r.region) for r in part] for part in (old.reads, old.writes))
+        allocated = [inside.get(buffer, buffer) for buffer in old.alloc_buffers]
+        return s_tir.SBlock(old.iter_vars, *regions, old.name_hint, old.body, old.init, allocated, old.match_buffers, old.annotations)
+
+    body = structural_map(func.body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), (s_tir.SBlock, block), *_ARITHMETIC])
+    return func.with_body(body)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -145,13 +194,6 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
             return old
         return Call(old.op, arguments, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
 
-    def binary(old: Any) -> tirx.Expr:
-        return type(old)(old.a, old.b)
-
-    def cast(old: tirx.Cast) -> tirx.Expr:
-        dtype = _widened(str(old.ty))
-        return old.value if str(old.value.ty) == dtype else tirx.Cast(dtype, old.value)
-
     if not pointers and not _mentions_halfs(func):
         return func
     found: list[Any] = []
@@ -161,18 +203,5 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
     for_tensor_cores = _read_by_tensor_cores(func)
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
-    body = structural_map(
-        body,
-        [
-            (TensorLoad, load),
-            (tirx.BufferStore, store),
-            (Call, call),
-            (tirx.Cast, cast),
-            (tirx.FloatImm, lambda old: tirx.FloatImm(_widened(str(old.ty)), old.value)),
-            (_BINARY, binary),
-            (tirx.Broadcast, lambda old: tirx.Broadcast(old.value, old.lanes)),
-            (tirx.Select, lambda old: tirx.Select(old.condition, old.true_value, old.false_value)),
-            (tirx.Shuffle, lambda old: tirx.Shuffle(old.vectors, old.indices)),
-        ],
-    )
+    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *_ARITHMETIC])
     return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)

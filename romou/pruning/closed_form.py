@@ -23,16 +23,14 @@ from tvm_ffi.structural import structural_walk
 
 from romou.calls import op_name
 from romou.errors import BuildError
-from romou.hardware import HardwareSpec
 from romou.inspection.estimates import RegisterUse, registers_ahead
-from romou.pruning.criteria import Choices
-from romou.pruning.estimate import estimate_seconds
 from romou.pruning.evaluate import evaluate
+from romou.pruning.form import Form
 from romou.pruning.usage import KernelUsage
 from romou.schedules import tensor_core
 from romou.schedules.contraction import LANES, Limits, local_bytes
-from romou.schedules.template import DIRECT, Template
-from romou.space import Columns, Space
+from romou.schedules.template import DIRECT, ContractionTemplate
+from romou.space import Columns
 
 # Criteria that look at registers: a formula keeps what the kernel itself may turn out to exceed.
 BOUNDED = frozenset({"registers", "occupancy"})
@@ -42,10 +40,10 @@ _PITCH = 1 << 20
 _IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes"}
 
 
-class ClosedForm:
+class ClosedForm(Form):
     """The formulas of one operator. Arrays in, arrays out."""
 
-    def __init__(self, template: Template, limits: Limits, algorithm: str = DIRECT) -> None:
+    def __init__(self, template: ContractionTemplate, limits: Limits, algorithm: str = DIRECT) -> None:
         # Those of the contractions that other algorithms have inside.
         self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
         self._is_direct = algorithm == DIRECT
@@ -54,6 +52,9 @@ class ClosedForm:
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
         self._varies = form.lhs_varies
+        self._rhs_vector = form.rhs_vector
+        # Of the weight in memory; where its last texel is full, or filled up with zeros, all of the texels.
+        self._columns = form.columns or form.extents[0] * LANES
         # In CUDA a lane of a copy is the scalar itself.
         self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
         # An image of weights has a row for each step of the first axis; what lies between it and the channel is side by side in that row.
@@ -66,6 +67,7 @@ class ClosedForm:
         self._warp_forms = {name: tensor_core.flatten(form) for name, form in self._forms.items()}
         self._texels, *middle, _ = self._warp_forms["flat"].reduce.values()
         self._taps_of_texel = math.prod(middle)
+        self._texel = form.texel or self._last
         self._read = functools.cache(self._make_read)
         self._pixels = functools.cache(self._make_pixels)
         self._channels = functools.cache(self._make_channels)
@@ -105,23 +107,26 @@ class ClosedForm:
         steps = pieces * together
 
         taken = (on_tensor_cores, first, pieces, together)
-        weights = self._weights(group_o, o, taps, _tabulate(self._distinct_steps, *taken, False), images["weight"])
+        weights = self._weights(group_o, o, taps, tabulate(self._distinct_steps, *taken, False), images["weight"])
         # What a work-item has for itself lies side by side, or takes turns with what the others have.
         is_striped = get("arrangement") == "striped"
         turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1))
         # Beyond the last channel it is read again.
-        channels_of_one = np.where(images["weight"], tile_o, np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0)))
-        weights_of_one = channels_of_one * LANES * taps * _tabulate(self._distinct_steps, *taken, True)
+        texels_of_one = np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0))
+        has_last = (tile_o - 1) * turns_o >= o - 1
+        channels_of_one = np.where(images["weight"], tile_o * LANES, texels_of_one * LANES - has_last * (o * LANES - self._columns))
+        weights_of_one = channels_of_one * taps * tabulate(self._distinct_steps, *taken, True)
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
         place = (pixels, images["data"], has_window, tile_h)
-        data = _tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
+        data = tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
         # Of every pair of pixels, tensor cores take one of each work-item.
         stride = np.where(on_tensor_cores, tensor_core.PAIR, 1) * turns_w
-        data_of_one = _tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
+        data_of_one = tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
-        weights_of_one = np.where(is_staged, -(-(local * self._window * self._last * group_o) // size) * LANES, weights_of_one)
+        along, across = (self._last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), self._last)
+        weights_of_one = np.where(is_staged, -(-(local * self._window * across * group_o) // size) * along, weights_of_one)
 
         def by_place(of_data: Any, of_weights: Any) -> tuple[Any, Any]:
             in_images = of_data * images["data"] + of_weights * images["weight"]
@@ -145,7 +150,7 @@ class ClosedForm:
             local_loads=self._local_loads(columns),
             work_group_size=size,
             work_groups=math.prod(tiles),
-            local_memory_bytes=local_bytes(columns, self._reduce),
+            local_memory_bytes=local_bytes(columns, self._reduce, self._texel),
             is_staged=is_staged,
             images=images,
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
@@ -154,23 +159,6 @@ class ClosedForm:
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
         )
-
-    def usage_of_valid(self, space: Space) -> tuple[np.ndarray, KernelUsage]:
-        """Which configs the space admits, over `Space.mesh` with an axis of its own length for each knob that anything depends on; and what they use,
-        one number for each of them."""
-        usage, valid = self.usage(space.mesh()), space.valid_mask()
-        numbers = {field.name: np.asarray(getattr(usage, field.name)) for field in fields(KernelUsage) if field.name != "images"}
-        every = {**numbers, **{name: np.asarray(value) for name, value in usage.images.items()}}
-        valid = np.broadcast_to(valid, np.broadcast_shapes(valid.shape, *(number.shape for number in every.values())))
-        places = np.nonzero(valid)
-        count = len(places[0])
-
-        def pick(number: np.ndarray) -> np.ndarray:
-            # Of axes along which a number is the same, the place does not matter.
-            return np.broadcast_to(number[tuple(p if extent > 1 else 0 for p, extent in zip(places, number.shape, strict=False))], count)
-
-        picked = {name: pick(number) for name, number in every.items()}
-        return valid, KernelUsage(images={name: picked[name] for name in usage.images}, **{name: picked[name] for name in numbers})
 
     def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
         """Cache lines that work-items in step touch by one load of the data, and by one of the weight.
@@ -194,45 +182,38 @@ class ClosedForm:
         pieces = np.minimum(get("split_k"), np.maximum(warp_size // (along_w * along_o), 1))
         texels = max(line_bytes // (LANES * self._element_bytes), 1)
         channels = np.where(np.asarray(self._varies != "never"), along_o, 1)
-        data = _tabulate(self._read_lines, columns.get("pixels", np.asarray("flat")), step_w, along_w, channels, np.asarray(texels * LANES))
+        data = tabulate(self._read_lines, columns.get("pixels", np.asarray("flat")), step_w, along_w, channels, np.asarray(texels * LANES))
         weight = np.where(step_o < texels, -(-along_o * step_o // texels), along_o)
         in_order = -(-np.minimum(get("wg_w") * get("wg_o"), warp_size) // texels)
         is_staged = get("local") > 0
         return np.where(is_staged, in_order, pieces * data), np.where(is_staged, in_order, pieces * weight)
 
-    def choices(self, space: Space, spec: HardwareSpec, usage: KernelUsage | None = None) -> Choices:
-        """What no config of the space could do better on the device. `usage`: of the valid ones, where it is at hand."""
-        images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs[name])
-        usage = usage or self.usage_of_valid(space)[1]
-        seconds = estimate_seconds(usage, spec)
-        moved = usage.transform_bytes
-        fastest = {} if seconds is None else {int(one): float(np.min(seconds, where=moved == one, initial=np.inf)) for one in np.unique(moved)}
-        return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=fastest)
-
     @property
     def _lane_axis(self) -> int:
         """Numbers that a texel of data holds: the lanes of a reduction axis, where there is one."""
-        return 1 if self._varies == "by lane" else self._last
+        return 1 if self._varies == "by lane" else self._texel
 
     def _access_width(self, columns: Columns, is_staged: Any) -> Any:
         if self._varies == "by lane":
             return columns["vector_width"]
+        if self._rhs_vector != "lanes":
+            return np.asarray(self._last if self._rhs_vector == "reduction" else 1)
         # The data is loaded a texel at a time, and so is what is staged.
-        return np.minimum(self._last, np.where(is_staged, LANES, columns["vector_width"]))
+        return np.minimum(self._texel, np.where(is_staged, LANES, columns["vector_width"]))
 
     def _weights(self, group_o: Any, o: Any, taps: Any, steps: Any, is_image: Any) -> Any:
         """Distinct numbers of the weight; beyond the last channel buffers read the last one again, and images the row's next columns."""
-        in_buffer = np.minimum(group_o, o) * taps
+        in_buffer = np.minimum(np.minimum(group_o, o) * LANES, self._columns) * taps
         in_image = group_o * taps - (np.maximum(group_o - o, 0) * (taps - 1) if self._has_taps_in_columns else 0)
-        return np.where(is_image, in_image, in_buffer) * LANES * steps
+        return np.where(is_image, in_image * LANES, in_buffer) * steps
 
     def _local_loads(self, columns: Columns) -> Any:
         """Bytes that a work-item reads of what is staged, in one turn."""
-        texels = columns["tile_h"] * columns["tile_w"] + columns["tile_o"] * LANES
+        by_itself = columns["tile_h"] * columns["tile_w"] * self._lane_axis + columns["tile_o"] * LANES * self._last
         # A warp shares what it reads: one pixel of each pair, and of four input texels one.
         shared = (columns["tile_w"] // tensor_core.PAIR + columns["tile_o"] * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
-        numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, texels * self._last)
+        numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, by_itself)
         return numbers * np.where((columns["accumulate"] == "float16") | on_tensor_cores, 2, 4)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
@@ -244,7 +225,7 @@ class ClosedForm:
         on_tensor_cores = tensor_core.fills_warps(columns)
         if self._varies == "by lane":
             return RegisterUse(sums, 0)
-        data = vector * self._last // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
+        data = vector * self._texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
@@ -406,7 +387,7 @@ def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
     return position if is_image else np.minimum(position, extent - 1)
 
 
-def _tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
+def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
     """`function` of each distinct combination of the columns' values, put where the combination stands."""
     values, key = [], np.asarray(0)
     for column in columns:

@@ -26,7 +26,7 @@ class Rules:
     """What a person may choose about the criteria.
 
     is_literal: count bytes as the paper does, a work-item's times the group's size, and weigh the output's place like the inputs'; else bytes
-        that work-items share count once, and kernels that only pass data on to local memory are not held to the cache's size.
+        that work-items share count once, and kernels that only pass data on to local memory, or read it once, are not held to the cache's size.
     local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
     access_width: lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
     most_padding: largest accepted share of work for nothing, relative to the work that is needed.
@@ -97,8 +97,9 @@ Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Ver
 def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: access more data in one loop iteration than L1 cache. Images against the texture cache, buffers against theirs, if any."""
     texture, buffer = spec.l1_texture_cache_bytes, spec.l1_buffer_cache_bytes
-    of_images = usage.literal_image_bytes if rules.is_literal else usage.image_bytes * np.logical_not(usage.is_staged)
-    of_buffers = usage.literal_buffer_bytes if rules.is_literal else usage.buffer_bytes * np.logical_not(usage.is_staged)
+    is_held = np.logical_not(usage.is_staged) & np.logical_not(usage.is_streamed)
+    of_images = usage.literal_image_bytes if rules.is_literal else usage.image_bytes * is_held
+    of_buffers = usage.literal_buffer_bytes if rules.is_literal else usage.buffer_bytes * is_held
     # A cache that is not there cannot overflow.
     both = ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes"))
     loads: list[tuple[Any, Any, str]] = [load for load in both if load[1]]

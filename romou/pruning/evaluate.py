@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import tirx
 
+from romou.calls import extern_name, is_half_conversion, is_half_load, is_texel_load
 from romou.errors import BuildError
 
 # C's division of integers rounds to zero; so do Div and Mod.
@@ -43,9 +45,19 @@ _CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "tirx.bitwise_xor": np.bitwise_xor,
 }
 
+# Under TIR's names and, less a suffix for single precision, under those of OpenCL C and CUDA.
+_ROUNDINGS: dict[str, Callable[[Any], Any]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.round,
+    "nearbyint": np.round,
+    "rint": np.round,
+    "trunc": np.trunc,
+}
+
 
 def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """The value of an integer or boolean expression; variables are looked up in `values`, whose arrays broadcast.
+    """The value of an integer or boolean expression, floats in between included; variables are looked up in `values`, whose arrays broadcast.
 
     Raises
     ------
@@ -58,8 +70,13 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
         return int(expr.value)
     if isinstance(expr, tirx.Var):
         return values[expr]
+    if isinstance(expr, tirx.FloatImm):
+        return float(expr.value)
+    if isinstance(expr, tvm.ir.TensorLoad) or is_half_load(expr) or is_half_conversion(expr) or is_texel_load(expr):
+        return 0  # what is looked up in memory is known when the kernel runs: the first entry stands for all
     if isinstance(expr, tirx.Cast):
-        return evaluate(expr.value, values)
+        value = evaluate(expr.value, values)
+        return np.trunc(value).astype(np.int64) if "int" in str(expr.ty) and np.asarray(value).dtype.kind == "f" else value
     if isinstance(expr, tirx.Not):
         return ~np.asarray(evaluate(expr.a, values), dtype=bool)
     if isinstance(expr, tirx.Select):
@@ -67,6 +84,9 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
     name = getattr(getattr(expr, "op", None), "name", "")
     if name == "prim.if_then_else":
         return np.where(*(evaluate(argument, values) for argument in expr.args))
+    rounding = _ROUNDINGS.get((extern_name(expr) or name.removeprefix("tirx.")).removesuffix("f"))
+    if rounding is not None:
+        return rounding(evaluate(expr.args[-1], values))
     operation = _CALLS.get(name) or _OPERATIONS.get(type(expr))
     if operation is None:
         raise BuildError(f"an index is made with {type(expr).__name__} {name}, which cannot be evaluated: {expr}")

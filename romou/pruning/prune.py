@@ -12,10 +12,10 @@ import numpy as np
 
 from romou.errors import SpaceEmptyError, UsageError
 from romou.hardware import HardwareSpec
-from romou.pruning.closed_form import ClosedForm
 from romou.pruning.criteria import Rules, Verdict, judge
+from romou.pruning.forms import form_of
+from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.schedules.template import Template
 from romou.space import Config, Space
 
 # Below so many configs a search has nothing to choose from, and criteria give way.
@@ -141,7 +141,7 @@ def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, 
     """
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
-    form = ClosedForm(template, limits)
+    form = form_of(template, limits)
     valid, usage = form.usage_of_valid(space)
     before = space.count(valid)
     if not before:

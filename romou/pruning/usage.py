@@ -7,7 +7,7 @@ needed and nothing is estimated but the registers (`inspection/estimates.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,14 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import is_conditional, is_half_load, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
+from romou.calls import is_conditional, is_half_load, is_half_store, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
 from romou.dialects import CUDA, dialect_of
 from romou.inspection.estimates import TENSOR_CORE_DEPTH, TEXEL_OF_HALFS_BYTES, dtype_of, lanes_of, multiply_adds_of, register_use, scope_of
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 
 if TYPE_CHECKING:
-    from romou.schedules.template import Template
+    from romou.schedules.base import Template
 
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
 
@@ -32,7 +32,8 @@ _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
 class KernelUsage:
     """What one kernel uses; or what many do, where the fields are arrays that broadcast (`closed_form.py`).
 
-    A turn is one pass through the innermost loop that both reads memory and multiplies; the kernel where no loop is left.
+    A turn is one pass through the innermost loop that both reads memory and multiplies; the kernel where no loop is left, and where the template
+    sums no products (`Template.sums_products`): then everything it reads counts as data.
 
     registers: 32-bit registers that a compiler gives a work-item, estimated; needed_registers: those without which it would spill or stall
         (`RegisterUse`).
@@ -42,7 +43,8 @@ class KernelUsage:
         work-items share counts for each of them. Where the group stages data in local memory: what one work-item carries there.
     access_width: lanes of the narrowest of these loads; a texel has 4.
     output_bytes: what the launch writes.
-    turns, multiply_adds: how many turns a work-item takes, and the multiply-adds of one of them, each lane counted.
+    turns, multiply_adds: how many turns a work-item takes, and the multiply-adds of one of them, each lane counted; without products one for each
+        number that it loads.
     local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
@@ -51,6 +53,7 @@ class KernelUsage:
     on_tensor_cores: whether warps sum up together.
     transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the
         registers that one of their work-items needs at least (`Template.transform_bytes`, `Template.transform_registers`).
+    is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -75,6 +78,7 @@ class KernelUsage:
     on_tensor_cores: Any = False
     transform_bytes: Any = 0
     transform_registers: Any = 0
+    is_streamed: Any = False
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
@@ -93,11 +97,10 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     BuildError
         An address is made with an operation that is not known here.
     """
-    names, element_bytes = template.names, template.element_bytes
-    outputs = math.prod(template.contraction(flat=True, config=config).extents) * LANES
+    names, outputs = template.names, template.outputs(config)
     (func,) = (f for f in kernels if len(kernels) == 1 or names["weight"] in map(_name, f.params))
-    kernel = _Kernel(func, template.operands(config), element_bytes)
-    kernel.run()
+    kernel = _Kernel(func, template.operands(config), names["output"])
+    kernel.run(has_turns=template.sums_products)
     groups = math.prod(extent for tag, extent in kernel.extents.items() if tag.startswith("blockIdx"))
     size = kernel.group_size
     registers = register_use(func)
@@ -108,10 +111,10 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         image_bytes=kernel.distinct_bytes(is_image=True),
         literal_buffer_bytes=size * kernel.bytes_of_one(is_image=False),
         literal_image_bytes=size * kernel.bytes_of_one(is_image=True),
-        access_width=min((a.lanes for a in kernel.accesses), default=1),
-        output_bytes=outputs * element_bytes,
+        access_width=min((a.lanes for a in kernel.accesses if template.sums_products or a.tensor == names["data"]), default=1),
+        output_bytes=outputs * template.element_bytes,
         turns=kernel.turns,
-        multiply_adds=kernel.multiply_adds,
+        multiply_adds=kernel.multiply_adds if template.sums_products else kernel.numbers_of_one(),
         local_loads=kernel.local_loads,
         work_group_size=size,
         work_groups=groups,
@@ -119,10 +122,11 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         is_staged=kernel.is_staged,
         images={role: any(name in _images_of(f) for f in kernels) for role, name in names.items()},
         has_copies=kernel.has_copies,
-        padding=kernel.outputs / outputs - 1,
+        padding=(kernel.outputs if template.sums_products else groups * kernel.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
         transform_bytes=template.transform_bytes(config),
         transform_registers=template.transform_registers(config),
+        is_streamed=not template.sums_products,
     )
 
 
@@ -158,12 +162,13 @@ class _Access:
 class _Kernel:
     """Walks to the turn and evaluates its addresses: arrays over (loops inside the turn, work-items of the group)."""
 
-    def __init__(self, func: tirx.PrimFunc, operands: Collection[str], element_bytes: int) -> None:
+    def __init__(self, func: tirx.PrimFunc, operands: Mapping[str, int], output: str) -> None:
         self.func = func
-        self.element_bytes = element_bytes
         self.operands = operands
+        self.output = output
         self.extents: dict[str, int] = {}
         self.accesses: list[_Access] = []
+        self.stores: list[tuple[np.ndarray, ...]] = []
         self.is_staged = False
         self.has_copies = False
         self.on_tensor_cores = False
@@ -187,8 +192,8 @@ class _Kernel:
         items = math.prod(extent for tag, extent in self.extents.items() if tag != "threadIdx.z")
         return items * sum(self._accumulators.values())
 
-    def run(self) -> None:
-        """Fill in everything."""
+    def run(self, *, has_turns: bool) -> None:
+        """Fill in everything; without turns, all of the kernel is one."""
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
         structural_walk(
             self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._call), (tirx.Broadcast, self._copy)]
@@ -196,7 +201,7 @@ class _Kernel:
         loops: list[tirx.For] = []
         structural_walk(self.func.body, (tirx.For, loops.append))
         loops.reverse()  # the walk tells inner ones first
-        turns = [loop for loop in loops if self._is_turn(loop) and not any(self._is_turn(inner) for inner in _loops_inside(loop))]
+        turns = [loop for loop in loops if has_turns and self._is_turn(loop) and not any(self._is_turn(inner) for inner in _loops_inside(loop))]
         turn = max(turns, key=_products, default=None)
         around = [loop for loop in loops if turn is not None and (loop.same_as(turn) or any(turn.same_as(inner) for inner in _loops_inside(loop)))]
         self.turns = math.prod(int(loop.extent) for loop in around)
@@ -209,22 +214,26 @@ class _Kernel:
     def distinct_bytes(self, *, is_image: bool) -> int:
         """Of all work-items' loads from images or from buffers."""
         mine = [a for a in self.accesses if a.is_image == is_image]
-        return sum(self._distinct([a.places for a in mine if a.tensor == tensor]) for tensor in {a.tensor for a in mine})
+        return sum(self.operands[tensor] * _distinct([a.places for a in mine if a.tensor == tensor]) for tensor in {a.tensor for a in mine})
 
     def bytes_of_one(self, *, is_image: bool) -> int:
         """Of the first work-item's loads; those in a loop inside the turn count in each of its turns."""
-        mine = [a for a in self.accesses if a.is_image == is_image]
-        kinds = {(a.tensor, a.times) for a in mine}
-        return sum(times * self._distinct([a.places_of_one for a in mine if (a.tensor, a.times) == (tensor, times)]) for tensor, times in kinds)
+        return sum(self.operands[tensor] * numbers for (tensor, is_from_image), numbers in self._numbers_of_one().items() if is_from_image == is_image)
 
-    def _distinct(self, places: list[tuple[np.ndarray, ...]]) -> int:
-        columns = [np.concatenate(axis) for axis in zip(*places, strict=True)]
-        if len(columns) == 1:
-            return len(np.unique(columns[0])) * self.element_bytes
-        # Coordinates may be negative, where an image gives zero.
-        x, y, layer = (c - c.min(initial=0) for c in columns)
-        key = (x * (y.max(initial=0) + 1) + y) * (layer.max(initial=0) + 1) + layer
-        return len(np.unique(key)) * LANES * self.element_bytes
+    def numbers_of_one(self) -> int:
+        """That the first work-item loads."""
+        return sum(self._numbers_of_one().values())
+
+    def _numbers_of_one(self) -> dict[tuple[str, bool], int]:
+        found: dict[tuple[str, bool], int] = {}
+        for tensor, is_image, times in {(a.tensor, a.is_image, a.times) for a in self.accesses}:
+            places = [a.places_of_one for a in self.accesses if (a.tensor, a.times) == (tensor, times)]
+            found[tensor, is_image] = found.get((tensor, is_image), 0) + times * _distinct(places)
+        return found
+
+    def stored_by_a_group(self) -> int:
+        """Numbers of the output that the first work group writes."""
+        return _distinct(self.stores) if self.stores else 0
 
     # What is known before anything is evaluated
 
@@ -292,7 +301,7 @@ class _Kernel:
                     self._env[stmt.loop_var] = int(stmt.min) + int(stmt.extent) // 2
                     self._visit(stmt.body, around, in_turn=stmt.same_as(around[-1]), active=active)
             case tirx.For():
-                if self._has_loads(stmt.body):
+                if self._has_loads(stmt.body) or self._stores(stmt.body):
                     self._depth += 1
                     trips = int(stmt.extent)
                     self._trips.append(trips)
@@ -312,6 +321,31 @@ class _Kernel:
                     self._env[stmt.var] = evaluate(stmt.value, self._env)
             case _:
                 self._load_all(stmt, in_turn, active)
+                for store in self._stores(stmt) if in_turn else ():
+                    self._store_all(store, active)
+
+    def _stores(self, node: Any) -> list[tirx.BufferStore | tvm.ir.Call]:
+        """Stores of the output, be it into a buffer, an image or, as halfs, through a pointer."""
+        found: list[Any] = []
+        structural_walk(node, ((tirx.BufferStore, tvm.ir.Call), found.append))
+        return [e for e in found if _stored_to(e) == self.output]
+
+    def _store_all(self, store: tirx.BufferStore | tvm.ir.Call, active: Any) -> None:
+        if isinstance(store, tirx.BufferStore):
+            unit = int(tvm.DataType(str(store.buffer.dtype)).lanes)
+            places = [self._elements(store.indices[0], unit, lanes_of(store.value))]
+        elif op_name(store) == "tirx.texture2d_store":
+            places = [evaluate(argument, self._env) for argument in store.args[1:4]]
+        else:
+            lanes, start = lanes_of(store.args[1]), _start(store.args[3])
+            places = [self._elements(store.args[2], lanes, lanes) + (0 if start is None else evaluate(start, self._env))]
+        self.stores.append(self._of_everyone(places, active))
+
+    def _of_everyone(self, places: Sequence[Any], active: Any) -> tuple[np.ndarray, ...]:
+        """Places of all work-items that get there, in all repetitions."""
+        shape = (*reversed(self._trips), self.group_size)
+        is_active = np.broadcast_to(active, shape)
+        return tuple(np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(shape))], *shape))[..., is_active].reshape(-1) for p in places)
 
     def _id(self, tag: str) -> Any:
         if not tag.startswith("threadIdx"):
@@ -321,8 +355,15 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
+        is_carried = isinstance(node, tirx.BufferStore) and str(node.buffer.scope()) in _LOCAL
+
+        def guard(call: tvm.ir.Call) -> None:
+            if is_conditional(call):
+                condition, then, otherwise = call.args
+                guards.extend([(list(self._loads(then)), condition), (list(self._loads(otherwise)), tirx.Not(condition))])
+
         if in_turn:
-            structural_walk(node, (tvm.ir.Call, lambda call: guards.append((list(self._loads(call.args[1])), call.args[0])) if is_conditional(call) else None))
+            structural_walk(node, (tvm.ir.Call, guard))
         for load in self._loads(node) if in_turn else ():
             if isinstance(load, tvm.ir.TensorLoad):
                 tensor, is_image, lanes = _name(load.source), False, lanes_of(load)
@@ -341,9 +382,9 @@ class _Kernel:
                 if any(load.same_as(one) for one in guarded):
                     is_active = is_active & evaluate(condition, self._env)
             whole = [np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(shape))], *shape)) for p in places]
-            everyone = tuple(p[..., is_active].reshape(-1) for p in whole)
-            # What loops repeat counts as it stands in the code: the first time may be all padding.
-            is_read = bool(self._trips) or bool(is_active[0])
+            everyone = self._of_everyone(places, is_active)
+            # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
+            is_read = bool(self._trips) or is_carried or bool(is_active[0])
             first = tuple(p.reshape(*p.shape[: p.ndim - len(shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0] for p in whole)
             self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first))
 
@@ -353,6 +394,17 @@ class _Kernel:
         first = np.broadcast_to(evaluate(index.base if isinstance(index, tirx.Ramp) else index, self._env), shape)
         step = int(index.stride) if isinstance(index, tirx.Ramp) else 1
         return np.asarray(first[None] * unit + step * np.arange(lanes).reshape(-1, *[1] * len(shape)))
+
+
+def _distinct(places: Sequence[tuple[np.ndarray, ...]]) -> int:
+    """Different numbers among element numbers, or in the texels at triples of coordinates."""
+    columns = [np.concatenate(axis) for axis in zip(*places, strict=True)]
+    if len(columns) == 1:
+        return len(np.unique(columns[0]))
+    # Coordinates may be negative, where an image gives zero.
+    x, y, layer = (c - c.min(initial=0) for c in columns)
+    key = (x * (y.max(initial=0) + 1) + y) * (layer.max(initial=0) + 1) + layer
+    return len(np.unique(key)) * LANES
 
 
 def _loops_inside(loop: tirx.For) -> list[tirx.For]:
@@ -408,6 +460,15 @@ def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
 def _half_lanes(call: tvm.ir.Call) -> int:
     """Lanes of a call that reads halfs through a pointer, 0 for any other."""
     return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_half_load(call) else 0)
+
+
+def _stored_to(node: Any) -> str:
+    """Name of what a store writes to; empty for anything else."""
+    if isinstance(node, tirx.BufferStore):
+        return str(node.buffer.name)
+    if op_name(node) == "tirx.texture2d_store":
+        return _name(node.args[0])
+    return _name(node.args[3]) if is_half_store(node) else ""
 
 
 def _name(var: Any) -> str:

@@ -10,7 +10,7 @@ from romou.pruning.usage import read_usage
 
 if TYPE_CHECKING:
     from romou.inspection.kernels import InspectedKernel
-    from romou.schedules.template import Template
+    from romou.schedules.base import Template
 
 # name -> (what it counts, measure that it is divided by before two are compared, or None). More is worse for each of them.
 JUDGED: dict[str, tuple[str, str | None]] = {

@@ -11,9 +11,10 @@ import numpy as np
 from romou.hardware import HardwareSpec
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.pruning.estimate import estimate_seconds
+from romou.pruning.forms import form_of
 from romou.pruning.usage import KernelUsage
+from romou.schedules.base import Template
 from romou.schedules.contraction import LANES, Limits
-from romou.schedules.template import Template
 from romou.space import Columns, Config
 
 # Knobs of the templates; one that a task lacks counts as 0. Words are numbered as they are listed here.
@@ -37,6 +38,8 @@ _KNOBS = (
     "multiply_add",
     "steps",
     "algorithm",
+    "work_group",
+    "items",
 )
 _WORDS = {
     word: number
@@ -48,9 +51,12 @@ _WORDS = {
         ("lanes", "window", "taps"),
         ("mad", "fma", "plain", "mma"),
         ("direct", "winograd2", "winograd4"),
+        ("memory", "registers", "local"),
     )
     for number, word in enumerate(words)
 }
+# Those whose product is what a work group gives, but for a factor that is the same for all configs of a task.
+_OUTPUTS = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "work_group", "items", "tile", "rows")
 _USAGE = (
     "registers",
     "buffer_bytes",
@@ -85,7 +91,7 @@ class TaskFeatures:
     """
 
     def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None) -> None:
-        self._form = ClosedForm(template, limits)
+        self._form = form_of(template, limits)
         self._spec = spec
         self._rows: dict[str, np.ndarray] = {}
 
@@ -108,7 +114,7 @@ class TaskFeatures:
         usage = self._form.usage(columns)
         count = len(configs)
         numbers = [np.broadcast_to(np.asarray(getattr(usage, name), dtype=float), count) for name in _USAGE]
-        outputs = math.prod((columns[name].astype(float) for name in ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w")), start=np.ones(count))
+        outputs = math.prod((columns[name].astype(float) for name in _OUTPUTS if name in columns), start=np.ones(count))
         loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
         items = np.broadcast_to(np.asarray(usage.work_groups * usage.work_group_size, dtype=float), count)
         loads = [np.broadcast_to(np.asarray(number, dtype=float), count) for number in self._loads(columns, usage)]
@@ -119,6 +125,9 @@ class TaskFeatures:
 
     def _loads(self, columns: Columns, usage: KernelUsage) -> tuple[Any, ...]:
         """Numbers that a work-item sums up, its loads of data and of weight in one turn, and cache lines of one of each."""
+        if not isinstance(self._form, ClosedForm):
+            # Nothing is multiplied with a weight.
+            return (0.0,) * 5
         tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
         steps = usage.multiply_adds / (tile * LANES)
         # What is staged is dealt out to the work-items along the pixels, which read the same weights.

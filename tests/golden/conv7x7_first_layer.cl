@@ -35,7 +35,7 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
     int at_17 = (at_8 + at_15);
     int at_18 = (at_10 + at_15);
     int at_19 = (at_12 + at_15);
-    int at_20 = (at_13 + (ax7 * 224));
+    int at_20 = (at_13 + (ax7 * 168));
     for (int ax8 = 0; ax8 < 7; ++ax8) {
       int at_21 = (at_4 + ax8);
       float4 condval;
@@ -67,7 +67,7 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
         condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
       }
       patch_local_ptr[3] = condval_3;
-      int at_23 = (at_20 + (ax8 * 32));
+      int at_23 = (at_20 + (ax8 * 24));
       float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_23, 0, 0, 0))));
       float4 value = v_;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
@@ -86,12 +86,6 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-      float4 v__3 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 24), 0, 0, 0))));
-      float4 value_3 = v__3;
-      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
     }
   }
   bool inside_1 = ((local_x + (at_2 * 4)) < 7);

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operators import conv, error_on, random_arrays, reference, target_of, task_of
-from romou.schedules.workload import Conv2d, Dense
+from operators import conv, error_on, matmul, random_arrays, reference, target_of, task_of
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 
 from romou.build import build_task
 from romou.space import Config
@@ -27,7 +27,7 @@ TILES = {
 }
 SPELLING = {"algorithm": "direct", "accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
 
-KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
+KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
     "conv1x1_images": (conv(64, (28, 28), 128, (1, 1)), IMAGES | {"tile_o": 2}),
     "conv3x3_images": (conv(32, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)), IMAGES),
     "conv3x3_images_half": (conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)), IMAGES),
@@ -44,6 +44,7 @@ KERNELS: dict[str, tuple[Conv2d | Dense, dict[str, Any]]] = {
     "conv7x7_first_layer": (conv(3, (56, 56), 32, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)), IMAGES | {"data": "buffer"}),
     "depthwise3x3_images": (conv(32, (28, 28), 32, (3, 3), padding=(1, 1, 1, 1), groups=32), IMAGES | {"autobroadcast": False}),
     "dense_split": (Dense(m=1, k=256, n=100, dtype="float32"), BUFFERS | {"weight": "image", "tile_w": 1, "wg_w": 1, "split_k": 4}),
+    "matmul_transposed_local_memory": (matmul((2,), 64, 32, 64, is_transposed=True), BUFFERS | {"local": 2, "vector_width": 1, "autobroadcast": False}),
 }
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from operators import conv, error_of, error_on, has_device, random_arrays, reference, target_of, task_of
-from romou.schedules.workload import Conv2d, Dense
+from operators import conv, conv_transpose, error_of, error_on, has_device, matmul, random_arrays, reference, target_of, task_of
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 
 from romou.build import build_task
 from romou.target import Target
@@ -37,11 +37,21 @@ SHAPES = [
     Dense(m=13, k=31, n=1001, dtype="float32"),
     Dense(m=128, k=96, n=64, dtype="float32"),
     Dense(m=1, k=37, n=31, dtype="float32"),
+    conv_transpose(8, (5, 7), 12, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
+    conv_transpose(3, (5, 4), 6, (4, 3), stride=(3, 2), padding=(1, 0, 2, 1), output_padding=(1, 0), batch=2),
+    conv_transpose(6, (5, 3), 6, (3, 3), stride=(2, 2), padding=(2, 2, 2, 2), groups=6),
+    matmul((2,), 13, 31, 10),
+    # Heads of attention, read from rows and written to rows.
+    matmul((2, 3), 13, 16, 17, lhs_axes=(0, 2, 1, 3), rhs_axes=(0, 2, 3, 1)),
+    matmul((2, 3), 13, 17, 16, rhs_axes=(0, 2, 1, 3), out_axes=(0, 2, 1, 3)),
+    matmul((2, 3), 5, 12, 8, lhs_batch=(2, 1), rhs_batch=(1, 3)),
+    matmul((), 1, 37, 31, is_transposed=True),
 ]
+MATMULS = [matmul((2,), 7, 32, 12), matmul((2,), 7, 32, 10), matmul((2,), 7, 32, 10, is_transposed=True)]
 
 
 @pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
-def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense, target: Target) -> None:
+def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
@@ -67,8 +77,23 @@ def test_each_way_to_share_work(split_k: int, local: int, vector_width: int, arr
     assert error_on(target, task, config, arrays, expected) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("work", "split_k", "local"),
+    # What has no vectors on the right is not staged.
+    [(MATMULS[0], 1, 4), (MATMULS[0], 4, 0), (MATMULS[1], 4, 0), (MATMULS[2], 1, 4), (MATMULS[2], 4, 0)],
+)
+def test_each_way_to_share_a_product(work: BatchMatmul, split_k: int, local: int, target: Target) -> None:
+    """Right sides whose lanes are neighbours in memory, neither, and whose steps are; tiles of several texels; no tile divides the shape."""
+    task, rng = task_of(work), np.random.default_rng(SEED)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    config = task.default_config(target).replace(split_k=split_k, local=local, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
+    assert task.space(target).is_valid(config)
+    assert error_on(target, task, config, arrays, expected) < 1e-5
+
+
 @pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
-def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense) -> None:
+def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense | BatchMatmul) -> None:
     task, target = task_of(work), target_of("opencl")
     space = task.space(target)
     for config in space.sample(np.random.default_rng(SEED), 10):
@@ -77,8 +102,8 @@ def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense) -> No
     assert space.is_valid(task.default_config(target))
 
 
-@pytest.mark.parametrize("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15]], ids=lambda w: w.name)
-def test_half_precision_storage_sums_in_single(work: Conv2d | Dense, target: Target) -> None:
+@pytest.mark.parametrize("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS], ids=lambda w: w.name)
+def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
     """Rounded once at the end, so close to double precision, on a device that need not know halfs."""
     task, rng = task_of(replace(work, dtype="float16")), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)

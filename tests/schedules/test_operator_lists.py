@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from operator_lists import conv43, paper_operators
+from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 from operators import compile_only, task_of
 from romou.schedules.workload import Conv2d
 
@@ -26,7 +26,7 @@ def test_the_lists_are_whole() -> None:
 
 
 def test_every_operator_has_a_template_and_a_default_config(target: Target) -> None:
-    for work in OPERATORS:
+    for work in (*OPERATORS, *attention(), *transposed_convolutions()):
         task = task_of(work, has_epilogue=False)
         config = task.default_config(target)
         assert task.space(target).is_valid(config), work.name

@@ -14,7 +14,7 @@ import tvm
 from operators import conv, error_of, error_on, has_device, random_arrays, reference, run, target_of, task_of
 from romou.schedules import conv2d
 from romou.schedules.contraction import Limits
-from romou.schedules.template import Template
+from romou.schedules.template import ContractionTemplate
 from romou.schedules.winograd import TILES
 from romou.schedules.workload import Conv2d
 from rpc_servers import serving
@@ -161,13 +161,13 @@ def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target:
     """Of the whole model with an algorithm wherever it can be."""
     chosen: list[Config] = []
 
-    def config_of(template: Template, limits: Limits) -> Config:
+    def config_of(template: ContractionTemplate, limits: Limits) -> Config:
         default, *others = template.starts(limits)
         config = next((c for c in others if c["algorithm"] == algorithm), default)
         chosen.append(config)
         return config
 
-    monkeypatch.setattr(Template, "default_config", config_of)
+    monkeypatch.setattr(ContractionTemplate, "default_config", config_of)
     compiled = romou.compile(model, target=target, device=0)
     assert algorithm in {config.get("algorithm") for config in chosen}
     inputs = random_inputs(model, seed=5)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+import tvm
 from romou.tvm_patches.onnx_converters import patched_converters
-from small_networks import Graph
+from small_networks import Graph, random_inputs
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm_ffi.structural import structural_walk
+
+from romou.frontend import import_onnx
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
 
 
 def operators(model: onnx.ModelProto, *, patched: bool) -> list[str]:
@@ -51,6 +55,30 @@ def test_the_simple_form(model: onnx.ModelProto, expected: list[str]) -> None:
 def test_the_wheel_still_needs_it(model: onnx.ModelProto) -> None:
     """When this fails, the wheel emits the simple form: drop the converter."""
     assert len(operators(model, patched=False)) > len(operators(model, patched=True))
+
+
+def transpose_model(**attributes: object) -> onnx.ModelProto:
+    g = Graph({"x": (1, 3, 5, 7)})
+    return g.model(g.add("ConvTranspose", "x", g.weight(3, 4, 3, 4), strides=[2, 3], **attributes))
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+def test_transposed_convolution_of_a_wanted_shape(auto_pad: str) -> None:
+    model = transpose_model(output_shape=[10, 19], auto_pad=auto_pad)
+    imported = import_onnx(model)
+    inputs = random_inputs(model)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    executable = tvm.compile(imported.mod, target="llvm")
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(a) for a in inputs.values()])
+    assert result.shape == (1, 4, 10, 19)
+    assert relative_l2_error(result.numpy(), expected[0]) < 1e-5
+
+
+def test_the_wheel_still_passes_by_the_wanted_shape() -> None:
+    """When this fails, the wheel reads the attribute: drop the converter."""
+    mod = from_onnx(transpose_model(output_shape=[10, 19]), keep_params_in_input=False)
+    assert [int(d) for d in mod["main"].ret_ty.shape.values] == [1, 4, 11, 22]
 
 
 def test_the_wheels_converters_come_back() -> None:

@@ -1,0 +1,142 @@
+"""What the kernels of a family without a contraction use, by evaluating what the plain function reads for the elements of one work group.
+
+The template says which elements the first work group and its first work-item compute; addresses and conditions are those of the function's own
+blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the same numbers off the TIR. Registers are not known here: 0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_visit
+
+from romou.calls import is_conditional
+from romou.pruning.closed_form import tabulate
+from romou.pruning.evaluate import evaluate
+from romou.pruning.form import Form
+from romou.pruning.usage import KernelUsage
+from romou.schedules.streaming import Points, StreamingTemplate
+from romou.space import Columns
+
+
+@dataclass(frozen=True)
+class _Load:
+    """A load of a parameter in a block, and the conditions under which it is done."""
+
+    tensor: tirx.Buffer
+    indices: Sequence[tirx.Expr]
+    conditions: Sequence[tirx.Expr]
+
+
+class StreamingForm(Form):
+    """The formulas of one operator. Arrays in, arrays out."""
+
+    def __init__(self, template: StreamingTemplate) -> None:
+        self._template = template
+        self._loads = [(block, load) for block in template.blocks for load in _loads_in(block.body.value, template.inputs)]
+        # What few of the knobs decide -> tensor -> numbers of it that are read.
+        self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
+        self._counts = functools.cache(self._count)
+
+    def usage(self, columns: Columns) -> KernelUsage:
+        """The usage of the configs that the columns of knobs stand for."""
+        template = self._template
+        knobs = [columns[name] for name in template.knobs_of_traffic]
+        # Numbers of the group and of one work-item, from buffers and from images, in bytes; those of one work-item; those that a group stores.
+        group, group_images, one, one_images, numbers, stored = (
+            tabulate(lambda *values, field=field: self._counts(values)[field], *knobs)  # type: ignore[misc]
+            for field in range(6)
+        )
+        size, groups = template.work_group_size(columns), template.work_groups(columns)
+        width = tabulate(template.access_width, columns["vector_width"])
+        return KernelUsage(
+            registers=np.asarray(0),
+            needed_registers=np.asarray(0),
+            buffer_bytes=group,
+            image_bytes=group_images,
+            literal_buffer_bytes=one * size,
+            literal_image_bytes=one_images * size,
+            access_width=width,
+            output_bytes=template.elements * template.element_bytes,
+            turns=1,
+            multiply_adds=numbers,
+            local_loads=template.local_loads(columns),
+            work_group_size=size,
+            work_groups=groups,
+            local_memory_bytes=template.local_memory_bytes(columns),
+            is_staged=template.is_staged(columns),
+            images={role: name in template.images for role, name in template.names.items()},
+            has_copies=False,
+            is_streamed=True,
+            padding=groups * stored / template.elements - 1,
+        )
+
+    def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))
+        template, known = self._template, self._known
+        for_group, for_one = ("group", template.same_group(knobs)), ("one", template.same_one(knobs))
+        if for_group not in known:
+            known[for_group] = self._distinct(template.points_of_group(knobs))
+        if for_one not in known:
+            known[for_one] = self._distinct(template.points_of_one(knobs), knobs)
+        of_group, of_one = known[for_group], known[for_one]
+        bytes_of = template.inputs
+
+        def total(found: dict[str, int], from_images: bool) -> int:
+            return sum(bytes_of[name] * count for name, count in found.items() if (name in template.images) == from_images)
+
+        parts = [total(found, from_images) for found in (of_group, of_one) for from_images in (False, True)]
+        return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
+
+    def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Tensor -> numbers of it that are read at the points; with knobs, those in loops as often as these repeat them."""
+        places: dict[tuple[str, int], list[np.ndarray]] = {}
+        for block, load in self._loads:
+            values = dict(zip((axis.var for axis in block.iter_vars), points(block), strict=True))
+            shape = np.broadcast_shapes(*(np.shape(value) for value in values.values()))
+            address: Any = 0
+            for index, extent in zip(load.indices, load.tensor.shape, strict=True):
+                address = address * int(extent) + evaluate(index, values)
+            is_read = np.ones(shape, dtype=bool)
+            times = 1 if knobs is None else self._template.repeats(block, knobs)
+            # What loops repeat counts as it stands in the code: the first time may be all padding.
+            for condition in load.conditions if times == 1 else ():
+                is_read = is_read & evaluate(condition, values)
+            places.setdefault((str(load.tensor.name), times), []).append(np.unique(np.broadcast_to(address, shape)[is_read]))
+        total: dict[str, int] = {}
+        for (name, times), found in places.items():
+            total[name] = total.get(name, 0) + times * len(np.unique(np.concatenate(found)))
+        return total
+
+
+def _loads_in(value: tirx.Expr, parameters: Container[str]) -> list[_Load]:
+    found: list[_Load] = []
+    conditions: list[tirx.Expr] = []
+
+    def load(access: TensorLoad, visitor: Any) -> None:
+        if str(access.source.name) in parameters:
+            found.append(_Load(access.source, list(access.indices), list(conditions)))
+        visitor.default_visit(access)
+
+    def call(expr: tvm.ir.Call, visitor: Any) -> None:
+        if not is_conditional(expr):
+            visitor.default_visit(expr)
+            return
+        condition, then, otherwise = expr.args
+        visitor.visit(condition)
+        for branch, holds in ((then, condition), (otherwise, tirx.Not(condition))):
+            conditions.append(holds)
+            visitor.visit(branch)
+            conditions.pop()
+
+    structural_visit(value, [(TensorLoad, load), (tvm.ir.Call, call)])
+    return found
+
+

@@ -1,0 +1,52 @@
+"""What fusion leaves out: copies that nobody needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from onnx import helper
+from romou.schedules.splice import find_blocks
+from small_networks import Graph, random_inputs
+from tvm import relax, tirx
+
+import romou
+from romou.frontend.onnx_import import import_onnx
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.frontend.tasks import count_calls
+from romou.layout import fuse_operators, pack_channels
+from romou.target import Target
+
+TARGET = Target("opencl -device=host")
+
+
+def split_and_join() -> Graph:
+    """Channels are cut into three parts, each goes another way."""
+    g = Graph({"x": (1, 13, 5, 7)})
+    g.nodes.append(helper.make_node("Split", ["x", g.constant(np.asarray([3, 6, 4], "int64"))], ["a", "b", "c"], axis=1))
+    parts = [g.add("Relu", "a"), g.add("Tanh", "b"), g.add("Exp", "c")]
+    g.last = g.add("Concat", *reversed(parts), axis=1)  # type: ignore[attr-defined]
+    return g
+
+
+def test_a_split_is_read_where_it_is_used(opencl_device: tvm.runtime.Device) -> None:
+    g = split_and_join()
+    model = g.model(g.last)  # type: ignore[attr-defined]
+    fused = fuse_operators(pack_channels(import_onnx(model).mod), TARGET)
+    for _, func in fused.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            written = [p for p in func.params if any(block.writes[0].source.same_as(p) for block in find_blocks(func))]
+            assert len(written) == 1, "a kernel that writes several tensors fuses with nothing"
+    tuned = romou.tune(model, target="opencl", trials=0)
+    inputs = random_inputs(model)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    assert relative_l2_error(tuned.run(inputs)[0], expected[0]) < 1e-6
+
+
+def test_reshapes_one_after_the_other_are_a_view() -> None:
+    g = Graph({"x": (1, 8, 9, 9)})
+    x = g.add("Flatten", g.add("GlobalAveragePool", g.conv("x", 8, 12, pads=[1, 1, 1, 1])))
+    fused = fuse_operators(pack_channels(import_onnx(g.model(x)).mod), TARGET)
+    reshapes = [name for name in count_calls(fused) if "reshape" in name]
+    assert len(reshapes) == 1
+    assert relax.analysis.has_reshape_pattern(fused[reshapes[0]])

@@ -1,0 +1,141 @@
+"""The families without a contraction, on odd and prime shapes, under their default and under random configs, against the plain function in double
+precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from operators import error_on, has_device, random_arrays, reference, relax_tasks, target_of
+from streams import OPERATORS
+from tvm import relax
+from tvm.relax import op
+
+from romou.primitives import set_image
+from romou.target import Target
+from romou.task import Task
+
+SEED = 20
+CONFIGS, COMPILED = 2, 1
+PHONE, SCOPE = Target("opencl -device=adreno640 -half=storage"), "global.texture"
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
+
+
+def check(name: str, dtype: str, target: Target) -> None:
+    for task in relax_tasks(*OPERATORS[name], dtype=dtype):
+        rng = np.random.default_rng(SEED)
+        arrays = random_arrays(task, rng)
+        expected = reference(task, arrays)
+        for config in [task.default_config(target), *task.space(target).sample(rng, CONFIGS if has_device(target) else COMPILED)]:
+            error = error_on(target, task, config, arrays, expected)
+            assert error < TOLERANCE[dtype], f"{config}: {error}"
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_configs_agree_with_the_plain_function(name: str, target: Target) -> None:
+    check(name, "float32", target)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_half_precision_storage(name: str, opencl_device: tvm.runtime.Device) -> None:
+    check(name, "float16", Target("opencl"))
+
+
+@pytest.mark.parametrize("name", ["chain", "concat of rows", "max pool", "softmax"])
+def test_half_precision_storage_in_cuda(name: str) -> None:
+    check(name, "float16", target_of("cuda"))
+
+
+IMAGES = ["leaky relu", "concat", "max pool", "average pool", "max pool, dilated", "global average"]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", IMAGES)
+def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype: str, opencl_device: tvm.runtime.Device) -> None:
+    """Every texel is read and written whole, whatever the config."""
+    (plain,) = relax_tasks(*OPERATORS[name], dtype=dtype)
+    func = plain.func
+    assert plain.template.activations == {str(p.name) for p in func.params}
+    for parameter in plain.func.params:
+        func = set_image(func, str(parameter.name), SCOPE)
+    task = Task.of(func)
+    assert task is not None
+    rng = np.random.default_rng(SEED)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    for config in [task.default_config(PHONE), *task.space(PHONE).sample(rng, 2)]:
+        assert error_on(PHONE, task, config, arrays, expected) < TOLERANCE[dtype], config
+
+
+@pytest.mark.parametrize(
+    ("build", "dtypes"),
+    [
+        (lambda a, b: op.greater(a, b), ["float32", "float32"]),
+        (lambda a, b: op.where(op.greater(a, b), op.exp(a), b), ["float32", "float32"]),
+        (lambda m, a: op.where(m, a, op.negative(a)), ["bool", "float16"]),
+        (lambda a, b: op.add(a, b), ["int64", "int64"]),
+        (lambda table, at: op.take(table, op.squeeze(op.strided_slice(at, [1], [0], [1]), [1]), axis=0), ["float32", "int32"]),
+    ],
+    ids=["compare", "choose", "mask", "64 bits", "look up"],
+)
+def test_truth_values_and_integers(build: Callable[..., relax.Expr], dtypes: list[str], target: Target) -> None:
+    """In OpenCL the lanes of a true vector are -1, and there are no vectors of truth values in memory."""
+    for task in relax_tasks(build, (5, 24), (5, 24), dtype=dtypes):
+        rng = np.random.default_rng(SEED)
+        arrays = [np.clip(a, 0, 4) if a.dtype.kind == "i" else a for a in random_arrays(task, rng)]
+        expected = reference(task, arrays)
+        for config in [task.default_config(target), *task.space(target).sample(rng, CONFIGS if has_device(target) else COMPILED)]:
+            assert error_on(target, task, config, arrays, expected) < 1e-6, config
+
+
+def test_softmax_of_masked_and_large_values(target: Target) -> None:
+    """Rows of minus infinity but for one entry, as masks make them, and values whose exponentials leave the range."""
+    (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (6, 130))
+    rows = np.random.default_rng(SEED).standard_normal((6, 130)).astype("float32")
+    rows[0, 1:] = -np.inf
+    rows[1, ::2] = -np.inf
+    rows[2] *= 1e4
+    rows[3] = -1e30
+    rows[4, 7] = 3e38
+    exact = np.exp(rows.astype("float64") - rows.max(-1, keepdims=True).astype("float64"))
+    expected = exact / exact.sum(-1, keepdims=True)
+    for config in [task.default_config(target), *task.space(target).sample(np.random.default_rng(SEED), 3)]:
+        assert error_on(target, task, config, [rows, np.full_like(rows, np.nan)], expected) < 1e-6, config
+
+
+def test_layer_norm_of_almost_equal_values(target: Target) -> None:
+    """A variance far below the square of the mean is not lost."""
+    (task,) = relax_tasks(*OPERATORS["layer norm"])
+    rng = np.random.default_rng(SEED)
+    x = (1000 + 1e-2 * rng.standard_normal((3, 7, 48))).astype("float32")
+    scale, shift = (rng.standard_normal(48).astype("float32") for _ in range(2))
+    wide = x.astype("float64")
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5) * scale + shift
+    for config in [task.default_config(target), *task.space(target).sample(rng, 3)]:
+        # The mean itself is rounded to 1000's last digit, 6e-5: next to a deviation of 1e-2.
+        assert error_on(target, task, config, [x, scale, shift, np.full_like(x, np.nan)], expected) < 1e-2, config
+
+
+def test_half_precision_sums_are_single(target: Target) -> None:
+    """A sum of 4000 halfs of about one: halfs would stop growing at 2048."""
+    (task,) = relax_tasks(lambda a: op.mean(a, axis=[-1]), (5, 4000), dtype="float16")
+    x = (1 + 0.1 * np.random.default_rng(SEED).standard_normal((5, 4000))).astype("float16")
+    config = task.default_config(target)
+    assert error_on(target, task, config, [x, np.full(5, np.nan, "float16")], x.astype("float64").mean(-1)) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("build", "shapes"),
+    [
+        (lambda a, b: op.matmul(a, b), [(8, 16), (16, 8)]),
+        (lambda a: op.argmax(a, axis=1), [(5, 7)]),
+        (lambda a: op.cumsum(a, axis=1), [(5, 7)]),
+        (lambda a: op.reshape(a, (35,)), [(5, 7)]),
+        (lambda a, b: op.nn.conv1d(a, b), [(1, 6, 15), (5, 6, 3)]),
+    ],
+    ids=["matrix product", "argmax", "cumulative sum", "view", "convolution"],
+)
+def test_what_is_none_of_ours_is_left_to_tvm(build: Callable[..., relax.Expr], shapes: list[tuple[int, ...]]) -> None:
+    assert relax_tasks(build, *shapes) == []

@@ -1,0 +1,55 @@
+"""Operators without a contraction, on odd and prime shapes: name -> what makes them, and the shapes of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tvm import relax
+from tvm.relax import op
+
+Operator: TypeAlias = tuple["Callable[..., relax.Expr] | Sequence[int]", ...]
+
+ELEMENTWISE: dict[str, Operator] = {
+    "chain": (lambda a, b: op.nn.relu(op.add(op.multiply(a, b), a)), (3, 7, 11), (3, 7, 11)),
+    "broadcast": (lambda a, b, c: op.sigmoid(op.add(op.multiply(a, b), c)), (5, 6, 12), (12,), (6, 1)),
+    "leaky relu": (lambda a: op.nn.leakyrelu(a, 0.1), (1, 3, 9, 13, 4)),
+    "gelu": (lambda a: op.nn.gelu(a), (13, 24)),
+    "transpose": (lambda a: op.permute_dims(a, [0, 2, 1]), (2, 13, 20)),
+    "reshape and transpose": (lambda a: op.multiply(op.permute_dims(op.reshape(a, (1, 16, 3, 8)), [0, 2, 1, 3]), relax.const(0.5, str(a.ty.dtype))), (16, 24)),
+    "slice": (lambda a: op.strided_slice(a, [1, 2], [1, 0], [9, 17], [2, 1]), (3, 10, 17)),
+    "concat": (lambda a, b: op.concat([a, b], axis=1), (2, 3, 5, 7, 4), (2, 4, 5, 7, 4)),
+    "concat of rows": (lambda a, b: op.concat([a, b], axis=1), (5, 7), (5, 13)),
+    "resize": (lambda a: op.image.resize2d(a, (14, 10), method="nearest_neighbor"), (1, 3, 7, 5)),
+    "prime": (lambda a: op.exp(a), (1009,)),
+    "one": (lambda a: op.tanh(a), (1, 1)),
+}
+POOL: dict[str, Operator] = {
+    "max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1), layout="NCHW4c"), (1, 3, 13, 17, 4)),
+    "max pool, ceil": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (0, 0, 0, 0), ceil_mode=True, layout="NCHW4c"), (1, 5, 14, 12, 4)),
+    "max pool, dilated": (lambda a: op.nn.max_pool2d(a, (3, 2), (1, 2), (2, 0, 1, 1), dilation=(2, 3), layout="NCHW4c"), (2, 2, 11, 13, 4)),
+    "average pool": (lambda a: op.nn.avg_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), layout="NCHW4c"), (1, 4, 17, 17, 4)),
+    "average pool, pads counted": (
+        lambda a: op.nn.relu(op.nn.avg_pool2d(a, (2, 3), (2, 1), (1, 0, 1, 2), count_include_pad=True, layout="NCHW4c")),
+        (1, 3, 7, 11, 4),
+    ),
+    "plain max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1)), (1, 5, 13, 11)),
+    "plain average pool": (lambda a: op.nn.avg_pool2d(a, (2, 2), (2, 2), (0, 0, 1, 1), ceil_mode=True), (2, 3, 9, 13)),
+    "large windows": (lambda a: op.nn.avg_pool2d(a, (23, 19), (23, 19), layout="NCHW4c"), (1, 3, 47, 40, 4)),
+    "row of windows": (lambda a: op.nn.max_pool1d(a, (5,), (3,), (2, 2)), (2, 7, 31)),
+}
+ROWS: dict[str, Operator] = {
+    "softmax": (lambda a: op.nn.softmax(a, axis=-1), (2, 5, 37)),
+    "softmax of long rows": (lambda a: op.nn.softmax(a, axis=-1), (3, 1012)),
+    "softmax of channels": (lambda a: op.nn.softmax(a, axis=1), (2, 13, 20)),
+    "log softmax": (lambda a: op.nn.log_softmax(a, axis=-1), (7, 24)),
+    "layer norm": (lambda a, b, c: op.nn.layer_norm(a, b, c, axes=[-1]), (3, 7, 48), (48,), (48,)),
+    "group norm": (lambda a, b, c: op.nn.group_norm(a, b, c, 2, 1, [2, 3]), (1, 6, 5, 7), (6,), (6,)),
+    "instance norm": (lambda a, b, c: op.nn.instance_norm(a, b, c, 1, [2, 3]), (2, 3, 9, 4), (3,), (3,)),
+    "global average": (lambda a: op.mean(a, axis=[2, 3], keepdims=True), (1, 5, 7, 7, 4)),
+    "global maximum": (lambda a: op.max(a, axis=[2, 3]), (2, 3, 11, 13)),
+    "sum of squares": (lambda a: op.sum(op.multiply(a, a), axis=[-1]), (11, 52)),
+    "maximum of a long row": (lambda a: op.max(a, axis=[1]), (2, 70001)),
+    "sum of columns": (lambda a: op.sum(a, axis=[0]), (31, 60)),
+}
+OPERATORS: dict[str, Operator] = {**ELEMENTWISE, **POOL, **ROWS}
