@@ -595,6 +595,7 @@ def _assemble(graph: _Graph, place: _Place, results: Mapping[str, TaskResult], s
         tolerance=limit,
         outcomes=_count_outcomes(results),
         seconds=time.monotonic() - started,
+        launching=tuned.launching,
     )
     return tuned.with_summary(summary)
 

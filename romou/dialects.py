@@ -128,7 +128,8 @@ __device__ __forceinline__ int tensor_core_fma(int first, float* acc, unsigned l
 #pragma unroll
   for (int lane = 0; lane < 4; lane += 2) {
     float* c = acc + first + lane;
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    // Volatile: no lane may leave the warp alone, be its sums stored or not.
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[4]), "+f"(c[1]), "+f"(c[5])
         : "r"(lane_pair(w0, w1, lane)), "r"(lane_pair(w0, w1, lane + 1)), "r"(lane_pair(w2, w3, lane)), "r"(lane_pair(w2, w3, lane + 1)),
           "r"((unsigned int)data), "r"((unsigned int)(data >> 32)));

@@ -111,15 +111,18 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     has_mma = limits.has_tensor_cores and not flat.is_batched and tensor_core.can_use(flat, dtype)
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
-    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h and (t == 1 or not flat.is_batched)])
-    space.define_knob("tile_w", [t for t in (1, 2, 3, 4, 7, 8) if t <= reach_w])
+    # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
+    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h] if not has_mma and not flat.is_batched else [1])
+    space.define_knob("tile_w", [t for t in ((1, 2, 3, 4, 7, 8) if not has_mma else (1, 2, 4, 8)) if t <= reach_w])
     space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o or (has_mma and t == tensor_core.WARP_O)])
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
     space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0 or has_mma] if is_shared else [1])
-    space.define_knob("arrangement", ["blocked", "striped"])
-    space.define_knob("local", [0] + [s for s in (1, 2, 4, 8, 16) if first % s == 0] if is_shared and flat.rhs_vector != "none" else [0])
-    space.define_knob("unroll", ["lanes", "window"] if len(window) > 1 and math.prod(window[:-1]) > 1 else ["lanes"])
-    space.define_knob("vector_width", [LANES, 2, 1] if flat.vector else [1])
+    space.define_knob("arrangement", ["blocked", "striped"] if not has_mma else ["blocked"])
+    can_stage = is_shared and flat.rhs_vector != "none"
+    space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if can_stage else [0])
+    has_window = len(window) > 1 and math.prod(window[:-1]) > 1
+    space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma))
+    space.define_knob("vector_width", ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1])
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
     space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
@@ -274,8 +277,8 @@ class _Axis:
 def _axes(config: Config) -> tuple[_Axis, _Axis]:
     """Output channels and pixels of a row."""
     if tensor_core.is_mma(config):
-        # A warp has its tile in common.
-        return _Axis(1, 1, False), _Axis(1, 1, False)
+        # What an instruction takes of a warp's pixels lies side by side.
+        return _Axis(1, 1, False), _Axis(tensor_core.PAIR, tensor_core.WARP_W, False)
     is_striped = config["arrangement"] == "striped"
     return _Axis(config["tile_o"], config["wg_o"], is_striped), _Axis(config["tile_w"], config["wg_w"], is_striped)
 
@@ -307,7 +310,9 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
         return c.lhs(*inside, lane, *r)
 
     def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return c.rhs(clamp(config["weight"] == "image", oo, o, domain[0]), lane, *r, *([hh] if c.is_batched else []))
+        pair = tensor_core.pair_of_weights(config, o)
+        inside = clamp(config["weight"] == "image", oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
+        return c.rhs(inside, lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())
     axis_o, axis_w = _axes(config)

@@ -64,7 +64,9 @@ class ContractionTemplate(Template):
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         direct = self._direct_space(limits)
-        others = {name: self._winograd_space(name, limits) for name in self.algorithms[1:]}
+        # Fewer products are no gain where tensor cores make them.
+        names = () if _has_tensor_cores(direct) else self.algorithms[1:]
+        others = {name: self._winograd_space(name, limits) for name in names}
         return Space.one_of("algorithm", {DIRECT: direct, **others}) if others else direct
 
     @property
@@ -161,6 +163,11 @@ class ContractionTemplate(Template):
         form = self._winograd(_algorithm(config))
         return 0 if form is None else self.element_bytes * form.transform_elements
 
+    def transform_registers(self, config: Mapping[str, Any]) -> int:
+        """The 32-bit registers that a work-item of these kernels needs at least."""
+        form = self._winograd(_algorithm(config))
+        return 0 if form is None else form.transform_registers
+
     def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
         """The two buffers that the contraction reads; what the epilogue reads is no part of the reduction's traffic."""
         data = self.names["data"] if _algorithm(config) == DIRECT else TRANSFORMED
@@ -203,8 +210,9 @@ class ContractionTemplate(Template):
 
     def starts(self, limits: Limits) -> list[Config]:
         """A decent config of each algorithm, the direct one first."""
-        direct = default_config(self._direct_space(limits), self.contraction(flat=True), self.contraction(flat=False), limits)
-        if len(self.algorithms) == 1:
+        space = self._direct_space(limits)
+        direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
+        if len(self.algorithms) == 1 or _has_tensor_cores(space):
             return [direct]
         found = [Config({"algorithm": DIRECT, **direct})]
         for name in self.algorithms[1:]:
@@ -327,6 +335,10 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
         if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
             sch.compute_inline(block)
     return output
+
+
+def _has_tensor_cores(space: Space) -> bool:
+    return tensor_core.MMA in space.knobs["multiply_add"]
 
 
 def _algorithm(config: Mapping[str, Any]) -> str:

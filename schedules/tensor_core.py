@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import s_tir, te, tirx
 
-from romou.primitives import tensor_cores
+from romou.primitives import LANES, tensor_cores
 from romou.space import Columns, Config, Space
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 # Choice of the knob `multiply_add`; PTX calls the instruction so.
 MMA = "mma"
-LANES = 4
+# Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
+# conditions of its own.
+TAPS = "taps"
 # Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are summed up at once.
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
@@ -50,11 +52,12 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
-        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first)))
+        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first) & (config["unroll"] != TAPS)))
         # What is added to fill the last turn is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * _whole(texels, GROUP))
     )
-    return is_whole | ((is_mma(config) == False) & (config["steps"] == 1) & (first % config["split_k"] == 0))  # noqa: E712  `not` does not judge columns
+    is_other = (config["multiply_add"] != MMA) & (config["steps"] == 1) & (config["unroll"] != TAPS)
+    return is_whole | (is_other & (first % config["split_k"] == 0))
 
 
 def is_mma(config: Columns) -> Any:
@@ -71,6 +74,11 @@ def fills_warps(config: Columns) -> Any:
 def together(config: Columns) -> Any:
     """Texels of input channels that a piece of the reduction takes in one turn, where nothing is staged."""
     return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
+
+
+def pair_of_weights(config: Config, texels: int) -> int:
+    """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
+    return PAIR if is_mma(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
@@ -158,23 +166,23 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     """As `contraction.schedule_stages`, for the stages that are made of `regroup`."""
     o, h, w, lane = loops
     block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
-    block_w, warp_w, t, tile_w = sch.split(w, [None, config["wg_w"] // WARP_W, WARP_W, config["tile_w"]])
-    sch.reorder(block_o, h, block_w, warp_o, warp_w, g, t, tile_o, tile_w, lane)
+    block_w, warp_w, pair, t, pixel = sch.split(w, [None, config["wg_w"] // WARP_W, config["tile_w"] // PAIR, WARP_W, PAIR])
+    sch.reorder(block_o, h, block_w, warp_o, warp_w, g, t, tile_o, pair, pixel, lane)
     grid = sch.fuse(h, block_w) if int(sch.get(h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid, "blockIdx.x")
-    if config["split_k"] > 1:
-        _sum_pieces(sch, (warp_o, warp_w, g, t), (tile_o, tile_w, lane), config, has_whole_texels=has_whole_texels)
-        sums = _part(sch, grid, config)
+    # TVM sees what a group needs as long as nothing is cropped.
+    is_split = config["split_k"] > 1
+    total, sums = (sch.get_sblock(name) for name in (("acc", "part") if is_split else ("tile", "acc")))
+    sch.compute_at(total, grid, preserve_unit_loops=True)
+    sch.compute_at(sums, grid, preserve_unit_loops=True)
+    if is_split:
+        _sum_pieces(sch, total, (warp_o, warp_w, g, t), (tile_o, pair, pixel, lane), config, has_whole_texels=has_whole_texels)
     else:
+        sch.compute_inline(total)
         _bind(sch, sch.fuse(warp_o, warp_w, g), t)
-        _finish(sch, (tile_o, tile_w, lane), is_vector=has_whole_texels)
-        sch.compute_inline(sch.get_sblock("tile"))
-        sums = sch.get_sblock("acc")
-        sch.compute_at(sums, t, preserve_unit_loops=True)
-        sch.set_scope(sums, 0, "local")
-        inside = sch.get_loops(sums)[-len(reduce_names) - 4 :]
-        sch.reorder(*inside[4:], *inside[:4])
+        _finish(sch, (tile_o, pair, pixel, lane), is_vector=has_whole_texels)
+    _deal_out(sch, sums, grid, config)
     *reduction, _o, _h, _w, _lane = sch.get_loops(sums)[-len(reduce_names) - 4 :]
     first, *window, group, _ilane = reduction
     if config["local"]:
@@ -184,15 +192,20 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
             _stage(sch, sch.get_sblock(name), outer, config)
     else:
         outer, inner = sch.split(first, [None, config["steps"]])
-        sch.reorder(outer, *window, inner, group)
+        order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]
+        sch.reorder(*order, inner, group)
         sch.compute_inline(sch.get_sblock("patch"))
         sch.unroll(inner)
+        outer = order[0]
     if config["unroll"] == "window":
         for loop in window:
             sch.unroll(loop)
     tensor_cores(sch, group)
     init = sch.decompose_reduction(sums, outer)
     _finish(sch, sch.get_loops(init)[-4:], is_vector=True)
+    if not is_split:
+        # Registers are a work-item's own: they need no index that tells whose they are.
+        sch.transform_layout(sums, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
 def _bind(sch: s_tir.Schedule, y: Loop, x: Loop) -> None:
@@ -224,7 +237,9 @@ def _stage(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: Loop, config
     sch.vectorize(lane)
 
 
-def _sum_pieces(sch: s_tir.Schedule, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, *, has_whole_texels: bool) -> None:
+def _sum_pieces(
+    sch: s_tir.Schedule, acc: s_tir.schedule.SBlockRV, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, *, has_whole_texels: bool
+) -> None:
     """acc: the pieces are added up, each number of the tile by one of the work-items that have summed them; whole texels while there are enough."""
     has_texels = config["tile_o"] * config["tile_w"] >= config["split_k"]
     outer, piece = sch.split(sch.fuse(*(tile[:-1] if has_texels else tile)), [None, config["split_k"]])
@@ -232,7 +247,6 @@ def _sum_pieces(sch: s_tir.Schedule, threads: Sequence[Loop], tile: Sequence[Loo
     warp_o, warp_w, g, t = threads
     sch.bind(piece, "threadIdx.z")
     _bind(sch, sch.fuse(warp_o, warp_w, g), t)
-    acc = sch.get_sblock("acc")
     sch.compute_at(acc, outer, preserve_unit_loops=True)
     sch.set_scope(acc, 0, "local")
     *_, spatial, pieces = sch.get_loops(acc)
@@ -248,18 +262,19 @@ def _sum_pieces(sch: s_tir.Schedule, threads: Sequence[Loop], tile: Sequence[Loo
         sch.unroll(outer)
 
 
-def _part(sch: s_tir.Schedule, group: Loop, config: Config) -> s_tir.schedule.SBlockRV:
-    """part: every piece sums its share of the reduction in registers and leaves it in local memory."""
-    part = sch.get_sblock("part")
-    sch.set_scope(part, 0, "shared")
-    sch.compute_at(part, group, preserve_unit_loops=True)
-    k, _, _, o, h, w, lanes, *reduction = sch.get_loops(part)[_depth(sch, part, group) :]
-    warp_o, g, inner_o = sch.split(o, [None, WARP_O, config["tile_o"]])
-    warp_w, t, inner_w = sch.split(w, [None, WARP_W, config["tile_w"]])
-    sch.reorder(k, warp_o, warp_w, g, t, *reduction, inner_o, h, inner_w, lanes)
-    registers = sch.cache_write(part, 0, "local")
-    sch.reverse_compute_at(registers, t, preserve_unit_loops=True)
-    sch.bind(k, "threadIdx.z")
+def _deal_out(sch: s_tir.Schedule, sums: s_tir.schedule.SBlockRV, group: Loop, config: Config) -> None:
+    """The sums of a group, of each piece of the reduction: every work-item has its own in registers, and where there are pieces leaves them in local
+    memory."""
+    *pieces, item_o, t, o, h, w, lane = (loops := sch.get_loops(sums)[_depth(sch, sums, group) :])[: 7 if config["split_k"] > 1 else 6]
+    warp_o, g, own_o = sch.split(o, [None, WARP_O, config["tile_o"]])
+    warp_w, own_w = sch.split(w, [None, config["tile_w"]])
+    sch.reorder(*pieces, item_o, warp_o, warp_w, g, t, *loops[len(pieces) + 6 :], own_o, h, own_w, lane)
+    if pieces:
+        sch.set_scope(sums, 0, "shared")
+        registers = sch.cache_write(sums, 0, "local")
+        sch.reverse_compute_at(registers, t, preserve_unit_loops=True)
+        sch.bind(pieces[0], "threadIdx.z")
+        _finish(sch, sch.get_loops(registers)[-4:], is_vector=True)
+    else:
+        sch.set_scope(sums, 0, "local")
     _bind(sch, sch.fuse(warp_o, warp_w, g), t)
-    _finish(sch, sch.get_loops(registers)[-4:], is_vector=True)
-    return part

@@ -115,6 +115,11 @@ class Winograd:
         data, output = w.batch * self.in_texels * math.prod(w.in_hw), math.prod(w.output_shape) // LANES
         return LANES * (data + tiles * (self.in_texels + w.out_texels) + output)
 
+    @property
+    def transform_registers(self) -> int:
+        """Of a work-item that transforms data: half transformed, the whole tile lies in registers."""
+        return LANES * self.side**2
+
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
         """The products of all positions: o counts output texels, h positions, w tiles."""
         return Contraction(

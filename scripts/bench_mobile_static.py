@@ -124,7 +124,8 @@ def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> It
     space = in_images.space(TARGET)
     weight = {"weight": "image"} if "image" in space.knobs.get("weight", ()) else {}
     default = in_images.default_config(TARGET).replace(**weight)
-    sampled = space.sample(np.random.default_rng(seed), 50 * count)
+    # Instructions for each multiply-add say something of one way to multiply only.
+    sampled = [c for c in space.sample(np.random.default_rng(seed), 50 * count) if c.get("algorithm", "direct") == "direct"]
     drawn = (c.replace(**weight) for c in sampled if c["wg_o"] * c["wg_w"] * c["split_k"] >= WAVE[gpu])
     configs = {config.key: config for config in [default, *drawn] if space.is_valid(config)}
     left = count + 1

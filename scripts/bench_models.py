@@ -7,12 +7,13 @@
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
 
 TVM's sides start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime like
-Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights,
-on the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (PyTorch: from the
-first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again, launches included. Times are
-medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned model is timed as
-`TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel ("plain"), as
-dlight's and MetaSchedule's are. Each model's line is printed when it is done; MetaSchedule takes longest and comes after all other peers.
+Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights, on
+the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (CUDA, PyTorch and
+recorded runs: from the first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again,
+launches included. Times are medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned
+model is timed as `TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel
+("plain"), as dlight's and MetaSchedule's are. Each model's line is printed when it is done; torch.compile and MetaSchedule take long and come after all
+others, for as many models as the budget allows.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def compiled(name: str, imported: ImportedModel, target: romou.Target, index: in
 
 
 PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, int], Timed]] = {p.__name__: p for p in (dlight, eager, compiled, metaschedule)}
-SLOW = ("metaschedule",)
+# Each of them comes after everything that is quick.
+SLOW = ("compiled", "metaschedule")
 
 
 @dataclass
@@ -244,7 +246,9 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, tri
 
 
 def last_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """What an error says, in one line: TVM's end with what matters."""
+    if isinstance(error, RomouError):
+        return error.message.splitlines()[0][:200]
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 

@@ -7,16 +7,18 @@
 The methods:
 
     random, xgboost     Romou's session on the recorded configs, without and with its cost model; it knows nothing of the device
-    warm                xgboost that has seen 100 random configs of each other operator
     expected            xgboost that starts from what is expected of each config by the facts of the device
     pruned              the same on those that the criteria leave on the device: what `romou tune` does
-    pruned_warm         pruned that has seen 100 random configs of each other operator
+    warm, pruned_warm   xgboost and pruned that have seen 100 random configs of each of the other operators, as if tuned before on the device
+    taught, pruned_taught
+                        the same, but all that was recorded of the other operators
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
 Seconds are those of the recording: builds and the device's work, by eight build processes that go ahead of the device for Romou, one after another
 for Kernel Tuner, which builds and runs in turns. What the search itself takes is told apart as overhead. Every run ends when it is within 2% of the best
 or has tried everything; Kernel Tuner's ends when as many configs as were recorded have been tried, repeated ones included where its strategy
-counts so. --out keeps the numbers as search.json and draws search.png.
+counts so. --out keeps every run in search.jsonl as soon as it is there, goes on from those of a folder, and draws search.png; another version of
+Romou takes another folder.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,9 +59,10 @@ SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"
 UNKNOWN, KNOWN = Target("opencl"), Target(f"opencl -device={DEVICE}")
 WITHIN = 1.02
-ROMOU = ("random", "xgboost", "warm", "expected", "pruned", "pruned_warm")
-# Configs of each other operator that a warm search has seen.
-SEEN_BEFORE = 100
+SEEDS_AT_A_TIME = 5
+ROMOU = ("random", "xgboost", "warm", "taught", "expected", "pruned", "pruned_warm", "pruned_taught")
+# Last word of a method -> configs of each other operator that its search has seen; None: all.
+SEEN_BEFORE = {"warm": 100, "taught": None}
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
 # Its strategies stop after so many generations; large enough that the budget of trials ends them.
 STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
@@ -126,22 +129,18 @@ def survivors(task: ReplayTask) -> set[int]:
     return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
 
 
-def remember(store: MemoryRecords, recorded: RecordedSpace, seed: int) -> None:
-    """Random configs of a recording as records."""
-    origin, space = Origin.here(recorded.device), recorded.space()
-    for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:SEEN_BEFORE]:
+@functools.lru_cache(maxsize=16)
+def records_of(path: Path, seed: int, count: int | None) -> tuple[Record, ...]:
+    """So many random configs of a recording as records; all where None."""
+    recorded = recording(path)
+    origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
+    records = []
+    for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
         found = recorded.configs[int(index)]
         times = (found.again_s or found.times_s) if found.outcome == "ok" else ()
-        store.append(
-            Record(
-                task_key=recorded.task["key"],
-                task_name=recorded.task["name"],
-                config=dict(space.at(int(index))),
-                outcome=found.outcome,
-                times_s=times,
-                **dataclasses.asdict(origin),
-            )
-        )
+        config, key, name = dict(space.at(int(index))), recorded.task["key"], recorded.task["name"]
+        records.append(Record(task_key=key, task_name=name, config=config, outcome=found.outcome, times_s=times, **origin))
+    return tuple(records)
 
 
 def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Run:
@@ -153,12 +152,15 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
         given["random_trials"] = 10**6
     started = time.perf_counter()
     store, others = MemoryRecords(), []
-    if method.endswith("warm"):
+    known = method.rpartition("_")[2]
+    if known in SEEN_BEFORE:
         for other in sorted(path.parent.glob("*.json.gz")):
             if other != path:
                 others.append(task_of(other, False))
-                remember(store, recording(other), seed)
-    target = UNKNOWN if method in ("random", "xgboost", "warm") else KNOWN
+                count = SEEN_BEFORE[known]
+                for record in records_of(other, 0 if count is None else seed, count):
+                    store.append(record)
+    target = UNKNOWN if method in ("random", "xgboost", "warm", "taught") else KNOWN
     session = TuningSession(
         [task], target, store=store, builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock, learn_from=others
     )
@@ -250,6 +252,13 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
 def some_runs(path: Path, method: str, seeds: Sequence[int], options: dict[str, Any]) -> list[Run]:
     """The runs of some seeds, in a process of the pool."""
     return [kernel_tuner_run(path, method, seed) if method.startswith("kt_") else romou_run(path, method, seed, options) for seed in seeds]
+
+
+def kept_runs(file: Path) -> list[Run]:
+    """Runs of an earlier call; a last line that was cut off is left out."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [Run(**{**row, "curve": tuple(row["curve"])}) for row in found]
 
 
 def quantile(values: Sequence[float | None], share: float) -> float:
@@ -369,7 +378,7 @@ def methods_of(text: str, out: Console) -> list[str]:
 @click.option("--seeds", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
 @click.option("--options", default="{}", help='Of the search, as JSON: {"batch_size": 4}.')
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=None, help="Where search.json and search.png go.")
+@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=None, help="Where search.jsonl and search.png go.")
 def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, options: str, folder: Path | None) -> None:
     """See the file's docstring."""
     out = Console(width=240)
@@ -382,24 +391,36 @@ def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, opti
         out.print(survival_table(paths))
     given = json.loads(options)
     TuningOptions.from_dict(given)
-    runs: list[Run] = []
+    file = None if folder is None else folder / "search.jsonl"
+    runs = [] if file is None else kept_runs(file)
+    done = {(run.operator, run.method, run.seed) for run in runs}
     # Not forked: TVM has started threads.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        chunks = [range(start, min(start + 10, seeds)) for start in range(0, seeds, 10)]
-        jobs_of = {(p, m, c): pool.submit(some_runs, p, m, c, given) for p, m, c in itertools.product(paths, chosen, chunks)}
-        for (path, method, _), future in jobs_of.items():
+        jobs_of = {}
+        for start, path, method in itertools.product(range(0, seeds, SEEDS_AT_A_TIME), paths, chosen):
+            chunk = [seed for seed in range(start, min(start + SEEDS_AT_A_TIME, seeds)) if (path.name.partition(".")[0], method, seed) not in done]
+            if chunk:
+                jobs_of[pool.submit(some_runs, path, method, chunk, given)] = path, method
+        for future in as_completed(jobs_of):
+            path, method = jobs_of[future]
             try:
-                runs += future.result()
+                fresh = future.result()
             except Exception as error:
                 if not method.startswith("kt_"):
                     raise
                 # A strategy that gives up on a space is a result, not the end of the comparison.
                 out.print(f"{method} on {path.name.partition('.')[0]}: {type(error).__name__}: {error}", markup=False)
+                continue
+            runs += fresh
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("a", encoding="utf-8") as lines:
+                    lines.writelines(json.dumps(dataclasses.asdict(run)) + "\n" for run in fresh)
+    names = {path.name.partition(".")[0] for path in paths}
+    runs = sorted((r for r in runs if r.operator in names and r.method in chosen and r.seed < seeds), key=lambda r: (r.operator, r.seed))
     out.print(result_table(runs, chosen))
     out.print(summary(runs, chosen), markup=False)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "search.json").write_text(json.dumps([dataclasses.asdict(r) for r in runs]), encoding="utf-8")
         draw(runs, chosen, folder / "search.png")
 
 

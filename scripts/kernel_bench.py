@@ -1,7 +1,7 @@
 """Single operators, tuned, against a vendor library on the same GPU: what bench_conv43.py, bench_sgemm.py and bench_alexnet.py share.
 
-Both sides are timed in one run, in turns, by the device's events over many calls; a time is the median of the rounds. The vendor's calls are
-captured in a CUDA graph where they can be, so that neither side is charged for the Python around it. Romou's kernels take channels packed by four
+Both sides are timed in one run, in turns, by the device's events over many calls; a time is the median of the rounds. CUDA's calls are captured
+in a graph where they can be, so that neither side is charged for the Python around it. Romou's kernels take channels packed by four
 and weights packed at compile time, as its own graphs hand them on; the vendor's take the layout that it is faster in. The output of every kernel of
 Romou in the table is compared with a reference on the CPU in the same run.
 
@@ -20,7 +20,9 @@ import os
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -38,6 +40,7 @@ from romou.frontend.reference import run_onnxruntime
 from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
+from romou.module.replay import CudaGraph
 from romou.operators import task_of
 from romou.records import Origin, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
@@ -45,7 +48,7 @@ from romou.space import Config
 from romou.target import Target
 from romou.task import Task
 
-CORES = os.cpu_count() or 1
+CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
 MEASURE = MeasureOptions(repeat=3, min_repeat_ms=2.0, build_timeout_s=12.0, build_workers=CORES, run_timeout_s=15.0)
 # Batches of the search: as many as can be built at a time.
@@ -109,7 +112,8 @@ def tune(tasks: Sequence[Task], target: Target, index: int, options: Options) ->
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
-        wanted = [task.pruned(target) for task in tasks] if options.is_pruned else list(tasks)
+        with ThreadPoolExecutor(CORES) as pool:
+            wanted = list(pool.map(lambda task: task.pruned(target), tasks)) if options.is_pruned else list(tasks)
         return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget).run(terminal_progress)
 
 
@@ -233,7 +237,10 @@ class Torch:
 
 
 def romou_timer(task: Task, config: Config, target: Target, device: tvm.runtime.Device) -> tuple[Callable[[], float], verify.Comparison]:
-    """(what gives the seconds of one launch, how the output compares with the reference)."""
+    """(what gives the seconds of one launch, how the output compares with the reference).
+
+    CUDA's launches are captured in a graph where they can be, as the vendor's are: a kernel of a few microseconds takes no longer than its launch.
+    """
     module = build_task(task, config, target)
     inputs = verify.make_inputs(task, seed=1)
     poison = verify.poison(*verify.output_spec(task))
@@ -246,7 +253,19 @@ def romou_timer(task: Task, config: Config, target: Target, device: tvm.runtime.
     device.sync()
     compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy())
     once = float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0])
-    timed = module.time_evaluator("main", device, number=max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once, 1e-6)))), repeat=1)
+    number = max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once, 1e-6))))
+    if target.kind == "cuda":
+        tensors[-1].copyfrom(poison)
+        # There is no virtual machine whose memory a recording would have to keep.
+        machine = SimpleNamespace(set_instrument=lambda function: None)
+        with contextlib.suppress(DeviceError):
+            graph = CudaGraph(device, machine, lambda: [module["main"](*tensors) for _ in range(number)])
+            graph.time_ms()
+            # What was not captured is not timed either.
+            replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy())
+            # The graph itself keeps neither the kernels nor what they read and write.
+            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else replayed
+    timed = module.time_evaluator("main", device, number=number, repeat=1)
     return (lambda: float(timed(*tensors).results[0])), compared
 
 
@@ -398,7 +417,9 @@ def gpu_clocks() -> str:
     """Clocks, temperature and power as nvidia-smi tells them, or that it does not."""
     query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
     try:
-        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        command = ["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return "not known: nvidia-smi does not answer"
     return f"SM, memory, highest SM, temperature, power: {done.stdout.strip().splitlines()[0]}"

@@ -26,7 +26,7 @@ from romou.task import Task
 
 # Numbers before and behind each array: poison that no kernel may read or write.
 MARGIN = 4096
-_ASM = re.compile(r"asm\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
+_ASM = re.compile(r"asm(?: volatile)?\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
 _OPERAND = re.compile(r"[:,]?\s*\"[+=]?[rfh]\"")
 # Instruction -> function of the prelude with the same operands in the same order.
 _INSTRUCTIONS = {

@@ -78,7 +78,7 @@ def command(
             np.save(save_outputs / f"output_{i}.npy", array)
     described = [_describe(array) for array in outputs]
     if is_json:
-        data: dict[str, Any] = {"module": str(module), "outputs": described, "time_ms": time_ms}
+        data: dict[str, Any] = {"module": str(module), "outputs": described, "time_ms": time_ms, "launching": model.launching}
         if profile:
             data["summary"] = model.summary().to_dict()
         print_json(data)
@@ -87,6 +87,7 @@ def command(
     for i, entry in enumerate(described):
         out.print(f"output {i}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
     out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs)", markup=False)
+    out.print(f"launched: {model.launching}", markup=False)
     if profile:
         from romou.report.table import print_summary
 

@@ -90,6 +90,7 @@ def command(
 
         out = console(is_json=False)
         print_summary(summary, out)
+        out.print(f"launched: {summary.launching}", markup=False)
         out.print(f"Saved to {path}. Run it: romou run {path}{f' --rpc {rpc}' if rpc else ''}", markup=False)
     if summary.is_right is False:
         # The table has said by how much; a script must see it too.

@@ -49,7 +49,7 @@ def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, Task], configs:
             task = tasks.get(var.name_hint)
             config = (configs.get(task.key) or task.default_config(target)) if task is not None else {}
             name = str(func.attrs.get("global_symbol", var.name_hint))
-            found.append(ScheduledFunction(name=name, hint=var.name_hint, func=func, plain=fused[var], task=task, config=config))
+            found.append(ScheduledFunction(name=name, hint=var.name_hint, func=func, plain=fused[var.name_hint], task=task, config=config))
     return found
 
 

@@ -21,8 +21,8 @@ _PAIRS = 3
 class Machine:
     """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
 
-    module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target, where
-    runs can be recorded; None: each is launched kernel by kernel.   replay: see `TunedModel.replay`.
+    module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
+    for a device behind a connection, where runs are not recorded.   replay: see `TunedModel.replay`.
     """
 
     def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, replay: bool | None = None) -> None:
@@ -35,6 +35,7 @@ class Machine:
         self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
         self._inputs: list[Any] = []
         self._has_run = False
+        self._is_here = kind is not None
         self._kind = kind
         self._replay: Replay | None = None
         self._outputs: list[Any] = []
@@ -83,11 +84,11 @@ class Machine:
         return times
 
     def _set(self, inputs: Sequence[np.ndarray]) -> None:
-        """Copy the inputs into tensors that stay the same, as a recorded run needs it."""
+        """Copy the inputs into tensors that stay the same, as a recorded run needs it; behind a connection the machine there has copies of its own."""
         import tvm.runtime
 
         arrays = [np.ascontiguousarray(a) for a in inputs]
-        if self._inputs:
+        if self._inputs and self._is_here:
             for tensor, array in zip(self._inputs, arrays, strict=True):
                 tensor.copyfrom(array)
             return

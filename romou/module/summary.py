@@ -35,7 +35,7 @@ class Summary:
 
     default_ms, tuned_ms: the whole model with default and with tuned schedules, median in milliseconds, one session.
     relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not checked.
-    tolerance: what `relative_l2_error` may be.
+    tolerance: what `relative_l2_error` may be.   launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
     outcomes: how the trials of this run and its resumed ones ended, by name.
     """
 
@@ -48,6 +48,7 @@ class Summary:
     outcomes: dict[str, int]
     seconds: float
     tolerance: float | None = None
+    launching: str = ""
 
     @property
     def is_right(self) -> bool | None:

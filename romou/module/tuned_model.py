@@ -46,7 +46,7 @@ class TunedModel:
     inputs: name -> (shape, numpy dtype name), in call order. outputs: names, in the order of `run`. executable: what was compiled, or the
     shared library that it was saved as. remote: where it runs, if not on this machine. rebuild: compiles it again, with
     host code for an LLVM triple. replay: whether runs are recorded once and started as a whole from then on (an OpenCL command buffer, a CUDA
-    graph); None: where that is no slower.
+    graph), which is not done behind a connection; None: where that is no slower.
     """
 
     def __init__(

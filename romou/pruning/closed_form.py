@@ -25,7 +25,7 @@ from romou.calls import op_name
 from romou.errors import BuildError
 from romou.inspection.estimates import RegisterUse, registers_ahead
 from romou.pruning.evaluate import evaluate
-from romou.pruning.form import Form
+from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import KernelUsage
 from romou.schedules import tensor_core
 from romou.schedules.contraction import LANES, Limits, local_bytes
@@ -47,7 +47,7 @@ class ClosedForm(Form):
         # Those of the contractions that other algorithms have inside.
         self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
         self._is_direct = algorithm == DIRECT
-        self._transform_bytes = template.transform_bytes({"algorithm": algorithm})
+        self._transforms = template.transform_bytes({"algorithm": algorithm}), template.transform_registers({"algorithm": algorithm})
         self._forms = {name: template.contraction(flat=name == "flat", config={"algorithm": algorithm}) for name in ("flat", "rows")}
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
@@ -83,7 +83,7 @@ class ClosedForm(Form):
 
     def _usage(self, columns: Columns) -> KernelUsage:
         images = {name: columns[name] == "image" for name in ("data", "weight", "output")}
-        usage = self._contraction_usage(columns if self._is_direct else {**columns, **{name: np.asarray(value) for name, value in _IN_WORKSPACES.items()}})
+        usage = self._contraction_usage(columns if self._is_direct else {**columns, **_workspace_columns()})
         return replace(usage, images=images)
 
     def _contraction_usage(self, columns: Columns) -> KernelUsage:
@@ -110,7 +110,7 @@ class ClosedForm(Form):
         weights = self._weights(group_o, o, taps, tabulate(self._distinct_steps, *taken, False), images["weight"])
         # What a work-item has for itself lies side by side, or takes turns with what the others have.
         is_striped = get("arrangement") == "striped"
-        turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), 1)
+        turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1))
         # Beyond the last channel it is read again.
         texels_of_one = np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0))
         has_last = (tile_o - 1) * turns_o >= o - 1
@@ -120,7 +120,7 @@ class ClosedForm(Form):
         place = (pixels, images["data"], has_window, tile_h)
         data = tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
         # Of every pair of pixels, tensor cores take one of each work-item.
-        stride = np.where(on_tensor_cores, tensor_core.PAIR, turns_w)
+        stride = np.where(on_tensor_cores, tensor_core.PAIR, 1) * turns_w
         data_of_one = tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * self._window * tile_h * group_w
@@ -156,8 +156,45 @@ class ClosedForm(Form):
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=on_tensor_cores,
-            transform_bytes=self._transform_bytes,
+            transform_bytes=self._transforms[0],
+            transform_registers=self._transforms[1],
         )
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        """As `Form.loads`."""
+        tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
+        steps = usage.multiply_adds / (tile * LANES)
+        # What is staged is dealt out to the work-items along the pixels, which read the same weights.
+        weights = columns["tile_o"] * steps * LANES / usage.access_width / np.where(usage.is_staged, columns["wg_w"], 1)
+        return tile, np.maximum(loads_of_one(usage) - weights, 0), weights, *self.lines(columns, warp_size, line_bytes)
+
+    def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
+        """Cache lines that work-items in step touch by one load of the data, and by one of the weight.
+
+        Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
+        """
+        found = self._lines(columns, warp_size, line_bytes)
+        # Where there are tensor cores, an operator has no other algorithms for its knob.
+        for name, form in self._others.items() if "algorithm" in columns else ():
+            inside = form._lines({**columns, **_workspace_columns()}, warp_size, line_bytes)
+            data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))
+            found = data, weight
+        return found
+
+    def _lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
+        get = columns.__getitem__
+        along_w = np.minimum(get("wg_w"), warp_size)
+        along_o = np.minimum(get("wg_o"), np.maximum(warp_size // along_w, 1))
+        is_striped = get("arrangement") == "striped"
+        step_w, step_o = np.where(is_striped, 1, get("tile_w")), np.where(is_striped, 1, get("tile_o"))
+        pieces = np.minimum(get("split_k"), np.maximum(warp_size // (along_w * along_o), 1))
+        texels = max(line_bytes // (LANES * self._element_bytes), 1)
+        channels = np.where(np.asarray(self._varies != "never"), along_o, 1)
+        data = tabulate(self._read_lines, columns.get("pixels", np.asarray("flat")), step_w, along_w, channels, np.asarray(texels * LANES))
+        weight = np.where(step_o < texels, -(-along_o * step_o // texels), along_o)
+        in_order = -(-np.minimum(get("wg_w") * get("wg_o"), warp_size) // texels)
+        is_staged = get("local") > 0
+        return np.where(is_staged, in_order, pieces * data), np.where(is_staged, in_order, pieces * weight)
 
     @property
     def _lane_axis(self) -> int:
@@ -200,8 +237,9 @@ class ClosedForm(Form):
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
-        # Of halfs as they are, a texel is two registers: of one step's weights, and of every other pixel.
-        data = np.where(on_tensor_cores, 2 * columns["tile_o"] * self._last + columns["tile_w"], data)
+        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels, and of every other pixel.
+        weights = 2 * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
+        data = np.where(on_tensor_cores, weights + columns["tile_w"], data)
         vector = np.where(on_tensor_cores, vector // 2, vector)
         return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
 
@@ -230,6 +268,9 @@ class ClosedForm(Form):
         if not len(places):
             return 0
         channels = self._channels(pixels, is_image, group_o, tuple(steps[steps < self._first].tolist()))
+        if on_tensor_cores:
+            # Whole texels of other channels are other texels, wherever they lie: what is below takes long where batches overlap.
+            return len(places) * len(channels) * self._lane_axis
         reach = int(places[-1] - places[0])
         # Where all pixels are whole texels apart, lanes never meet.
         lanes = LANES if not np.any((places - places[0]) % LANES) else 1
@@ -241,6 +282,12 @@ class ClosedForm(Form):
             elif len(mine):
                 total += len(np.unique(places[:, None] + mine))
         return total * self._lane_axis
+
+    def _read_lines(self, pixels: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
+        """Lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
+        read = self._read(pixels, False)
+        o, w = np.ix_(_as_read(np.arange(along_o), read.extents[0], False), _as_read(np.arange(along_w) * step, read.extents[2], False))
+        return len(np.unique(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers))
 
     def _steps(self, on_tensor_cores: bool, first: int, pieces: int, together: int, is_one: bool) -> np.ndarray:
         """Where a turn in the middle is on the first axis of the reduction, of extent `first`: pieces of a split lie a share apart, what is taken
@@ -337,6 +384,10 @@ def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     if len(found) != 1:
         raise BuildError(f"expected one read of the data, found {len(found)}")
     return list(found[0].args[1:])
+
+
+def _workspace_columns() -> dict[str, np.ndarray]:
+    return {name: np.asarray(value) for name, value in _IN_WORKSPACES.items()}
 
 
 def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:

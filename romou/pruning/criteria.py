@@ -121,7 +121,10 @@ def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     limit: Any = most
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
         limit = np.minimum(most, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
-    return _verdict("registers", usage.needed_registers, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
+    # Groups of transforms are small: each of their work-items has all registers that it can have. The tighter one decides.
+    is_tighter = usage.transform_registers * limit > usage.needed_registers * most
+    used, limit = np.where(is_tighter, usage.transform_registers, usage.needed_registers), np.where(is_tighter, most, limit)
+    return _verdict("registers", used, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
 
 
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:

@@ -51,7 +51,8 @@ class KernelUsage:
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
-    transform_bytes: what kernels before and after this one read and write, whose work is none of its multiply-adds (`Template.transform_bytes`).
+    transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the
+        registers that one of their work-items needs at least (`Template.transform_bytes`, `Template.transform_registers`).
     is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
@@ -76,6 +77,7 @@ class KernelUsage:
     padding: Any
     on_tensor_cores: Any = False
     transform_bytes: Any = 0
+    transform_registers: Any = 0
     is_streamed: Any = False
 
 
@@ -123,6 +125,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         padding=(kernel.outputs if template.sums_products else groups * kernel.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
         transform_bytes=template.transform_bytes(config),
+        transform_registers=template.transform_registers(config),
         is_streamed=not template.sums_products,
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,9 +13,10 @@ Features: TypeAlias = Callable[[Sequence[Config]], np.ndarray]
 
 # Fewer points than this teach a tree nothing.
 _FEWEST = 6
-# A measurement of the task itself counts as much as so many of other tasks.
-_OWN_WEIGHT = 12.0
 _FAILED_RATIO = 32.0
+# Parameters and number of trees: for many rows of several tasks, of which each tree sees half of the features; for a few rows of one task.
+_OF_OTHERS = {"max_depth": 6, "eta": 0.1, "min_child_weight": 5, "colsample_bytree": 0.5, "max_bin": 64}, 120
+_OF_ITSELF = {"max_depth": 6, "eta": 0.2, "min_child_weight": 1}, 60
 
 
 def scores(times_s: Sequence[float | None]) -> np.ndarray:
@@ -29,6 +30,10 @@ class Lessons:
 
     def __init__(self) -> None:
         self._groups: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def __len__(self) -> int:
+        """How many tasks teach something."""
+        return len(self._groups)
 
     def add(self, rows: np.ndarray, times_s: Sequence[float | None], expected: np.ndarray | None = None) -> None:
         """One task on one device; too few measurements are passed over, since their best says nothing."""
@@ -47,10 +52,9 @@ class Lessons:
 class CostModel:
     """Gradient-boosted trees (XGBoost) from features to log(best time / time): 0 for the best config known, less for slower ones.
 
-    Where something is expected of configs before any is measured, the trees learn by how much that is wrong.
-
-    The model learns to stay away from what does not run. With lessons of other tasks it knows something before anything of its task is measured;
-    a column tells their rows from those of the task.
+    Where something is expected of configs before any is measured, the trees learn by how much that is wrong: first from the lessons of other
+    tasks, fast configs counting more, then by how much what they taught is wrong of the task itself. So a few measurements of the task correct what
+    thousands of others say, and these are learnt once. The model learns to stay away from what does not run.
 
     Parameters
     ----------
@@ -64,60 +68,58 @@ class CostModel:
         self._features = features
         self._expected = expected
         self._seed = seed
-        self._booster: object | None = None
+        self._lessons: Lessons | None = None
+        self._taught: Any = None
+        self._own: Any = None
 
     @property
     def is_trained(self) -> bool:
-        """Whether `predict` knows anything."""
-        return self._booster is not None
+        """Whether `predict` knows more than what is expected."""
+        return self._taught is not None or self._own is not None
 
     def fit(self, configs: Sequence[Config], times_s: Sequence[float | None], lessons: Lessons | None = None) -> None:
-        """Learn from all of a task's measurements anew; None stands for a config that failed."""
-        others = lessons.joined() if lessons is not None else None
-        is_enough = len(configs) >= _FEWEST and sum(t is not None for t in times_s) >= 2
-        if others is None and not is_enough:
-            return
-        import xgboost  # imported here: it takes a second
-
-        rows = _marked(self._features(configs), 1.0) if configs else None
-        labels, weights = scores(times_s), np.full(len(configs), _OWN_WEIGHT)
-        expected = _levelled(self._expected(configs) if self._expected and configs else None, labels)
-        if others is not None:
-            other_rows, other_scores, other_expected = others
-            other_rows = _marked(other_rows, 0.0)
-            rows = other_rows if rows is None else np.concatenate([other_rows, rows])
-            labels, weights = np.concatenate([other_scores, labels]), np.concatenate([np.ones(len(other_scores)), weights])
-            expected = np.concatenate([other_expected, expected])
-        # One thread throughout: the matrices are so small that waking threads up takes longer than the work.
-        data = xgboost.DMatrix(rows, label=labels, weight=weights if others is not None else None, base_margin=expected, nthread=1)
-        parameters = {
-            "objective": "reg:squarederror",
-            "max_depth": 6,
-            "eta": 0.2,
-            "min_child_weight": 1,
-            "subsample": 0.9,
-            "seed": self._seed,
-            "nthread": 1,
-            "verbosity": 0,
-        }
-        self._booster = xgboost.train(parameters, data, num_boost_round=60)
+        """Learn from all of a task's measurements anew, and from lessons unless they are those of last time; None stands for a config that failed."""
+        if lessons is not None and lessons is not self._lessons:
+            self._lessons = lessons
+            others = lessons.joined()
+            if others is not None:
+                rows, labels, expected = others
+                self._taught = self._train(rows, labels, expected, _OF_OTHERS, weight=np.exp(labels / 2))
+        if len(configs) >= _FEWEST and sum(t is not None for t in times_s) >= 2:
+            labels = scores(times_s)
+            rows = self._features(configs)
+            self._own = self._train(rows, labels, _levelled(self._before(configs, rows), labels), _OF_ITSELF)
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:
         """A score per config, higher is faster; what is expected of them as long as nothing was learnt, 0 where nothing is."""
-        expected = np.zeros(len(configs), dtype=np.float32) if self._expected is None else self._expected(configs)
-        if self._booster is None:
-            return expected
-        import xgboost
+        rows = self._features(configs) if self.is_trained else None
+        return _added(self._own, rows, self._before(configs, rows))
 
-        data = xgboost.DMatrix(_marked(self._features(configs), 1.0), base_margin=expected, nthread=1)
-        return np.asarray(self._booster.predict(data))  # type: ignore[attr-defined]
+    def _before(self, configs: Sequence[Config], rows: np.ndarray | None) -> np.ndarray:
+        """What is expected, and what others taught of it."""
+        expected = np.zeros(len(configs), dtype=np.float32) if self._expected is None else self._expected(configs)
+        return _added(self._taught, rows, expected)
+
+    def _train(self, rows: np.ndarray, labels: np.ndarray, expected: np.ndarray, how: tuple[Mapping[str, Any], int], weight: np.ndarray | None = None) -> Any:
+        import xgboost  # imported here: it takes a second
+
+        choices, rounds = how
+        # One thread throughout: the matrices are so small that waking threads up takes longer than the work.
+        data = xgboost.DMatrix(rows, label=labels, weight=weight, base_margin=expected, nthread=1)
+        parameters = {"objective": "reg:squarederror", "subsample": 0.9, "seed": self._seed, "nthread": 1, "verbosity": 0, **choices}
+        return xgboost.train(parameters, data, num_boost_round=rounds)
+
+
+def _added(booster: Any, rows: np.ndarray | None, expected: np.ndarray) -> np.ndarray:
+    """What the trees say on top of what is expected; that alone without any."""
+    if booster is None:
+        return expected
+    import xgboost
+
+    return np.asarray(booster.predict(xgboost.DMatrix(rows, base_margin=expected, nthread=1)))
 
 
 def _levelled(expected: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
     """Moved by a constant, so that it is right on average; the labels' mean where nothing is expected."""
     offset = np.zeros(len(labels)) if expected is None else expected
     return offset + (np.mean(labels - offset) if len(labels) else 0.0)
-
-
-def _marked(rows: np.ndarray, is_own: float) -> np.ndarray:
-    return np.column_stack([rows, np.full(len(rows), is_own, dtype=np.float32)])

@@ -110,7 +110,7 @@ class Explorer:
         self._model = CostModel(features or space.features, options.seed, expected=expected)
         self._knows_before = expected is not None
         self._lessons = lessons
-        self._trained_on = 0
+        self._trained_on: int | None = None
         self._proposed: set[str] = set()
         self._in_order: Iterator[Config] = iter(space)
 
@@ -149,11 +149,8 @@ class Explorer:
         explore = EXPLORERS[self._options.explorer]
         if count <= 0 or explore is None:
             return []
-        if not self._knows_before:
-            if not measured:
-                return []
-            if len(measured) < self._options.random_trials and self._lessons().joined() is None:
-                return []
+        if not self._knows_before and len(measured) < self._options.random_trials and not len(self._lessons()):
+            return []
         if len(measured) != self._trained_on:
             self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._lessons())
             self._trained_on = len(measured)

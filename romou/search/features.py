@@ -12,9 +12,10 @@ from romou.hardware import HardwareSpec
 from romou.pruning.closed_form import columns_of
 from romou.pruning.estimate import estimate_seconds
 from romou.pruning.forms import form_of
+from romou.pruning.usage import KernelUsage
 from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.space import Config
+from romou.space import Columns, Config
 
 # Knobs of the templates; one that a task lacks counts as 0. Words are numbered as they are listed here.
 _KNOBS = (
@@ -68,13 +69,19 @@ _USAGE = (
     "local_memory_bytes",
     "padding",
     "transform_bytes",
+    "turns",
+    "multiply_adds",
+    "local_loads",
 )
+# Of a device of which they are not known.
+_WARP, _LINE_BYTES = 32, 128
 
 
 class TaskFeatures:
-    """Features of one task's configs on a device: knobs, usage (`KernelUsage`) and two ratios, all as log2(1 + value).
+    """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all as log2(1 + value).
 
-    The ratios are those of a roofline: outputs of a work group for each byte that it loads, and work-items in all. Computed once for each config.
+    The loads are those of data and weight in one turn, and the cache lines that a warp touches by one of each. The ratios are those of a roofline:
+    outputs of a work group for each byte that it loads, and work-items in all. Computed once for each config.
 
     Parameters
     ----------
@@ -109,10 +116,17 @@ class TaskFeatures:
         outputs = math.prod((columns[name].astype(float) for name in _OUTPUTS if name in columns), start=np.ones(count))
         loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
         items = np.broadcast_to(np.asarray(usage.work_groups * usage.work_group_size, dtype=float), count)
-        logs = [np.log2(1 + number) for number in (*numbers, items)] + [np.log2(outputs / (1 + loaded))]
+        loads = [np.broadcast_to(np.asarray(number, dtype=float), count) for number in self._loads(columns, usage)]
+        logs = [np.log2(1 + number) for number in (*numbers, items, *loads)] + [np.log2(outputs / (1 + loaded))]
         seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
         expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
         return np.column_stack([np.array([_knobs(config) for config in configs]), *logs, expected])
+
+    def _loads(self, columns: Columns, usage: KernelUsage) -> tuple[Any, ...]:
+        spec = self._spec
+        warp = min(spec.warp_sizes) if spec is not None and spec.warp_sizes else _WARP
+        line_bytes = (spec.l2_line_bytes if spec is not None else None) or _LINE_BYTES
+        return self._form.loads(columns, usage, warp, line_bytes)
 
 
 def _knobs(config: Mapping[str, Any]) -> list[float]:

@@ -28,14 +28,15 @@ class Progression:
         return len(self.times) - 1 - self.times.index(best)
 
     def gain(self) -> float:
-        """Seconds a run of the model may win by another batch: what the task costs now, times how likely it still improves.
+        """Seconds a run of the model may win by another batch, up to a factor: what the task costs now, times what share of that is still won.
 
-        The likelihood falls with every trial that brought nothing, and with the number of trials altogether.
+        On the recorded spaces of scripts/data a batch of four after the first trial wins 31%, 6% after 3 trials, 1% after 12, 0.03% after 48, and
+        the less, the longer nothing was won. So a task that costs a hundredth of another one has its first batch when that has had some thirty trials.
         """
         best = self.best_s
         if best is None:
             return float("inf") if len(self.times) < 16 else 0.0
-        return self.calls * best / (1.0 + 0.25 * self.since_improvement + 0.05 * len(self.times))
+        return self.calls * best / (len(self.times) ** 1.2 * (1 + self.since_improvement / 8))
 
 
 def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 # Of one task on one device, at most so many measurements teach other tasks: evenly out of all, so training stays quick with many tasks.
-_LESSONS_EACH = 100
+_LESSONS_EACH = 2000
+# Lessons are given anew when there are so many times more measurements than last time.
+_MORE_LESSONS = 1.5
 # Of a task on each other device, so many of the fastest configs are tried right after the default one.
 _STARTS_EACH = 2
 # A trial that makes its task less than this faster is no progress; configs this much apart may be equally fast.
@@ -62,9 +64,7 @@ class TaskResult:
 class _State:
     """One task during the search."""
 
-    def __init__(
-        self, task: Task, target: Target, options: TuningOptions, index: int, lessons: Callable[[_State], Lessons], spec: HardwareSpec | None
-    ) -> None:
+    def __init__(self, task: Task, target: Target, options: TuningOptions, index: int, lessons: Callable[[_State], Lessons], spec: HardwareSpec | None) -> None:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
@@ -89,6 +89,8 @@ class _State:
         self.progression = Progression(calls=task.calls)
         self.outcomes: dict[str, int] = {}
         self.waiting = 0
+        # What it was taught last, and out of how many measurements.
+        self.lessons: tuple[Lessons, int] | None = None
 
     def features(self, configs: Sequence[Config]) -> np.ndarray:
         """What the cost model sees."""
@@ -220,7 +222,11 @@ class TuningSession:
         self._since_progress = 0
 
     def _lessons(self, learner: _State) -> Lessons:
+        count = sum(len(state.measured) for state in (*self._states, *self._teachers) if state is not learner)
+        if learner.lessons is not None and count < _MORE_LESSONS * learner.lessons[1]:
+            return learner.lessons[0]
         lessons = Lessons()
+        learner.lessons = (lessons, max(count, 1))
         for state in (*self._states, *self._teachers):
             state.teach(lessons, is_own=state is learner)
         return lessons

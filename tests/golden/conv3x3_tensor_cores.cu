@@ -2,8 +2,8 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
 extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict__ bias_ptr, ushort* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort* __restrict__ weight_ptr) {
   alignas(64) float acc_local_ptr[32];
   int group_x = ((int)blockIdx.x);
-  int local_y = ((int)threadIdx.y);
   int local_x = ((int)threadIdx.x);
+  int local_y = ((int)threadIdx.y);
   *(float4*)(acc_local_ptr + 0) = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   *(float4*)(acc_local_ptr + 4) = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   *(float4*)(acc_local_ptr + 8) = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
@@ -15,55 +15,57 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
   int at = (local_y & 7);
   int at_1 = ((local_x * 288) + at);
   int at_2 = (local_y >> 3);
-  int at_3 = (group_x * 32);
-  int at_4 = (at_2 * 16);
-  int at_5 = (((at_3 + at_4) + ((at >> 1) * 4)) + (at & 1));
-  int at_6 = min(at_5, 783);
-  int at_7 = ((at_6 * 1171) >> 15);
-  int at_8 = (at_6 - (at_7 * 28));
-  int at_9 = ((at_3 + ((local_y >> 1) * 4)) + (local_y & 1));
-  int at_10 = (local_x * 784);
-  int at_11 = ((at_10 + min(at_9, 783)) - 29);
-  int at_12 = min((at_5 + 2), 783);
-  int at_13 = ((at_12 * 1171) >> 15);
-  int at_14 = (at_12 - (at_13 * 28));
-  int at_15 = ((at_10 + min((at_9 + 2), 783)) - 29);
+  int at_3 = (at & 1);
+  int at_4 = (group_x * 32);
+  int at_5 = (at_2 * 16);
+  int at_6 = ((at >> 1) * 2);
+  int at_7 = min(((((at_4 + at_5) + ((at_3 >> 1) * 8)) + at_6) + (at_3 & 1)), 783);
+  int at_8 = ((at_7 * 1171) >> 15);
+  int at_9 = (at_7 - (at_8 * 28));
+  int at_10 = ((at_4 + at) + at_5);
+  int at_11 = (local_x * 784);
+  int at_12 = ((at_11 + min(at_10, 783)) - 29);
+  int at_13 = (at_3 + 2);
+  int at_14 = min(((((at_4 + at_5) + at_6) + ((at_13 >> 1) * 8)) + (at_13 & 1)), 783);
+  int at_15 = ((at_14 * 1171) >> 15);
+  int at_16 = (at_14 - (at_15 * 28));
+  int at_17 = ((at_11 + min((at_10 + 8), 783)) - 29);
   for (int ax6_0 = 0; ax6_0 < 2; ++ax6_0) {
-    int at_16 = (at_1 + (ax6_0 * 1152));
-    int at_17 = (ax6_0 * 3136);
-    int at_18 = (at_11 + at_17);
-    int at_19 = (at_15 + at_17);
+    int at_18 = (at_1 + (ax6_0 * 1152));
+    int at_19 = (ax6_0 * 3136);
+    int at_20 = (at_12 + at_19);
+    int at_21 = (at_17 + at_19);
     for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_20 = (at_16 + (ax7 * 96));
-      int at_21 = (at_7 + ax7);
-      bool inside = ((at_21 >= 1) && (at_21 < 29));
-      int at_22 = (ax7 * 28);
-      int at_23 = (at_18 + at_22);
-      int at_24 = (at_13 + ax7);
-      bool inside_1 = ((at_24 >= 1) && (at_24 < 29));
-      int at_25 = (at_19 + at_22);
+      int at_22 = (at_18 + (ax7 * 96));
+      int at_23 = (at_8 + ax7);
+      bool inside = ((at_23 >= 1) && (at_23 < 29));
+      int at_24 = (ax7 * 28);
+      int at_25 = (at_20 + at_24);
+      int at_26 = (at_15 + ax7);
+      bool inside_1 = ((at_26 >= 1) && (at_26 < 29));
+      int at_27 = (at_21 + at_24);
       for (int ax8 = 0; ax8 < 3; ++ax8) {
         alignas(64) uint64_t weights_ptr[2];
-        int at_26 = (at_20 + (ax8 * 32));
-        load_texel_pair(at_26, weight_ptr, weights_ptr);
+        int at_28 = (at_22 + (ax8 * 32));
+        load_texel_pair(at_28, weight_ptr, weights_ptr);
         alignas(64) uint64_t weights_ptr_1[2];
-        load_texel_pair((at_26 + 8), weight_ptr, weights_ptr_1);
+        load_texel_pair((at_28 + 8), weight_ptr, weights_ptr_1);
         alignas(64) uint64_t weights_ptr_2[2];
-        load_texel_pair((at_26 + 16), weight_ptr, weights_ptr_2);
+        load_texel_pair((at_28 + 16), weight_ptr, weights_ptr_2);
         alignas(64) uint64_t weights_ptr_3[2];
-        load_texel_pair((at_26 + 24), weight_ptr, weights_ptr_3);
-        int at_27 = (at_8 + ax8);
+        load_texel_pair((at_28 + 24), weight_ptr, weights_ptr_3);
+        int at_29 = (at_9 + ax8);
         uint64_t condval;
-        if (inside && ((at_27 >= 1) && (at_27 < 29))) {
-          condval = load_texel((at_23 + ax8), data_ptr);
+        if (inside && ((at_29 >= 1) && (at_29 < 29))) {
+          condval = load_texel((at_25 + ax8), data_ptr);
         } else {
           condval = (uint64_t)0ULL;
         }
         uint64_t data = condval;
-        int at_28 = (at_14 + ax8);
+        int at_30 = (at_16 + ax8);
         uint64_t condval_1;
-        if (inside_1 && ((at_28 >= 1) && (at_28 < 29))) {
-          condval_1 = load_texel((at_25 + ax8), data_ptr);
+        if (inside_1 && ((at_30 >= 1) && (at_30 < 29))) {
+          condval_1 = load_texel((at_27 + ax8), data_ptr);
         } else {
           condval_1 = (uint64_t)0ULL;
         }
@@ -76,15 +78,15 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     }
   }
   bool inside_2 = (((group_x * 2) + at_2) < 49);
-  int at_29 = (at * 2);
-  int at_30 = (((at_3 + (local_x * 4)) + (at * 1568)) + at_4);
+  int at_31 = (at * 2);
+  int at_32 = (((at_4 + (local_x * 2)) + (at * 1568)) + at_5);
   if (inside_2) {
     float4 read = *(float4*)(acc_local_ptr + 0);
     ushort4 __1;
     float4 __2;
       float4 __3;
         float4 __4;
-        ushort4 v_ = bias_ptr[at_29];
+        ushort4 v_ = bias_ptr[at_31];
         __4.x = float_of_half(v_.x);
         __4.y = float_of_half(v_.y);
         __4.z = float_of_half(v_.z);
@@ -102,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __1.y = half_of_float(__2.y);
     __1.z = half_of_float(__2.z);
     __1.w = half_of_float(__2.w);
-    relu_ptr[at_30] = __1;
+    relu_ptr[at_32] = __1;
   }
   if (inside_2) {
     float4 read_1 = *(float4*)(acc_local_ptr + 4);
@@ -110,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __6;
       float4 __7;
         float4 __8;
-        ushort4 v__2 = bias_ptr[at_29];
+        ushort4 v__2 = bias_ptr[at_31];
         __8.x = float_of_half(v__2.x);
         __8.y = float_of_half(v__2.y);
         __8.z = float_of_half(v__2.z);
@@ -128,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __5.y = half_of_float(__6.y);
     __5.z = half_of_float(__6.z);
     __5.w = half_of_float(__6.w);
-    relu_ptr[(at_30 + 1)] = __5;
+    relu_ptr[(at_32 + 1)] = __5;
   }
   if (inside_2) {
     float4 read_2 = *(float4*)(acc_local_ptr + 8);
@@ -136,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __10;
       float4 __11;
         float4 __12;
-        ushort4 v__4 = bias_ptr[at_29];
+        ushort4 v__4 = bias_ptr[at_31];
         __12.x = float_of_half(v__4.x);
         __12.y = float_of_half(v__4.y);
         __12.z = float_of_half(v__4.z);
@@ -154,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __9.y = half_of_float(__10.y);
     __9.z = half_of_float(__10.z);
     __9.w = half_of_float(__10.w);
-    relu_ptr[(at_30 + 2)] = __9;
+    relu_ptr[(at_32 + 8)] = __9;
   }
   if (inside_2) {
     float4 read_3 = *(float4*)(acc_local_ptr + 12);
@@ -162,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __14;
       float4 __15;
         float4 __16;
-        ushort4 v__6 = bias_ptr[at_29];
+        ushort4 v__6 = bias_ptr[at_31];
         __16.x = float_of_half(v__6.x);
         __16.y = float_of_half(v__6.y);
         __16.z = float_of_half(v__6.z);
@@ -180,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __13.y = half_of_float(__14.y);
     __13.z = half_of_float(__14.z);
     __13.w = half_of_float(__14.w);
-    relu_ptr[(at_30 + 3)] = __13;
+    relu_ptr[(at_32 + 9)] = __13;
   }
   if (inside_2) {
     float4 read_4 = *(float4*)(acc_local_ptr + 16);
@@ -188,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __18;
       float4 __19;
         float4 __20;
-        ushort4 v__8 = bias_ptr[(at_29 + 1)];
+        ushort4 v__8 = bias_ptr[(at_31 + 1)];
         __20.x = float_of_half(v__8.x);
         __20.y = float_of_half(v__8.y);
         __20.z = float_of_half(v__8.z);
@@ -206,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __17.y = half_of_float(__18.y);
     __17.z = half_of_float(__18.z);
     __17.w = half_of_float(__18.w);
-    relu_ptr[(at_30 + 784)] = __17;
+    relu_ptr[(at_32 + 784)] = __17;
   }
   if (inside_2) {
     float4 read_5 = *(float4*)(acc_local_ptr + 20);
@@ -214,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __22;
       float4 __23;
         float4 __24;
-        ushort4 v__10 = bias_ptr[(at_29 + 1)];
+        ushort4 v__10 = bias_ptr[(at_31 + 1)];
         __24.x = float_of_half(v__10.x);
         __24.y = float_of_half(v__10.y);
         __24.z = float_of_half(v__10.z);
@@ -232,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __21.y = half_of_float(__22.y);
     __21.z = half_of_float(__22.z);
     __21.w = half_of_float(__22.w);
-    relu_ptr[(at_30 + 785)] = __21;
+    relu_ptr[(at_32 + 785)] = __21;
   }
   if (inside_2) {
     float4 read_6 = *(float4*)(acc_local_ptr + 24);
@@ -240,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __26;
       float4 __27;
         float4 __28;
-        ushort4 v__12 = bias_ptr[(at_29 + 1)];
+        ushort4 v__12 = bias_ptr[(at_31 + 1)];
         __28.x = float_of_half(v__12.x);
         __28.y = float_of_half(v__12.y);
         __28.z = float_of_half(v__12.z);
@@ -258,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __25.y = half_of_float(__26.y);
     __25.z = half_of_float(__26.z);
     __25.w = half_of_float(__26.w);
-    relu_ptr[(at_30 + 786)] = __25;
+    relu_ptr[(at_32 + 792)] = __25;
   }
   if (inside_2) {
     float4 read_7 = *(float4*)(acc_local_ptr + 28);
@@ -266,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     float4 __30;
       float4 __31;
         float4 __32;
-        ushort4 v__14 = bias_ptr[(at_29 + 1)];
+        ushort4 v__14 = bias_ptr[(at_31 + 1)];
         __32.x = float_of_half(v__14.x);
         __32.y = float_of_half(v__14.y);
         __32.z = float_of_half(v__14.z);
@@ -284,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __29.y = half_of_float(__30.y);
     __29.z = half_of_float(__30.z);
     __29.w = half_of_float(__30.w);
-    relu_ptr[(at_30 + 787)] = __29;
+    relu_ptr[(at_32 + 793)] = __29;
   }
 }
 

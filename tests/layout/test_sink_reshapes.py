@@ -88,6 +88,20 @@ def test_operands_that_have_no_such_shape_stay_outside() -> None:
     check(model)
 
 
+def test_every_form_of_operand_that_moves() -> None:
+    """Bounds that are no tensors, an operand used twice, constants of one number, of a row and of the whole shape, another tensor on the left."""
+    g = Graph({"x": (3, 5, 8), "other": (3, 5, 6)})
+    y = g.add("MatMul", "x", g.constant(g.rng.standard_normal((8, 6)).astype("float32")))
+    y = g.add("Clip", y, g.constant(np.float32(-0.5)), g.constant(np.float32(0.5)))
+    y = g.add("Mul", y, y)
+    for shape in ((1,), (1, 1, 1), (6,), (1, 6), (3, 5, 6)):
+        y = g.add("Sub", y, g.constant(g.rng.standard_normal(shape).astype("float32")))
+    model = g.model(g.add("Sub", "other", g.add("Sigmoid", y)))
+    calls = fused(model)
+    assert sum(calls.values()) == 1, calls
+    check(model)
+
+
 def test_a_graph_without_such_reshapes_stays() -> None:
     g = Graph({"image": (1, 4, 9, 9)})
     packed = pack_channels(import_onnx(g.model(g.add("Relu", g.conv("image", 4, 8)))).mod)

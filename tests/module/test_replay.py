@@ -5,6 +5,10 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +161,58 @@ def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> 
         recording["launch"]()
     del recording
     assert tensor.numpy().sum() == 0, "a recording that was given up leaves nothing behind"
+
+
+FLAWS = {
+    "no extension": "the driver of opencl:0 .* has no cl_khr_command_buffer",
+    "no functions": "the driver of opencl:0 .* names cl_khr_command_buffer and lacks clCreateCommandBufferKHR",
+    "refused": r"clCommandNDRangeKernelKHR failed: CL_OUT_OF_RESOURCES \(-5\); kernel .*",
+    "idle": "an OpenCL command buffer of [0-9]+ launches was recorded, but its outputs are not those of the run",
+}
+_SCRIPT = """
+import os, sys
+import numpy as np, romou
+from romou.module import random_inputs
+for flaw in sys.argv[2:]:
+    os.environ["STANDIN"] = flaw
+    model = romou.load(sys.argv[1])
+    for seed in range(3):
+        inputs = random_inputs(model.inputs, seed=seed)
+        outputs = model.run(inputs)
+        np.save(f"{sys.argv[1]}/{flaw}{seed}.npy", outputs[0])
+    print(f"{flaw}: {model.launching}", flush=True)
+"""
+
+
+def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or replays compute nothing."""
+    library = tmp_path / "standin.so"
+    subprocess.run(
+        [
+            "g++",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            str(Path(__file__).parent / "standin_opencl.cc"),
+            "-o",
+            str(library),
+            "-Wl,--no-as-needed",
+            "-l:libOpenCL.so.1",
+            "-ldl",
+        ],
+        check=True,
+    )
+    model = compiled(prime_net(), False)
+    saved = model.save(tmp_path / "m.romou")
+    printed = ""
+    # What a device offers is read once in a process.
+    for flaws in (["no extension"], [flaw for flaw in FLAWS if flaw != "no extension"]):
+        environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library), "STANDIN": flaws[0]}
+        done = subprocess.run([sys.executable, "-c", _SCRIPT, str(saved), *flaws], env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    for flaw, reason in FLAWS.items():
+        assert re.search(f"^{flaw}: kernel by kernel: {reason}$", printed, re.MULTILINE), printed
+        for seed in range(3):
+            right = model.run(random_inputs(model.inputs, seed=seed))[0]
+            assert np.load(saved / f"{flaw}{seed}.npy").tobytes() == right.tobytes(), (flaw, seed)

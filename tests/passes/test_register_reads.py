@@ -30,14 +30,14 @@ def stale_reads(source: str) -> list[str]:
     for line in source.splitlines():
         left, equals, right = line.partition(" = ")
         used = right if equals else line
-        found += [f"{name}: {line.strip()}" for name in stale if re.search(rf"\b{name}\b", used)]
+        found += [f"{name}: {line.strip()}" for name in sorted(stale.intersection(re.findall(r"\w+", used)))]
         if not equals:
             continue
         declared = re.fullmatch(r"\s*\w+ (\w+)", left)
         if declared:
             name = declared[1]
             stale.discard(name)
-            inherited = set().union(*(places for other, places in made_from.items() if re.search(rf"\b{other}\b", right)), set())
+            inherited = set().union(*(made_from[other] for other in made_from.keys() & set(re.findall(r"\w+", right))), set())
             made_from[name] = set(re.findall(_PLACE, right)) | inherited
         elif re.fullmatch(rf"\s*{_PLACE}", left):
             stale |= {name for name, places in made_from.items() if left.strip() in places and not name.startswith("read")}
@@ -47,11 +47,11 @@ def stale_reads(source: str) -> list[str]:
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
 def test_nothing_is_used_after_its_place_was_written(work: Conv2d | Dense) -> None:
     task = task_of(work)
-    configs = [task.default_config(CUDA), *task.space(CUDA).sample(np.random.default_rng(0), 6)]
+    configs = [*task.starts(CUDA), *task.space(CUDA).sample(np.random.default_rng(0), 6)]
     assert any(config["vector_width"] > 1 for config in configs)
     for config in configs:
-        (kernel,) = inspect_function(task.schedule(config, CUDA)["main"], CUDA)
-        assert not stale_reads(kernel.source), config
+        for kernel in inspect_function(task.schedule(config, CUDA)["main"], CUDA):
+            assert not stale_reads(kernel.source), config
 
 
 def test_without_the_pass_something_is() -> None:

@@ -56,6 +56,9 @@ def test_a_fine_kernel_passes_everything() -> None:
         # 384 x 181 registers are shared by 1024 work-items.
         (ADRENO, "registers", {"needed_registers": 67, "work_group_size": 1024}, {"needed_registers": 68, "work_group_size": 1024}),
         (MALI, "registers", {"needed_registers": 64, "work_group_size": 384}, {"needed_registers": 65, "work_group_size": 8}),
+        # Transforms are groups of their own, and small.
+        (MALI, "registers", {"transform_registers": 64}, {"transform_registers": 65}),
+        (ADRENO, "registers", {"transform_registers": 181, "work_group_size": 1024, "needed_registers": 67}, {"transform_registers": 182}),
         (ADRENO, "buffers", {"images": {"data": True, "weight": True, "output": False}}, {"images": {"data": False, "weight": True, "output": True}}),
         (MALI, "local_memory", {"local_memory_bytes": 64, "work_group_size": 72}, {"local_memory_bytes": 64, "work_group_size": 73}),
         (ADRENO, "warp", {"work_group_size": 64}, {"work_group_size": 63}),
@@ -105,6 +108,10 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     assert "estimate" not in failed(ADRENO, choices=fastest, turns=32)
     assert "estimate" in failed(ADRENO, choices=fastest, turns=160)
     assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, turns=160)
+    # Another algorithm's configs are held to its own fastest one.
+    both = dataclasses.replace(CHOICES, fastest_s={0: float(seconds) / 100, 4096: float(seconds)})
+    assert "estimate" in failed(ADRENO, choices=both)
+    assert "estimate" not in failed(ADRENO, choices=both, transform_bytes=4096)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +123,7 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
         {"literal_image_bytes": 65536},
         {"image_bytes": 10**7},
         {"output_bytes": 10**9},
+        {"transform_bytes": 10**7},
         {"local_loads": 4096},
         {"needed_registers": 182},
         {"literal_image_bytes": 0, "literal_buffer_bytes": 1024},

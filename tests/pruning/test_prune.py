@@ -99,7 +99,7 @@ def test_the_literal_rule_never_empties_a_space() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1))).with_free_images()
     literal = task.pruned_space(ADRENO, Rules(is_literal=True))
     assert literal.kept
-    assert any(c.criterion == "l1_cache" and c.slack != 1 for c in literal.report.criteria)
+    assert any(c.slack != 1 for c in literal.report.criteria)
 
 
 def test_a_million_configs_take_less_than_two_seconds() -> None:

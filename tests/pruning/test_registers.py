@@ -88,10 +88,11 @@ def test_a_short_loop_of_many_operations_is_not_unrolled() -> None:
     assert register_use(sums).ahead == (6 + 1) * 2
 
 
-def test_what_is_needed_has_a_bound_that_what_is_allocated_has_not() -> None:
-    assert RegisterUse(50, 40).needed == RegisterUse(50, 40).allocated
-    assert RegisterUse(50, 400).needed < RegisterUse(50, 400).allocated
-    assert RegisterUse(50, 400).needed == RegisterUse(50, 300).needed
+def test_a_compiler_gets_by_with_less_than_it_takes() -> None:
+    use = RegisterUse(np.asarray([50, 50]), np.asarray([40, 400]))
+    assert np.all(use.needed < use.allocated)
+    # What is moved ahead counts, however much it is.
+    assert use.needed[1] / use.needed[0] == pytest.approx(use.allocated[1] / use.allocated[0])
 
 
 def test_short_loops_are_unrolled_and_long_ones_are_not() -> None:

@@ -19,9 +19,10 @@ from romou.build import build_task
 from romou.errors import BuildError
 from romou.passes.tensor_cores import use_tensor_cores
 from romou.primitives import TENSOR_CORES
+from romou.search.features import TaskFeatures
 from romou.space import Config
 from romou.target import Target
-from romou.task import Task
+from romou.task import Task, limits_of
 
 TARGET = target_of("cuda")
 SEED = 20
@@ -63,6 +64,7 @@ def error_of_text(task: Task, config: Config, folder: Path) -> float:
         (PLAIN, {"local": 4, "tile_w": 8, "wg_w": 8, "wg_o": 16}),
         (ODD, {"tile_w": 4, "wg_w": 16}),
         (ODD, {"local": 4, "wg_w": 8}),
+        (ODD, {"unroll": "taps", "split_k": 2, "tile_w": 8}),
         (SHAPES[2], {"split_k": 4, "tile_o": 4, "tile_w": 2, "wg_o": 8}),
         (SHAPES[3], {"tile_w": 8}),
         (SHAPES[4], {"split_k": 8}),
@@ -100,7 +102,7 @@ def test_drawn_configs(work: Conv2d | Dense) -> None:
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays) if has_device(TARGET) else arrays[-1]
-    drawn = [c for c in task.space(TARGET).sample(rng, 600) if c["multiply_add"] == MMA and c["unroll"] == "lanes"]
+    drawn = [c for c in task.space(TARGET).sample(rng, 600) if c["multiply_add"] == MMA and c["unroll"] != "window"]
     for config in drawn[: 12 if has_device(TARGET) else 2]:
         assert error_on(TARGET, task, config, arrays, expected) < 1e-3, config
 
@@ -123,6 +125,13 @@ def test_who_is_offered_them() -> None:
         assert "steps" not in task_of(PLAIN).space(target).knobs
     for work in (dataclasses.replace(PLAIN, dtype="float32"), dataclasses.replace(PLAIN, groups=2), Dense(m=8, k=62, n=64, **HALF)):
         assert MMA not in choices(work, TARGET)
+
+
+def test_the_cost_model_knows_every_choice() -> None:
+    task = task_of(PLAIN)
+    configs = task.space(TARGET).sample(np.random.default_rng(SEED), 60)
+    assert {config["multiply_add"] for config in configs} == {"fma", MMA}
+    assert np.isfinite(TaskFeatures(task.template, limits_of(TARGET), TARGET.spec)(configs)).all()
 
 
 def test_a_nest_of_another_shape_is_refused() -> None:

@@ -7,6 +7,8 @@ import pytest
 from operators import small_tasks
 from recordings import recorded
 
+from romou.operators import conv, task_of
+from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record
 from romou.search import TuningOptions, TuningSession
 from romou.search.cost_model import CostModel, Lessons, scores
@@ -51,6 +53,77 @@ def test_a_model_knows_what_other_tasks_taught() -> None:
     model.fit([], [], lessons)
     predicted, wide = model.predict(configs[60:]), np.array([float(c["tile_w"]) for c in configs[60:]])
     assert np.corrcoef(predicted, -np.log(wide))[0, 1] > 0.8
+
+
+def test_a_few_own_measurements_correct_what_others_taught() -> None:
+    task = small_tasks()[0]
+    features = TaskFeatures(task.template, task.limits(TARGET))
+    configs = task.space(TARGET).sample(np.random.default_rng(0), 100)
+    wide = np.array([float(c["tile_w"]) for c in configs])
+    lessons = Lessons()
+    lessons.add(features(configs[:40]), list(wide[:40]))
+    model = CostModel(features)
+    model.fit(configs[40:70], list(1 / wide[40:70]), lessons)
+    assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] > 0.8
+
+
+def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = small_tasks()[0]
+    features = TaskFeatures(task.template, task.limits(TARGET))
+    configs = task.space(TARGET).sample(np.random.default_rng(0), 40)
+    lessons = Lessons()
+    lessons.add(features(configs[:30]), [float(c["tile_w"]) for c in configs[:30]])
+    model = CostModel(features)
+    model.fit(configs[30:], [1.0] * 10, lessons)
+    trained: list[int] = []
+    train = model._train
+    monkeypatch.setattr(model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named))
+    model.fit(configs[30:], [1.0] * 10, lessons)
+    assert trained == [10]
+
+
+def test_lessons_are_given_anew_when_there_are_half_as_many_more() -> None:
+    tasks = [ReplayTask.of_recording(recorded(40))]
+    others = small_tasks()[:1]
+    device = ReplayDevice(tasks)
+    session = TuningSession(tasks, TARGET, store=MemoryRecords(), builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=others)
+    (learner,), (teacher,) = session._states, session._teachers
+    configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
+
+    def after(count: int) -> Lessons:
+        for seconds in range(count):
+            teacher.add(next(configs), "ok", 1.0 + seconds)
+        return session._lessons(learner)
+
+    first = after(20)
+    assert len(first) == 1
+    assert after(9) is first
+    assert after(1) is not first
+
+
+@pytest.mark.parametrize(
+    ("knobs", "lines"),
+    [
+        # Texels of 16 bytes side by side in lines of 128; weights of one channel are one texel for all pixels.
+        ({"wg_w": 8, "wg_o": 1, "tile_w": 1}, (1, 1)),
+        ({"wg_w": 16, "wg_o": 2, "tile_w": 1}, (2, 1)),
+        ({"wg_w": 8, "wg_o": 4, "tile_w": 4}, (4, 1)),
+        ({"wg_w": 4, "wg_o": 8, "tile_w": 1, "tile_o": 4}, (1, 4)),
+        # No more than a warp counts.
+        ({"wg_w": 32, "wg_o": 4, "tile_w": 1}, (4, 1)),
+        # Pieces of a split lie apart.
+        ({"wg_w": 4, "wg_o": 2, "tile_w": 1, "split_k": 4}, (4, 4)),
+        # Staged: neighbours load neighbours.
+        ({"wg_w": 4, "wg_o": 8, "tile_w": 4, "local": 2}, (4, 4)),
+    ],
+)
+def test_cache_lines_of_a_warp(knobs: dict[str, int], lines: tuple[int, int]) -> None:
+    task = task_of(conv(64, (16, 16), 128, (1, 1)))
+    space, form = task.space(TARGET), ClosedForm(task.template, task.limits(TARGET))
+    plain = {"tile_o": 1, "tile_h": 1, "split_k": 1, "local": 0, "vector_width": 4, "pixels": "flat"}
+    config = task.default_config(TARGET).replace(**{**plain, **knobs})
+    assert all(config[name] in space.knobs[name] for name in config)
+    assert tuple(int(n[0]) for n in form.lines(columns_of([config]), 32, 128)) == lines
 
 
 def test_records_of_another_device_are_where_the_search_begins() -> None:

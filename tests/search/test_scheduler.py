@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from romou.search.scheduler import Progression, next_task
+
+
+def spend(costs: np.ndarray, trials: int, batch: int = 4) -> list[Progression]:
+    """Tasks whose time falls from twice their best, steeply at first, as that of the recorded spaces does; in batches, with other calls each."""
+    tasks = [Progression(calls=1 + index % 3) for index in range(len(costs))]
+    while sum(len(task.times) for task in tasks) < trials:
+        index = next_task(tasks, patience=48)
+        assert index is not None
+        count = batch if tasks[index].times else 1
+        for trial in range(len(tasks[index].times), len(tasks[index].times) + count):
+            # Every third trial is the fastest so far.
+            tasks[index].times.append(costs[index] * (1 + (1 + trial) ** -0.8 if trial % 3 == 0 else 3))
+    return tasks
+
+
+def test_cheap_tasks_get_a_batch_before_dear_ones_have_all() -> None:
+    costs = 10 ** np.random.default_rng(0).uniform(-6, -4, 43)
+    tasks = spend(costs, 16 * len(costs))
+    counts = np.asarray([len(task.times) for task in tasks])
+    assert counts.min() >= 5
+    # And still the dear ones get more.
+    share = costs * [task.calls for task in tasks]
+    assert counts[np.argsort(share)[-10:]].mean() > 2 * counts[np.argsort(share)[:10]].mean()
+    left = sum(task.calls * ((task.best_s or 0) - cost) for task, cost in zip(tasks, costs, strict=True))
+    # What evenly shared trials leave of it.
+    evenly = sum(share * 16**-0.8)
+    assert left < evenly
 
 
 def test_every_task_once_before_any_twice() -> None:
