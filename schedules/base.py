@@ -85,6 +85,10 @@ class Template(ABC):
         """What kernels beside the one whose traffic counts read and write."""
         return 0
 
+    def transform_registers(self, config: Mapping[str, Any]) -> int:
+        """The 32-bit registers that a work-item of these kernels needs at least."""
+        return 0
+
     @abstractmethod
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         """Scheduled TIR for a config: a module with the one function `main`.

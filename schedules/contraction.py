@@ -118,8 +118,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
     space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0 or has_mma] if is_shared else [1])
     space.define_knob("arrangement", ["blocked", "striped"] if not has_mma else ["blocked"])
-    is_staged = is_shared and flat.rhs_vector != "none"
-    space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if is_staged else [0])
+    can_stage = is_shared and flat.rhs_vector != "none"
+    space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if can_stage else [0])
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
     space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma))
     space.define_knob("vector_width", ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1])

@@ -25,7 +25,7 @@ from romou.calls import op_name
 from romou.errors import BuildError
 from romou.inspection.estimates import RegisterUse, registers_ahead
 from romou.pruning.evaluate import evaluate
-from romou.pruning.form import Form
+from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import KernelUsage
 from romou.schedules import tensor_core
 from romou.schedules.contraction import LANES, Limits, local_bytes
@@ -159,6 +159,14 @@ class ClosedForm(Form):
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
         )
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        """As `Form.loads`."""
+        tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
+        steps = usage.multiply_adds / (tile * LANES)
+        # What is staged is dealt out to the work-items along the pixels, which read the same weights.
+        weights = columns["tile_o"] * steps * LANES / usage.access_width / np.where(usage.is_staged, columns["wg_w"], 1)
+        return tile, np.maximum(loads_of_one(usage) - weights, 0), weights, *self.lines(columns, warp_size, line_bytes)
 
     def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
         """Cache lines that work-items in step touch by one load of the data, and by one of the weight.

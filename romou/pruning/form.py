@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,21 @@ from romou.pruning.usage import KernelUsage
 from romou.space import Columns, Space
 
 
+# Of a number as it counts in loads, whatever its type.
+_NUMBER_BYTES = 4
+
+
 class Form(ABC):
     """Arrays of knobs in, arrays of what kernels use out."""
 
     @abstractmethod
     def usage(self, columns: Columns) -> KernelUsage:
         """The usage of the configs that the columns of knobs stand for."""
+
+    @abstractmethod
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        """Numbers that a work-item sums up or stores, its loads of data and of weight in one turn, and the cache lines that work-items in step touch
+        by one load of each."""
 
     def usage_of_valid(self, space: Space) -> tuple[np.ndarray, KernelUsage]:
         """Which configs the space admits, over `Space.mesh` with an axis of its own length for each knob that anything depends on; and what they use,
@@ -46,3 +56,9 @@ class Form(ABC):
         moved = usage.transform_bytes
         fastest = {} if seconds is None else {int(one): float(np.min(seconds, where=moved == one, initial=np.inf)) for one in np.unique(moved)}
         return Choices(images=images, access_width=int(np.max(usage.access_width)), fastest_s=fastest)
+
+
+def loads_of_one(usage: KernelUsage) -> Any:
+    """Loads of a work-item in one turn, all as wide as the narrowest."""
+    width_bytes = usage.work_group_size * _NUMBER_BYTES * usage.access_width
+    return (usage.literal_buffer_bytes + usage.literal_image_bytes) / width_bytes

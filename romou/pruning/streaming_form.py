@@ -20,7 +20,7 @@ from tvm_ffi.structural import structural_visit
 from romou.calls import is_conditional
 from romou.pruning.closed_form import tabulate
 from romou.pruning.evaluate import evaluate
-from romou.pruning.form import Form
+from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import KernelUsage
 from romou.schedules.streaming import Points, StreamingTemplate
 from romou.space import Columns
@@ -77,6 +77,13 @@ class StreamingForm(Form):
             is_streamed=True,
             padding=groups * stored / template.elements - 1,
         )
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        """As `Form.loads`; neighbours in a warp read side by side, and there is no weight."""
+        items = usage.work_groups * usage.work_group_size
+        stored = (1 + usage.padding) * self._template.elements / items
+        lines = -(-np.minimum(usage.work_group_size, warp_size) * usage.access_width * self._template.element_bytes // line_bytes)
+        return stored, loads_of_one(usage), 0, lines, 0
 
     def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
         knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))

@@ -14,7 +14,7 @@ from romou.pruning.estimate import estimate_seconds
 from romou.pruning.forms import form_of
 from romou.pruning.usage import KernelUsage
 from romou.schedules.base import Template
-from romou.schedules.contraction import LANES, Limits
+from romou.schedules.contraction import Limits
 from romou.space import Columns, Config
 
 # Knobs of the templates; one that a task lacks counts as 0. Words are numbered as they are listed here.
@@ -75,7 +75,6 @@ _USAGE = (
 )
 # Of a device of which they are not known.
 _WARP, _LINE_BYTES = 32, 128
-_TEXEL_BYTES = 16
 
 
 class TaskFeatures:
@@ -124,20 +123,10 @@ class TaskFeatures:
         return np.column_stack([np.array([_knobs(config) for config in configs]), *logs, expected])
 
     def _loads(self, columns: Columns, usage: KernelUsage) -> tuple[Any, ...]:
-        """Numbers that a work-item sums up, its loads of data and of weight in one turn, and cache lines of one of each."""
-        if not isinstance(self._form, ClosedForm):
-            # Nothing is multiplied with a weight.
-            return (0.0,) * 5
-        tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
-        steps = usage.multiply_adds / (tile * LANES)
-        # What is staged is dealt out to the work-items along the pixels, which read the same weights.
-        weights = columns["tile_o"] * steps * LANES / usage.access_width / np.where(usage.is_staged, columns["wg_w"], 1)
-        texel = usage.work_group_size * _TEXEL_BYTES * usage.access_width / LANES
-        data = np.maximum((usage.literal_buffer_bytes + usage.literal_image_bytes) / texel - weights, 0)
         spec = self._spec
         warp = min(spec.warp_sizes) if spec is not None and spec.warp_sizes else _WARP
         line_bytes = (spec.l2_line_bytes if spec is not None else None) or _LINE_BYTES
-        return tile, data, weights, *self._form.lines(columns, warp, line_bytes)
+        return self._form.loads(columns, usage, warp, line_bytes)
 
 
 def _knobs(config: Mapping[str, Any]) -> list[float]:
