@@ -12,6 +12,7 @@ from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
 from romou.module.images import place_weights, store_weights
+from romou.module.workspaces import plan_workspaces
 from romou.schedules.winograd import StoredWeight
 from romou.space import Config
 from romou.task import Task
@@ -103,6 +104,6 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapp
         relax.transform.VMShapeLower(),
         relax.transform.AttachGlobalSymbol(),
     ]
-    scheduled = place_weights(store_weights(scheduled, stored), scopes, target)
+    scheduled = plan_workspaces(place_weights(store_weights(scheduled, stored), scopes, target))
     with target.tvm_target:
         return tvm.transform.Sequential(passes)(scheduled)

@@ -5,7 +5,7 @@ The Relax VM copies every constant to the device when it starts, into the scope 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,12 +42,17 @@ def store_weights(mod: tvm.IRModule, stored: Mapping[str, tuple[int, Callable[[n
         return tvm.ir.GenericConst(value, relax.TensorType(value.shape, weight.ty.dtype, weight.ty.vdevice))
 
     found = _with_constants(mod, {name: [position] for name, (position, _) in stored.items()}, store)
-    variables = {var: _with_type_of(var, func) if var.name_hint in stored else var for var, func in found.functions_items()}
-    functions = {variables[var]: func for var, func in found.functions_items()}
-    main = found["main"]
+    return with_types_of_functions(found, stored)
+
+
+def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRModule:
+    """`mod` with variables of the named functions that promise the parameters which those have now."""
+    variables = {var: _with_type_of(var, func) if var.name_hint in names else var for var, func in mod.functions_items()}
+    functions = {variables[var]: func for var, func in mod.functions_items()}
+    main = mod["main"]
     body = structural_map(main.body, (tvm.ir.GlobalVar, lambda var: variables[var]))
-    functions[found.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    return tvm.IRModule(functions, global_infos=dict(found.global_infos))
+    functions[mod.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return tvm.IRModule(functions, global_infos=dict(mod.global_infos))
 
 
 def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVar:

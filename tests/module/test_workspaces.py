@@ -1,0 +1,42 @@
+"""What lies between the kernels of one function belongs to the graph's own plan of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from small_networks import residual_net
+from tvm import relax, tirx
+
+from romou.frontend import import_onnx
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.frontend.tasks import extract_tasks
+from romou.layout import fuse_operators, pack_channels
+from romou.module import random_inputs
+from romou.module.assemble import compile_model, schedule_model
+from romou.target import Target
+
+TARGET = Target("opencl")
+
+
+@pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
+def test_workspaces_are_planned_with_the_tensors_of_the_graph(algorithm: str, opencl_device: tvm.runtime.Device) -> None:
+    model = residual_net(channels=10, size=23)
+    imported = import_onnx(model)
+    fused = fuse_operators(pack_channels(imported.mod), TARGET)
+    found, key_of = extract_tasks(fused)
+    tasks = {name: task for name, key in key_of.items() for task in found if task.key == key}
+    configs = {task.key: next((c for c in task.starts(TARGET) if c.get("algorithm") == algorithm), task.default_config(TARGET)) for task in found}
+    transformed = {name for name, task in tasks.items() if configs[task.key].get("algorithm") == algorithm}
+    assert transformed
+    for var, func in schedule_model(fused, tasks, configs, TARGET).functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            assert not [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
+            workspaces = 2 if var.name_hint in transformed else 0
+            assert len(func.params) == len(fused[var.name_hint].params) + workspaces
+    machine = relax.VirtualMachine(compile_model(fused, tasks, configs, TARGET), opencl_device)
+    inputs = random_inputs(imported.inputs, seed=3)
+    output = machine["main"](*[tvm.runtime.tensor(array, opencl_device) for array in inputs.values()])
+    (expected,) = run_onnxruntime(model, inputs) or ()
+    first = output[0] if not isinstance(output, tvm.runtime.Tensor) else output
+    assert relative_l2_error(np.asarray(first.numpy()), expected) < 1e-5
