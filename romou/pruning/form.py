@@ -14,7 +14,6 @@ from romou.pruning.estimate import estimate_seconds
 from romou.pruning.usage import KernelUsage
 from romou.space import Columns, Space
 
-
 # Of a number as it counts in loads, whatever its type.
 _NUMBER_BYTES = 4
 
