@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from romou.hardware import HardwareSpec
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.closed_form import columns_of
 from romou.pruning.estimate import estimate_seconds
 from romou.pruning.forms import form_of
 from romou.pruning.usage import KernelUsage
