@@ -9,6 +9,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,6 +57,9 @@ logger = logging.getLogger("romou")
 # Of the whole model's outputs against onnxruntime; half-precision storage rounds at every layer.
 TOLERANCE = {"float32": 1e-4, "float16": 2e-2}
 WHOLE_MODEL_REPEATS = 5
+_PRUNED_AT_ONCE = 4
+# NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
+_BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +152,9 @@ def tune(
         The TVM packages are not the pair that this version was made for, or a server has other ones.
     """
     started = time.monotonic()
-    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed)
     check_versions()
     target = as_target(target)
+    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **_BATCHES.get(target.kind, {}))
     imported = _import(model, shapes)
     measuring = MeasureOptions(seed=seed)
     with _local(target, measuring) if rpc is None else _remote(target, measuring, Address.parse(rpc)) as (place, runner):
@@ -162,7 +166,7 @@ def tune(
                 _records(work_dir) as store,
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
-                tasks = [task.pruned(place.target) for task in worth] if prune else worth
+                tasks = _pruned(worth, place.target) if prune else worth
                 session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options)
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
@@ -170,6 +174,12 @@ def tune(
     finally:
         if place.remote is not None:
             place.remote.release()
+
+
+def _pruned(tasks: Sequence[Task], target: Target) -> list[Task]:
+    """With the spaces that pruning leaves, a few at a time: each takes up to a gigabyte meanwhile."""
+    with ThreadPoolExecutor(_PRUNED_AT_ONCE) as pool:
+        return list(pool.map(lambda task: task.pruned(target), tasks))
 
 
 def compile(
