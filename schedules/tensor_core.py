@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from tvm import s_tir, te, tirx
 
 from romou.primitives import LANES, tensor_cores
@@ -61,8 +62,9 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
 
 
 def is_mma(config: Columns) -> Any:
-    """Whether a config, or which of many, sums up on tensor cores."""
-    return config["multiply_add"] == MMA
+    """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing depends on the knob."""
+    found = config["multiply_add"] == MMA
+    return found if np.any(found) else False
 
 
 def fills_warps(config: Columns) -> Any:
