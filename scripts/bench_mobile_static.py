@@ -113,7 +113,8 @@ def multiply_adds_of(row: Mapping[str, str]) -> int:
 
 def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> Iterator[list[InspectedKernel]]:
     """The default config and up to `count` random ones, all tensors in images that can be."""
-    (task,), _ = extract_tasks(fuse_operators(pack_channels(graph), TARGET))
+    # The others pack the input and unpack the output.
+    (task,) = (task for task in extract_tasks(fuse_operators(pack_channels(graph), TARGET))[0] if task.template.sums_products)
     func = task.func
     if task.template.works_in_texels:
         data, *_ = func.params
