@@ -77,28 +77,30 @@ class PrunedSpace(Space):
         super().__init__()
         self.knobs = dict(space.knobs)
         self.report = report
-        self._mask = mask
-        self._kept = np.flatnonzero(mask)
+        # Places of those that are left: a few thousand out of many millions.
+        self._shape, self._kept = mask.shape, np.flatnonzero(mask)
         self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
 
     @property
     def kept(self) -> int:
         """Number of valid configs."""
-        return self.count(self._mask)
+        return len(self._kept) * self.size // math.prod(self._shape)
 
     def is_valid(self, config: Config) -> bool:
         """Whether the config is one of those that are left."""
         digits = (digit[config[name]] for name, digit in zip(self.knobs, self._digits, strict=True))
-        return bool(self._mask[tuple(d if extent > 1 else 0 for d, extent in zip(digits, self._mask.shape, strict=True))])
+        place = np.ravel_multi_index([d if extent > 1 else 0 for d, extent in zip(digits, self._shape, strict=True)], self._shape)
+        found = np.searchsorted(self._kept, place)
+        return bool(found < len(self._kept) and self._kept[found] == place)
 
     def __iter__(self) -> Iterator[Config]:
-        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._mask.shape, strict=True)]
+        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
         return (self._config(int(place), list(rest)) for place in self._kept for rest in np.ndindex(*free))
 
     def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = ()) -> list[Config]:
         """Up to `count` distinct valid configs whose keys are not in `exclude`, each as likely as the next; fewer when no more are found."""
         found: dict[str, Config] = {}
-        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._mask.shape, strict=True)]
+        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
         if self.kept <= max(4 * count, _LISTED):
             every = list(self)
             candidates: Iterator[Config] = (every[int(i)] for i in rng.permutation(len(every)))
@@ -114,7 +116,7 @@ class PrunedSpace(Space):
         return list(found.values())
 
     def _config(self, place: int, free: list[int]) -> Config:
-        digits = np.unravel_index(place, self._mask.shape)
+        digits = np.unravel_index(place, self._shape)
         return Config({name: choices[int(d) + f] for (name, choices), d, f in zip(self.knobs.items(), digits, free, strict=True)})
 
 
