@@ -87,7 +87,7 @@ _Key: TypeAlias = tuple[Any, ...]
 class _Step:
     """Something that is put in order.
 
-    kind: "load", "store", "index" (integers, which wait for nothing that is loaded) or "value".
+    kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", or "barrier", which no access of memory passes.
     uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
     address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
     """
@@ -238,7 +238,7 @@ class _Reader:
         name = op_name(call)
         if name == "tirx.tvm_storage_sync":
             self._cost += 1
-            return [_Cut()]
+            return [_Step("barrier", ())]
         if name != "tirx.texture2d_store" and not is_half_store(call):
             steps, uses = self._expression(call)
             return [*steps, _Step("value", uses, tuple(use for use in uses if len(use) == 1))]
@@ -449,12 +449,20 @@ class _Schedule:
         self._uses_left: dict[tuple[_Key, int], int] = {}
         self._followers: list[list[int]] = [[] for _ in steps]
         self._sources: list[set[int]] = []
+        accesses: set[int] = set()
+        self._barriers: list[int] = []
         for number, step in enumerate(steps):
             used = [(key, last.get(key, -1)) for key in (*step.uses, *step.indices)]
             for value in used:
                 self._uses_left[value] = self._uses_left.get(value, 0) + 1
             self._used.append(used)
             self._sources.append({source for _, source in used if source >= 0})
+            if step.kind in ("load", "store"):
+                accesses.add(number)
+            elif step.kind == "barrier":
+                self._sources[-1] |= accesses
+                accesses = set()
+                self._barriers.append(number)
             for source in self._sources[-1]:
                 self._followers[source].append(number)
             last.update(dict.fromkeys(step.defines, number))
@@ -501,6 +509,8 @@ class _Schedule:
     def _first_other(self, *, waits: bool, adds: bool) -> int | None:
         """The first step that is neither load nor address; one that waits for loads only if `waits`, one that adds registers only if `adds`."""
         for number in self._others:
+            if self._is_barred(number):
+                continue
             sources = self._sources[number]
             if not waits and ((self._loads_left and sources & self._under_way[False]) or sources & self._under_way[True]):
                 continue
@@ -511,14 +521,21 @@ class _Schedule:
     def _first_load(self, *, is_limited: bool, adds: bool) -> int | None:
         for number in self._loads:
             step = self._steps[number]
+            if self._is_barred(number):
+                continue
             if is_limited and len(self._under_way[step.place == "local"]) >= _UNDER_WAY:
                 continue
             if adds or self._defined(number) <= step.address:
                 return number
         return None
 
+    def _is_barred(self, number: int) -> bool:
+        return self._steps[number].kind in ("load", "store") and bool(self._barriers) and number > self._barriers[0]
+
     def _do(self, number: int) -> None:
         self._others.remove(number)
+        if self._steps[number].kind == "barrier":
+            self._barriers.remove(number)
         for loads in self._under_way.values():
             if self._sources[number] & loads:
                 loads.clear()
@@ -564,7 +581,7 @@ class _Schedule:
                 self._make_ready(follower)
 
     def _make_ready(self, number: int) -> None:
-        insort(self._others if self._steps[number].kind == "value" else self._addresses, number)
+        insort(self._others if self._steps[number].kind in ("value", "barrier") else self._addresses, number)
 
     def _freed(self, number: int) -> float:
         return sum(self._sizes[value[0]] for value in self._used[number] if self._uses_left[value] == 1 and value not in self._final)
