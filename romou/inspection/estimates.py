@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
+from romou.calls import extern_name, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, texels_for_tensor_cores
 
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")

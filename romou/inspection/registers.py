@@ -30,14 +30,14 @@ _MOST_TURNS, _MOST_OPERATIONS = 32, 1600
 _INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
 # Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
 _ADDRESS = {"image": 3, "buffer": 2}
-# While an address is computed it takes more: four are at a time, as a result can be used three cycles later.
-_COMPUTED, _COMPUTED_AT_ONCE = 3, 4
+# While it is computed it takes more (an index, its sign, half an address, a carry), and four are at a time: a result can be used three cycles later.
+_COMPUTED, _COMPUTED_AT_ONCE = 4, 4
 # Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
 _UNDER_WAY = 8
 # An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
 _LOCAL_REACH = 4096
 # Short of registers, a compiler computes some values again: it spills, or holds no whole work group, where this share of them does not suffice. Fitted.
-_SUFFICIENT = 0.85
+_SUFFICIENT = 0.9
 # Up to half of the registers that a work-item can have, more waves run for fewer of them. Beyond, a compiler hands out all that there are in turn (Mesa,
 # ir3_ra.c), as far as a stretch writes so many. How far an estimate near the half is from either is a matter of chance: between these two, the mean.
 _SAVED, _TAKEN_IN_TURN, _MOST = 80, 120, 192
@@ -487,24 +487,22 @@ class _Schedule:
         return self._peak, self._written
 
     def _step(self) -> None:
-        other = self._first_other(waits=False, adds=False)
-        if other is None and (load := self._first_load(is_limited=True, adds=False)) is not None:
+        if (other := self._first_other(waits=False, adds=False)) is not None:
+            return self._do(other)
+        if (load := self._first_load(is_limited=True, adds=False)) is not None:
             return self._load(load)
-        if other is None:
-            # All that is left adds registers, or waits: what comes first in the code, as it is used first.
-            load, other = self._first_load(is_limited=True, adds=True), self._first_other(waits=False, adds=True)
-            first = min((number for number in (load, other, *self._addresses[:1]) if number is not None), default=None)
-            if first is not None and first != other:
-                return self._load(first) if first == load else self._compute_address()
-        if other is None:
-            load, other = self._first_load(is_limited=False, adds=True), self._first_other(waits=True, adds=False)
-            if other is None:
-                waiting = self._first_other(waits=True, adds=True)
-                if load is not None and (waiting is None or load < waiting):
-                    return self._load(load)
-                other = waiting
-        assert other is not None, "something is ready as long as anything is left"
-        return self._do(other)
+        # All that is left adds registers, or waits. Addresses are used first, by their loads; then comes what is first in the code.
+        if self._addresses:
+            return self._compute_address()
+        for is_limited in (True, False):
+            if not is_limited and (other := self._first_other(waits=True, adds=False)) is not None:
+                return self._do(other)
+            load, other = self._first_load(is_limited=is_limited, adds=True), self._first_other(waits=not is_limited, adds=True)
+            if load is not None and (other is None or load < other):
+                return self._load(load)
+            if other is not None:
+                return self._do(other)
+        raise AssertionError("something is ready as long as anything is left")
 
     def _first_other(self, *, waits: bool, adds: bool) -> int | None:
         """The first step that is neither load nor address; one that waits for loads only if `waits`, one that adds registers only if `adds`."""
