@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
 from romou.errors import InvalidConfigError
-from romou.inspection.estimates import register_use
+from romou.inspection.registers import register_use
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
 from romou.pruning.forms import form_of
