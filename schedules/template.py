@@ -275,8 +275,7 @@ class ContractionTemplate(Template):
         try:
             output = _inline_epilogue(sch)
             if form is not None:
-                form.schedule(sch, output, config)
-                return tvm.IRModule({"main": sch.mod["main"]})
+                return tvm.IRModule({"main": form.schedule(sch, output, config).mod["main"]})
             if isinstance(self.workload, Conv2dTranspose):
                 sch, output = self._over_phases(sch, output, config)
             has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0

@@ -26,6 +26,7 @@ from functools import reduce as fold
 import numpy as np
 from romou.schedules.contraction import Contraction, contract, schedule_stages
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
+from romou.schedules.splice import as_module, renest
 from romou.schedules.workload import Conv2d, window_index
 from tvm import s_tir, te, tirx
 
@@ -35,14 +36,14 @@ from romou.space import Config
 # Value of the knob `algorithm` -> side of an output tile.
 TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
 # Sides of windows -> those of the output tiles whose numbers are right: the error grows with the points.
-_SIDES = {3: (2, 4, 6), 5: (2, 4)}
+SIDES = {3: (2, 4, 6), 5: (2, 4)}
 # Where the polynomials are evaluated, beside infinity: as few as a tile needs, those of the smallest error first (Barabasz, Anderson, Soodhalter and
 # Gregg, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", section 5).
 _POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 # The workspace that the contraction reads, and all stages that are scheduled, not inlined.
 TRANSFORMED = "transformed"
 STAGES = frozenset({"data_tile", "data_rows", TRANSFORMED, "products", "output_column", "output_rows", "output_tile"})
-# Work-items of a group of the transforms, and tiles of one whose work-items share tiles.
+# Work-items of a group of the transforms, at least where they share tiles, and the tiles that such a group has at least: neighbours are read together.
 GROUP, SHARED_TILES = 64, 16
 # Side of the largest tile that fits into registers.
 _LARGEST_OWN = 4
@@ -110,7 +111,7 @@ def algorithms(w: Conv2d) -> list[str]:
     """Those that can compute a convolution besides the direct one: of larger tiles, those that save products."""
     side = w.kernel[0] if w.kernel[0] == w.kernel[1] else 0
     is_plain = w.stride == w.dilation == (1, 1) and w.groups == 1 and min(w.in_channels, w.out_channels) >= LANES
-    forms = {name: Winograd(w, tile) for name, tile in TILES.items() if is_plain and tile in _SIDES.get(side, ()) and min(w.out_hw) >= tile}
+    forms = {name: Winograd(w, tile) for name, tile in TILES.items() if is_plain and tile in SIDES.get(side, ()) and min(w.out_hw) >= tile}
     found: list[str] = []
     for name, form in forms.items():
         # Tiles of eight pixels a side lose too much where halfs lie between the kernels.
@@ -242,13 +243,29 @@ class Winograd:
             name="crop",
         )
 
-    def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> None:
-        """Bind the three nests; `output` is the block that the epilogue ends in."""
+    def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
+        """The schedule with the three nests bound; `output` is the block that the epilogue ends in."""
+        if self.is_shared:
+            sch, output = self._over_tiles(sch, output)
         self._schedule_data(sch)
         p, o, t, lane = sch.get_loops(sch.get_sblock("products"))
         sch.reorder(o, p, t, lane)
         schedule_stages(sch, [o, p, t, lane], ["ic", "ilane"], config)
         self._schedule_output(sch, output)
+        return sch
+
+    def _over_tiles(self, sch: s_tir.Schedule, output: Block) -> tuple[s_tir.Schedule, Block]:
+        """The schedule with the output nest over (tile and texel, y, x, lane): which tiles a group shares is seen without division."""
+        down, across = self.grid
+
+        def place(f: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+            o, n = f // self.tiles, f % self.tiles // (down * across)
+            y, x = f // across % down * self.tile + y, f % across * self.tile + x
+            return [n, o, y, x, lane], [v < extent for v, extent in zip((y, x), self.work.out_hw, strict=True)]
+
+        name, extents = str(sch.get(output).name_hint), (self.work.out_texels * self.tiles, self.tile, self.tile, LANES)
+        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "output_tile", extents, place)))
+        return sch, sch.get_sblock(name)
 
     def _schedule_data(self, sch: s_tir.Schedule) -> None:
         transformed, tile = sch.get_sblock(TRANSFORMED), sch.get_sblock("data_tile")
@@ -259,7 +276,7 @@ class Winograd:
             sch.reorder(group, a, item, b, lane)
             sch.bind(group, "blockIdx.x")
             bind_threads(sch, a, item)
-            _, column = _share_rows(sch, "data_rows", group, self.side)
+            column = _share_rows(sch, "data_rows", group, self.side)
             load_texels(sch, sch.cache_read(transformed, 0, "local"), item)
             load_texels(sch, tile, column)
             unroll_tile(sch, [b, lane])
@@ -270,22 +287,23 @@ class Winograd:
         unroll_tile(sch, [a, b, lane])
 
     def _schedule_output(self, sch: s_tir.Schedule, output: Block) -> None:
+        tile = sch.get_sblock("output_tile")
+        if self.is_shared:
+            f, y, x, lane = sch.get_loops(output)
+            group, item = sch.split(f, [None, max(SHARED_TILES, GROUP // self.tile)])
+            sch.reorder(group, y, item, x, lane)
+            sch.bind(group, "blockIdx.x")
+            bind_threads(sch, y, item)
+            load_texels(sch, tile, item)
+            column = _share_rows(sch, "output_rows", group, self.tile)
+            load_texels(sch, sch.cache_read(tile, 0, "local"), item)
+            load_texels(sch, sch.get_sblock("output_column"), column)
+            unroll_tile(sch, [x, lane])
+            return
         n, o, y, x, lane = sch.get_loops(output)
         (down, inner_y), (across, inner_x) = (sch.split(loop, [None, self.tile]) for loop in (y, x))
         sch.reorder(o, n, down, across, inner_y, inner_x, lane)
-        items, tile = sch.fuse(o, n, down, across), sch.get_sblock("output_tile")
-        if self.is_shared:
-            group, item = sch.split(items, [None, SHARED_TILES])
-            sch.reorder(group, inner_y, item, inner_x, lane)
-            sch.bind(group, "blockIdx.x")
-            bind_threads(sch, inner_y, item)
-            load_texels(sch, tile, item)
-            _, column = _share_rows(sch, "output_rows", group, self.tile)
-            load_texels(sch, sch.cache_read(tile, 0, "local"), item)
-            load_texels(sch, sch.get_sblock("output_column"), column)
-            unroll_tile(sch, [inner_x, lane])
-            return
-        item = _bind(sch, items, [inner_y, inner_x, lane])
+        item = _bind(sch, sch.fuse(o, n, down, across), [inner_y, inner_x, lane])
         load_texels(sch, tile, inner_y)
         _place_rows(sch, "output_rows", item)
         unroll_tile(sch, [inner_y, inner_x, lane])
@@ -335,7 +353,7 @@ def _place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
     return column
 
 
-def _share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> tuple[Block, Loop]:
+def _share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> Loop:
     """The same for the tiles of a group in local memory, a column at a time for each of `across` work-items of a tile; returns the loop around a column."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "shared")
@@ -345,4 +363,4 @@ def _share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> tup
     sch.reorder(turn, column, item, row, lane)
     bind_threads(sch, column, item)
     unroll_tile(sch, [row, lane])
-    return block, item
+    return item
