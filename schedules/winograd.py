@@ -37,8 +37,7 @@ from romou.space import Config
 TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
 # Sides of windows -> those of the output tiles whose numbers are right: the error grows with the points.
 SIDES = {3: (2, 4, 6), 5: (2, 4)}
-# Where the polynomials are evaluated, beside infinity: as few as a tile needs, those of the smallest error first (Barabasz, Anderson, Soodhalter and
-# Gregg, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", section 5).
+# Where polynomials are evaluated, beside infinity: as many as a tile needs, whose powers and differences stay near 1, and so the error small.
 _POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 # The workspace that the contraction reads, and all stages that are scheduled, not inlined.
 TRANSFORMED = "transformed"
@@ -60,7 +59,7 @@ class Matrices:
 
 @functools.cache
 def matrices(tile: int, window: int) -> Matrices:
-    """Those of Toom and Cook's way to multiply polynomials, transposed (Lavin and Gray, section 2; Blahut, "Fast Algorithms for Signal Processing").
+    """Those of the algorithm of Toom and Cook, transposed: polynomials are multiplied by their values at points.
 
     The row of a point p in B^T is the product of (x - q) over the other points q, in G 1, p, p^2 ... over its value at p, in A^T 1, p, p^2 ...;
     infinity, the last row, takes the highest powers.
