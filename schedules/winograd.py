@@ -24,7 +24,7 @@ from fractions import Fraction
 from functools import reduce as fold
 
 import numpy as np
-from romou.schedules.contraction import Contraction, contract, schedule_stages
+from romou.schedules.contraction import Contraction, Limits, contract, schedule_stages
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.splice import as_module, renest
 from romou.schedules.workload import Conv2d, window_index
@@ -46,6 +46,7 @@ STAGES = frozenset({"data_tile", "data_rows", TRANSFORMED, "products", "output_c
 GROUP, SHARED_TILES = 64, 16
 # Side of the largest tile that fits into registers.
 _LARGEST_OWN = 4
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +173,12 @@ class Winograd:
     def is_shared(self) -> bool:
         """Whether work-items share a tile: half transformed, it lies in local memory."""
         return self.side > _LARGEST_OWN
+
+    def fits(self, limits: Limits) -> bool:
+        """Whether a device runs work groups of the transforms."""
+        items = SHARED_TILES * self.side if self.is_shared else GROUP
+        local_bytes = items * self.side * LANES * _FLOAT_BYTES * self.is_shared
+        return items <= limits.max_work_group_size and local_bytes <= limits.local_memory_bytes
 
     @property
     def transform_registers(self) -> int:

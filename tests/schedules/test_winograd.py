@@ -190,6 +190,14 @@ def test_which_convolutions_have_the_knob() -> None:
     assert task_of(SHAPES[0]).default_config(target)["algorithm"] == "direct"
 
 
+def test_transforms_keep_to_the_limits_of_a_device() -> None:
+    template = task_of(conv(8, (24, 24), 8, (3, 3), padding=SAME)).template
+    for items, local_bytes, names in ((128, 16384, {*TILES}), (127, 16384, {"winograd2", "winograd4"}), (96, 9215, {"winograd2"}), (63, 16384, set())):
+        limits = Limits(max_work_group_size=items, local_memory_bytes=local_bytes)
+        assert {*template.space(limits).knobs.get("algorithm", ["direct"])} == {"direct", *names}
+        assert {c.get("algorithm", "direct") for c in template.starts(limits)} == {"direct", *names}
+
+
 def test_direct_configs_keep_their_numbers() -> None:
     """Spaces that were recorded without the knob number their configs as today's do."""
     task = task_of(SHAPES[2]).with_free_images()
