@@ -24,6 +24,7 @@ from tvm import te, tirx
 
 import romou
 from romou import models
+from romou.build import build_task
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.inspection.kernels import inspect_function
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner
@@ -188,6 +189,19 @@ def test_which_convolutions_have_the_knob() -> None:
     for work in works:
         assert "algorithm" not in task_of(work).space(target).knobs
     assert task_of(SHAPES[0]).default_config(target)["algorithm"] == "direct"
+
+
+def test_transforms_fit_into_the_registers_of_a_phone() -> None:
+    """Mali-G76 has 64; nothing but a criterion that gave way could keep a tile of 144 numbers in the registers of one work-item."""
+    target = Target("opencl -device=mali_g76")
+    task = task_of(conv(16, (24, 24), 16, (5, 5), padding=(2, 2, 2, 2)))
+    cut = task.pruned(target)
+    assert all(count.slack == 1 for count in cut.space(target).report.criteria)
+    kept = {c["algorithm"]: c for c in cut.space(target).sample(np.random.default_rng(SEED), 200)}
+    assert kept.keys() == {"direct", "winograd2", "winograd4"}
+    for config in kept.values():
+        if config["algorithm"] != "direct":
+            build_task(cut, config, target)
 
 
 def test_transforms_keep_to_the_limits_of_a_device() -> None:
