@@ -15,17 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
 from romou.calls import op_name
+from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape
 from romou.schedules import FAMILIES
 from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
 
-Shape = tuple[int, ...]
 FLOATS = ("float32", "float16")
 # TVM's pattern kind for "an operator that element-wise consumers may be fused into".
 OUT_ELEMWISE_FUSABLE = 4
@@ -61,68 +60,12 @@ BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", 
 POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 
 
-class Walker(Protocol):
-    """Emits the bindings of a function anew, in order."""
-
-    bb: relax.BlockBuilder
-
-    def visit(self, binding: relax.Binding) -> None:
-        """Emit one binding."""
-
-    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
-        """An expression of the old function in what was emitted."""
-
-
 def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is."""
     packer = _Packer()
     for block in mod["main"].body.blocks:
         packer.users.update(relax.analysis.udchain(block))
     return rebuild_main(mod, packer)
-
-
-def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
-    """`mod` with a `main` whose bindings went through `walker`, without what is unused then."""
-    main = mod["main"]
-    bb = walker.bb
-    with bb.function("main", list(main.params)):
-        with bb.dataflow():
-            for block in main.body.blocks:
-                for binding in block.bindings:
-                    walker.visit(binding)
-            result = bb.emit_output(walker.plain_expr(main.body.body))
-        bb.emit_func_output(result)
-    rewritten = bb.finalize()
-    if main.attrs:
-        rewritten["main"] = rewritten["main"].with_attrs(dict(main.attrs))
-    for var, func in mod.functions_items():
-        if var.name_hint != "main":
-            rewritten[var] = func
-    return relax.transform.DeadCodeElimination()(rewritten)
-
-
-def _shape(expr: relax.Expr) -> Shape | None:
-    """Static shape of a tensor expression, else None."""
-    ty = expr.ty
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
-        return None
-    dims = list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else []
-    return tuple(int(d) for d in dims) if all(isinstance(d, tirx.IntImm | int) for d in dims) else None
-
-
-def _static_shape(expr: relax.Expr) -> Shape:
-    """Of an expression whose shape was found to be static before."""
-    shape = _shape(expr)
-    assert shape is not None
-    return shape
-
-
-def _dtype(expr: relax.Expr) -> str:
-    return str(expr.ty.dtype)
-
-
-def _is_constant(expr: relax.Expr) -> bool:
-    return isinstance(expr, tvm.ir.GenericConst)
 
 
 @dataclass(frozen=True)
@@ -137,12 +80,11 @@ class _Operand:
     scale: float
 
 
-class _Packer:
+class _Packer(Walker):
     """Walks the bindings in order; `plain` and `packed` hold the forms in which each variable is at hand."""
 
     def __init__(self) -> None:
-        self.bb = relax.BlockBuilder()
-        self.plain: dict[relax.Var, relax.Expr] = {}
+        super().__init__()
         self.packed: dict[relax.Var, relax.Expr] = {}
         # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where they are needed plain.
         self.flattened: dict[relax.Var, relax.Var] = {}
@@ -153,25 +95,20 @@ class _Packer:
 
     # Forms of a value
 
-    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
-        """`expr` with every variable replaced by its plain form, unpacking where needed."""
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.plain_expr(f) for f in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(self.plain_expr(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
-        if isinstance(expr, relax.Var) and expr in self.packed and expr not in self.plain:
-            self.plain[expr] = self._unpack(self.packed[expr], _static_shape(expr))
-        if isinstance(expr, relax.Var) and expr in self.flattened and expr not in self.plain:
-            self.plain[expr] = self.bb.emit(relax.op.reshape(self.plain_expr(self.flattened[expr]), _static_shape(expr)))
-        return self.plain.get(expr, expr) if isinstance(expr, relax.Var) else expr
+    def plain_var(self, var: relax.Var) -> relax.Expr:
+        """The plain form of a variable, unpacked where needed."""
+        if var not in self.plain:
+            if var in self.packed:
+                self.plain[var] = self._unpack(self.packed[var], static_shape(var))
+            elif var in self.flattened:
+                self.plain[var] = self.bb.emit(relax.op.reshape(self.plain_expr(self.flattened[var]), static_shape(var)))
+        return super().plain_var(var)
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
         """The packed form of a 4-D float tensor, packing where needed."""
         if isinstance(expr, relax.Var) and expr in self.packed:
             return self.packed[expr]
-        packed = self._pack(self.plain_expr(expr), _static_shape(expr))
+        packed = self._pack(self.plain_expr(expr), static_shape(expr))
         if isinstance(expr, relax.Var):
             self.packed[expr] = packed
         return packed
@@ -206,7 +143,7 @@ class _Packer:
         var, value = binding.var, binding.value
         self.bound[var] = value
         if isinstance(binding, relax.MatchCast):
-            self.plain[var] = self.bb.match_cast(self.plain_expr(value), binding.ty)
+            self.match_cast(binding)
             return
         if isinstance(value, relax.Var):
             for forms in (self.plain, self.packed):
@@ -239,8 +176,8 @@ class _Packer:
 
     def _packed_form(self, name: str, var: relax.Var, call: relax.Call) -> relax.Expr | None:
         """The packed result, or None where the operator needs the plain layout."""
-        shape = _shape(var)
-        if shape is None or len(shape) != 4 or _dtype(var) not in FLOATS:
+        shape = shape_of(var)
+        if shape is None or len(shape) != 4 or dtype_of(var) not in FLOATS:
             return None
         if name == "relax.nn.conv2d":
             return self._conv2d(call)
@@ -262,14 +199,14 @@ class _Packer:
         data, weight = call.args
         attrs = call.attrs
         if (
-            not _is_constant(weight)
-            or _shape(data) is None
-            or _shape(weight) is None
+            not is_constant(weight)
+            or shape_of(data) is None
+            or shape_of(weight) is None
             or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW")
-            or _dtype(weight) != _dtype(data)
+            or dtype_of(weight) != dtype_of(data)
         ):
             return None
-        (n, c, h, w), (oc, _, kh, kw) = _static_shape(data), _static_shape(weight)
+        (n, c, h, w), (oc, _, kh, kw) = static_shape(data), static_shape(weight)
         work = Conv2d(
             batch=n,
             in_channels=c,
@@ -280,7 +217,7 @@ class _Packer:
             padding=_four_sides(attrs.padding),
             dilation=tuple(int(d) for d in attrs.dilation),
             groups=int(attrs.groups),
-            dtype=_dtype(data),
+            dtype=dtype_of(data),
         )
         family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
         return self._emit_family(family, work, self.packed_expr(data), weight)
@@ -288,9 +225,10 @@ class _Packer:
     def _conv2d_transpose(self, call: relax.Call) -> relax.Expr | None:
         data, weight = call.args
         attrs = call.attrs
-        if not _is_constant(weight) or _shape(data) is None or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "IOHW") or _dtype(weight) != _dtype(data):
+        layouts = (attrs.data_layout, attrs.kernel_layout)
+        if not is_constant(weight) or shape_of(data) is None or layouts != ("NCHW", "IOHW") or dtype_of(weight) != dtype_of(data):
             return None
-        (n, c, h, w), (_, outputs, kh, kw) = _static_shape(data), _static_shape(weight)
+        (n, c, h, w), (_, outputs, kh, kw) = static_shape(data), static_shape(weight)
         work = Conv2dTranspose(
             batch=n,
             in_channels=c,
@@ -302,7 +240,7 @@ class _Packer:
             dilation=tuple(int(d) for d in attrs.dilation),
             groups=int(attrs.groups),
             output_padding=tuple(int(p) for p in attrs.output_padding),
-            dtype=_dtype(data),
+            dtype=dtype_of(data),
         )
         family = FAMILIES["conv2d_transpose"]
         return self._emit_family(family, work, self.packed_expr(data), weight) if family.is_mine(work) else None
@@ -310,23 +248,23 @@ class _Packer:
     def _dense(self, call: relax.Call) -> relax.Expr | None:
         """matmul with a constant matrix on the right; leading dimensions of the left side become rows."""
         data, weight = call.args
-        left, right = _shape(data), _shape(weight)
+        left, right = shape_of(data), shape_of(weight)
         if (
-            not _is_constant(weight)
+            not is_constant(weight)
             or left is None
             or right is None
             or len(right) != 2
             or len(left) < 2
-            or _dtype(data) not in FLOATS
-            or _dtype(weight) != _dtype(data)
+            or dtype_of(data) not in FLOATS
+            or dtype_of(weight) != dtype_of(data)
         ):
             return None
         rows = int(np.prod(left[:-1], dtype=np.int64))
-        work = Dense(m=rows, k=left[-1], n=right[1], dtype=_dtype(data))
+        work = Dense(m=rows, k=left[-1], n=right[1], dtype=dtype_of(data))
         if data in self.flattened:
             # The weight's rows go where the packed channels are, so that nothing is to unpack.
             packed = self.flattened[data]
-            _, c, h, w = _static_shape(packed)
+            _, c, h, w = static_shape(packed)
             order = weight.value.numpy().reshape(c // LANES, LANES, h, w, -1).transpose(0, 2, 3, 1, 4).reshape(right)
             return self._emit_family(FAMILIES["dense"], work, self.bb.emit(relax.op.reshape(self.packed[packed], left)), relax.const(order, work.dtype))
         plain = self.plain_expr(data)
@@ -337,14 +275,14 @@ class _Packer:
 
     def _is_flattening(self, source: relax.Var, var: relax.Var) -> bool:
         """Whether a packed tensor without padded lanes becomes one row for each image."""
-        n, c, h, w = _static_shape(source)
-        return c % LANES == 0 and _shape(var) == (n, c * h * w)
+        n, c, h, w = static_shape(source)
+        return c % LANES == 0 and shape_of(var) == (n, c * h * w)
 
     def _batch_matmul(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
         """matmul of two operands that are computed; transposes and scalar factors before it become part of how it reads and scales."""
-        left, right = (_shape(arg) for arg in call.args)
-        dtype = _dtype(call.args[0])
-        if left is None or right is None or min(len(left), len(right)) < 2 or dtype not in FLOATS or _dtype(call.args[1]) != dtype:
+        left, right = (shape_of(arg) for arg in call.args)
+        dtype = dtype_of(call.args[0])
+        if left is None or right is None or min(len(left), len(right)) < 2 or dtype not in FLOATS or dtype_of(call.args[1]) != dtype:
             return None
         lhs, rhs = self._operand(call.args[0], (-1,)), self._operand(call.args[1], (-1, -2))
         (*lhs_batch, m, k), (*rhs_batch, _, n) = left, right
@@ -371,7 +309,7 @@ class _Packer:
 
     def _operand(self, expr: relax.Expr, innermost: Sequence[int]) -> _Operand:
         """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays the last one in memory."""
-        rank = len(_static_shape(expr))
+        rank = len(static_shape(expr))
         found = current = _Operand(expr, tuple(range(rank)), 1.0)
         while isinstance(current.source, relax.Var) and (value := self.bound.get(current.source)) is not None:
             name = op_name(value)
@@ -393,7 +331,7 @@ class _Packer:
         missing = rank - len(operand.axes)
         if not missing:
             return replace(operand, source=self.plain_expr(operand.source))
-        source = self.bb.emit(relax.op.reshape(self.plain_expr(operand.source), (*[1] * missing, *_static_shape(operand.source))))
+        source = self.bb.emit(relax.op.reshape(self.plain_expr(operand.source), (*[1] * missing, *static_shape(operand.source))))
         return replace(operand, source=source, axes=(*range(missing), *(axis + missing for axis in operand.axes)))
 
     def _transposed_product(self, call: relax.Call) -> relax.Expr | None:
@@ -420,26 +358,26 @@ class _Packer:
         divides = call.op.name == "relax.divide"
         operands = []
         for position, arg in enumerate(call.args):
-            operand_shape = _shape(arg)
+            operand_shape = shape_of(arg)
             divisor = divides and position == 1
             if operand_shape is None or len(operand_shape) > 4:
                 return None
             full = (1,) * (4 - len(operand_shape)) + operand_shape
-            if int(np.prod(full)) == 1 and _is_constant(arg):
-                operands.append(relax.const(arg.value.numpy().reshape(()), _dtype(arg)))
+            if int(np.prod(full)) == 1 and is_constant(arg):
+                operands.append(relax.const(arg.value.numpy().reshape(()), dtype_of(arg)))
             elif full[1] == 1:
                 # The same for all channels: one lane that broadcasts.
-                if not _is_constant(arg):
+                if not is_constant(arg):
                     return None
-                operands.append(relax.const(arg.value.numpy().reshape((*full, 1)), _dtype(arg)))
-            elif _is_constant(arg):
-                operands.append(relax.const(_pack_constant(arg.value.numpy().reshape(full), float(divisor)), _dtype(arg)))
+                operands.append(relax.const(arg.value.numpy().reshape((*full, 1)), dtype_of(arg)))
+            elif is_constant(arg):
+                operands.append(relax.const(_pack_constant(arg.value.numpy().reshape(full), float(divisor)), dtype_of(arg)))
             elif len(operand_shape) == 4 and not (divisor and shape[1] % LANES):
                 operands.append(arg)
             else:
                 return None
         # Packed only now: a transform that is emitted for an operator which then stays plain would be left over.
-        packed = [arg if _is_constant(arg) else self.packed_expr(arg) for arg in operands]
+        packed = [arg if is_constant(arg) else self.packed_expr(arg) for arg in operands]
         return self.bb.emit(relax.Call(call.op, packed, call.attrs))
 
     def _pool(self, call: relax.Call) -> relax.Expr:
@@ -461,7 +399,7 @@ class _Packer:
     def _concat(self, fields: relax.Expr) -> relax.Expr | None:
         if not isinstance(fields, relax.Tuple) or not any(f in self.packed for f in fields.fields):
             return None
-        channels: Sequence[int] = [_shape(f)[1] for f in fields.fields]  # type: ignore[index]
+        channels: Sequence[int] = [shape_of(f)[1] for f in fields.fields]  # type: ignore[index]
         if any(c % LANES for c in channels[:-1]):
             return None
         return self.bb.emit(relax.op.concat([self.packed_expr(f) for f in fields.fields], axis=1))
@@ -486,7 +424,7 @@ def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
 
 def _scalar(expr: relax.Expr) -> float | None:
     """The value of a finite constant of one number other than 0; None for all else."""
-    if not _is_constant(expr) or int(np.prod(_static_shape(expr))) != 1 or len(_static_shape(expr)) > 0:
+    if not is_constant(expr) or int(np.prod(static_shape(expr))) != 1 or len(static_shape(expr)) > 0:
         return None
     value = float(expr.value.numpy())
     return value if value and np.isfinite(value) else None
