@@ -15,6 +15,7 @@ from tvm_ffi.structural import structural_hash
 
 from romou.errors import InvalidConfigError
 from romou.inspection.estimates import register_use
+from romou.parts import alone
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
 from romou.pruning.forms import form_of
@@ -59,6 +60,7 @@ class Task:
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
         """The task of a fused function, or None where no template covers it."""
+        func = alone(func)
         if template_of(func) is None:
             return None
         plain = plain_form(func)
@@ -197,7 +199,8 @@ class PrunedTask(Task):
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
+    """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
+    func = alone(func)
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)

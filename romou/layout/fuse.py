@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.layout.sink_reshapes import sink_reshapes
-from romou.schedules.blocks import inlined, is_regular, reductions_of
+from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -22,7 +20,7 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
     one function each. Reshapes in between are moved out of the way.
     """
-    mod = sink_reshapes(split_into_slices(mod))
+    mod = sink_reshapes(mod)
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -35,32 +33,12 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         return merge_views(tvm.transform.Sequential(passes)(mod))
 
 
-def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
-    """a, b = split(x); exp(a)      ->      exp(slice(x))
-
-    A kernel that writes several tensors fuses with nothing; a slice is read where it is used, without a copy.
-    """
-
-    def slices(call: relax.Call, _matched: object) -> relax.Expr:
-        data, axis, cut = call.args[0], int(call.attrs.axis), call.attrs.indices_or_sections
-        extent = data.ty.shape.values[axis]
-        if not isinstance(extent, tirx.IntImm):
-            return call
-        end = int(extent)
-        at = list(range(0, end, math.ceil(end / int(cut)))) if isinstance(cut, tirx.IntImm) else [0, *map(int, cut)]
-        return relax.Tuple([relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)])
-
-    rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    rewritten["main"] = rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"])
-    return rewritten
-
-
 def merge_views(mod: tvm.IRModule) -> tvm.IRModule:
     """reshape(reshape(x)) in one function      ->      one reshape, of which TVM makes a view, not a kernel"""
     merged = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and is_regular(func) and not reductions_of(func):
             one = inlined(func)
-            if relax.analysis.has_reshape_pattern(one):
+            if is_view(one):
                 merged[var] = tirx.PrimFunc(one.params, one.body, func.ret_type, func.attrs)
     return merged

@@ -2,7 +2,7 @@
 
     conv2d(x: NCHW, w: OIHW) -> add -> relu -> max_pool      ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
 
-Convolutions demand packed channels; element-wise operators, pooling, global means and concatenations keep them; every
+Convolutions demand packed channels; element-wise operators, pooling, global means, concatenations and slices of whole texels keep them; every
 other operator gets its plain layout back. So a transform stands only where packed and plain parts of the graph meet.
 Weights and per-channel constants are packed here, once.
 
@@ -13,12 +13,14 @@ layout where the last texel is not full.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.calls import op_name
 from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape
@@ -62,10 +64,31 @@ POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 
 def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is."""
+    mod = split_into_slices(mod)
     packer = _Packer()
     for block in mod["main"].body.blocks:
         packer.users.update(relax.analysis.udchain(block))
     return rebuild_main(mod, packer)
+
+
+def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
+    """a, b = split(x); exp(a)      ->      exp(slice(x))
+
+    A kernel that writes several tensors fuses with nothing; a slice is read where it is used, without a copy.
+    """
+
+    def slices(call: relax.Call, _matched: object) -> relax.Expr:
+        data, axis, cut = call.args[0], int(call.attrs.axis), call.attrs.indices_or_sections
+        extent = data.ty.shape.values[axis]
+        if not isinstance(extent, tirx.IntImm):
+            return call
+        end = int(extent)
+        at = list(range(0, end, math.ceil(end / int(cut)))) if isinstance(cut, tirx.IntImm) else [0, *map(int, cut)]
+        return relax.Tuple([relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)])
+
+    rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    rewritten["main"] = rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"])
+    return rewritten
 
 
 @dataclass(frozen=True)
@@ -193,6 +216,8 @@ class _Packer(Walker):
             return self.bb.emit(relax.op.mean(self.packed[call.args[0]], axis=[2, 3], keepdims=True))
         if name == "relax.concat" and int(call.attrs.axis) == 1:
             return self._concat(call.args[0])
+        if name == "relax.strided_slice" and call.args[0] in self.packed:
+            return self._slice(call)
         return None
 
     def _conv2d(self, call: relax.Call) -> relax.Expr | None:
@@ -403,6 +428,18 @@ class _Packer(Walker):
         if any(c % LANES for c in channels[:-1]):
             return None
         return self.bb.emit(relax.op.concat([self.packed_expr(f) for f in fields.fields], axis=1))
+
+
+    def _slice(self, call: relax.Call) -> relax.Expr | None:
+        """A range of channels in whole texels."""
+        data, *numbers = call.args
+        if any(len(one.fields) != 1 or not isinstance(one.fields[0], tirx.IntImm) for one in numbers):
+            return None
+        axis, low, high, step = (*(int(one.fields[0]) for one in numbers), 1)[:4]
+        channels = static_shape(data)[1]
+        if axis % 4 != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
+            return None
+        return self.bb.emit(relax.op.strided_slice(self.packed[data], [1], [low // LANES], [-(-min(high, channels) // LANES)]))
 
 
 def _four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
