@@ -5,7 +5,7 @@ A part is a range along axis 1 of a packed tensor (n, channels / 4, h, w, 4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import tvm
@@ -34,7 +34,7 @@ def with_parts(func: tirx.PrimFunc, parts: Sequence[Part]) -> tirx.PrimFunc:
     data[n, o, y, x, lane]      ->      data[n, o + first, y, x, lane], where axis 1 of data has the extent `whole`
     """
     for part in parts:
-        func = _moved(func, part, part.whole, lambda index, part=part: tirx.Add(index, tirx.const(part.first, index.ty)))
+        func = _moved(func, part)
     return func.with_attr(_PARTS, [list(astuple(part)) for part in parts]) if parts else func
 
 
@@ -47,18 +47,19 @@ def alone(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """What `with_parts` was given, if no pass has changed the function since; any other function as it is."""
     parts = parts_of(func)
     for part in parts:
-        func = _moved(func, part, part.extent, lambda index: index.a)
+        func = _moved(func, part, is_back=True)
     return func.without_attr(_PARTS) if parts else func
 
 
-def _moved(func: tirx.PrimFunc, part: Part, extent: int, place: Callable[[tirx.Expr], tirx.Expr]) -> tirx.PrimFunc:
-    """With the parameter in another extent, and `place` of each of its indices along it."""
-    old = func.params[part.position]
+def _moved(func: tirx.PrimFunc, part: Part, *, is_back: bool = False) -> tirx.PrimFunc:
+    """With the accesses to one parameter moved, or moved back."""
+    old, extent = func.params[part.position], part.extent if is_back else part.whole
     shape = [tirx.const(extent, d.ty) if axis == AXIS else d for axis, d in enumerate(old.shape)]
     new = tirx.decl_buffer(shape, old.dtype, old.name, scope=str(old.scope()), layout=None if old.layout is None else "default")
 
     def placed(indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        return [place(index) if axis == AXIS else index for axis, index in enumerate(indices)]
+        index = indices[AXIS]
+        return [*indices[:AXIS], index.a if is_back else tirx.Add(index, tirx.const(part.first, index.ty)), *indices[AXIS + 1 :]]
 
     def load(access: TensorLoad) -> tirx.Expr:
         return tirx.BufferLoad(new, placed(access.indices)) if access.source.same_as(old) else access
