@@ -2,8 +2,8 @@
 
     conv2d(x: NCHW, w: OIHW) -> add -> relu -> max_pool      ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
 
-Convolutions demand packed channels; element-wise operators, pooling, global means, concatenations and slices of whole texels keep them; every
-other operator gets its plain layout back. So a transform stands only where packed and plain parts of the graph meet.
+Convolutions demand packed channels; element-wise operators, pooling, global means, resizing, concatenations and slices of whole texels keep
+them; every other operator gets its plain layout back. So a transform stands only where packed and plain parts of the graph meet.
 Weights and per-channel constants are packed here, once.
 
 The lanes that pad the last texel of a tensor hold finite values of no meaning: weights are zero there, so nothing that
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.calls import op_name
@@ -28,8 +28,8 @@ from romou.schedules import FAMILIES
 from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
 
 FLOATS = ("float32", "float16")
-# TVM's pattern kind for "an operator that element-wise consumers may be fused into".
-OUT_ELEMWISE_FUSABLE = 4
+# TVM's pattern kinds for "an operator that element-wise consumers may be fused into" and "one that nothing is fused with".
+OUT_ELEMWISE_FUSABLE, OPAQUE = 4, 8
 
 # Operators of one tensor whose value at zero is finite; further arguments are scalars.
 UNARY = {
@@ -60,6 +60,8 @@ UNARY = {
 }
 BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
 POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
+# What has a kernel of its own, with which element-wise operators after it are fused.
+ROOTS = POOL | {"relax.nn.conv2d", "relax.nn.conv2d_transpose", "relax.mean"}
 
 
 def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
@@ -68,6 +70,7 @@ def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
     packer = _Packer()
     for block in mod["main"].body.blocks:
         packer.users.update(relax.analysis.udchain(block))
+        packer.bound.update((binding.var, binding.value) for binding in block.bindings)
     return rebuild_main(mod, packer)
 
 
@@ -164,7 +167,6 @@ class _Packer(Walker):
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding in the layout that suits it."""
         var, value = binding.var, binding.value
-        self.bound[var] = value
         if isinstance(binding, relax.MatchCast):
             self.match_cast(binding)
             return
@@ -218,6 +220,8 @@ class _Packer(Walker):
             return self._concat(call.args[0])
         if name == "relax.strided_slice" and call.args[0] in self.packed:
             return self._slice(call)
+        if name == "relax.image.resize2d" and call.args[0] in self.packed and call.attrs.layout == "NCHW":
+            return self._resize(call)
         return None
 
     def _conv2d(self, call: relax.Call) -> relax.Expr | None:
@@ -427,8 +431,27 @@ class _Packer(Walker):
         channels: Sequence[int] = [shape_of(f)[1] for f in fields.fields]  # type: ignore[index]
         if any(c % LANES for c in channels[:-1]):
             return None
-        return self.bb.emit(relax.op.concat([self.packed_expr(f) for f in fields.fields], axis=1))
+        packed = [self.packed_expr(f) for f in fields.fields]
+        if not self._is_free(fields.fields):
+            return self.bb.emit(relax.op.concat(packed, axis=1))
+        define: Callable[..., te.Tensor] = lambda *parts: topi.concatenate(parts, axis=1)
+        return self.bb.emit_te(define, *packed, primfunc_name_hint="concatenate", primfunc_attrs={"op_pattern": OPAQUE})
 
+    def _is_free(self, fields: Sequence[relax.Expr]) -> bool:
+        """Whether a concatenation is expected to cost nothing by itself (`share_buffers`), and what is fused into it would make it a kernel.
+
+        Where several inputs would need kernels of their own then, one for all is better.
+        """
+        has_pixels = all(static_shape(f)[2:] != (1, 1) for f in fields)
+        is_only_here = all(isinstance(f, relax.Var) and sum(op_name(self.bound.get(user)) == "relax.concat" for user in self.users.get(f, ())) == 1 for f in fields)
+        return has_pixels and is_only_here and sum(not self._ends_a_kernel(f) for f in fields) <= 1
+
+    def _ends_a_kernel(self, var: relax.Expr) -> bool:
+        """Whether a variable is the output of a kernel whether or not other operators follow."""
+        value = self.bound.get(var) if isinstance(var, relax.Var) else None
+        if op_name(value) in UNARY | BINARY:
+            return any(len(self.users.get(arg, ())) == 1 and self._ends_a_kernel(arg) for arg in value.args if isinstance(arg, relax.Var))
+        return op_name(value) in ROOTS
 
     def _slice(self, call: relax.Call) -> relax.Expr | None:
         """A range of channels in whole texels."""
@@ -440,6 +463,13 @@ class _Packer(Walker):
         if axis % 4 != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
             return None
         return self.bb.emit(relax.op.strided_slice(self.packed[data], [1], [low // LANES], [-(-min(high, channels) // LANES)]))
+
+    def _resize(self, call: relax.Call) -> relax.Expr:
+        data, size = call.args
+        names = ("method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude", "extrapolation_value", "out_dtype")
+        kept = {name: getattr(call.attrs, name) for name in names}
+        region = [float(edge) for edge in call.attrs.roi]
+        return self.bb.emit(relax.op.image.resize2d(self.packed[data], size, region, layout=f"NCHW{LANES}c", **kept))
 
 
 def _four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
