@@ -442,15 +442,18 @@ class _Packer(Walker):
 
         Where several inputs would need kernels of their own then, one for all is better.
         """
-        has_pixels = all(static_shape(f)[2:] != (1, 1) for f in fields)
-        is_only_here = all(isinstance(f, relax.Var) and sum(op_name(self.bound.get(user)) == "relax.concat" for user in self.users.get(f, ())) == 1 for f in fields)
-        return has_pixels and is_only_here and sum(not self._ends_a_kernel(f) for f in fields) <= 1
 
-    def _ends_a_kernel(self, var: relax.Expr) -> bool:
-        """Whether a variable is the output of a kernel whether or not other operators follow."""
-        value = self.bound.get(var) if isinstance(var, relax.Var) else None
-        if op_name(value) in UNARY | BINARY:
-            return any(len(self.users.get(arg, ())) == 1 and self._ends_a_kernel(arg) for arg in value.args if isinstance(arg, relax.Var))
+        def is_only_here(field: relax.Expr) -> bool:
+            return isinstance(field, relax.Var) and sum(op_name(self.bound.get(user)) == "relax.concat" for user in self.users.get(field, ())) == 1
+
+        has_pixels = all(static_shape(f)[2:] != (1, 1) for f in fields)
+        return has_pixels and all(map(is_only_here, fields)) and sum(not self._ends_a_kernel(f) for f in fields) <= 1
+
+    def _ends_a_kernel(self, expr: relax.Expr) -> bool:
+        """Whether an input is the output of a kernel whether or not other operators follow."""
+        value = self.bound.get(expr) if isinstance(expr, relax.Var) else None
+        if isinstance(value, relax.Call) and op_name(value) in UNARY | BINARY:
+            return any(len(self.users.get(arg, ())) == 1 and self._ends_a_kernel(arg) for arg in value.args)
         return op_name(value) in ROOTS
 
     def _slice(self, call: relax.Call) -> relax.Expr | None:
