@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from romou.schedules.contraction import LANES, Contraction
+from romou.schedules.contraction import Contraction
 from romou.schedules.workload import BatchMatmul, stored_as
 from tvm import te, tirx
+
+from romou.primitives import LANES
 
 FAMILY = "batch_matmul"
 

@@ -31,9 +31,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return [nest]
         made = []
         for store, start in parts:
-            part = s_tir.SBlock(
-                block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start
-            )
+            part = s_tir.SBlock(block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start)
             made.append(_with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))  # type: ignore[misc]
         return made
 

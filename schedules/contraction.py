@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from romou.schedules import tensor_core
+from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
 from tvm import s_tir, te, tirx
 
-from romou.primitives import autobroadcast, half_arithmetic, multiply_add
+from romou.primitives import LANES, autobroadcast, half_arithmetic, multiply_add
 from romou.space import Columns, Config, Space
 
-LANES = 4
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
@@ -372,9 +372,7 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     return te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype(dtype), name=name)
 
 
-def schedule_stages(
-    sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True
-) -> None:
+def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
     """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it.
 
     `has_whole_texels`: whether the output's lanes are stored together; else each is guarded, and stored, by itself.
@@ -393,8 +391,7 @@ def schedule_stages(
     grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid_x, "blockIdx.x")
-    sch.bind(thread_o, "threadIdx.y")
-    sch.bind(thread_w, "threadIdx.x")
+    bind_threads(sch, thread_o, thread_w)
     if config["split_k"] > 1:
         _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
         return
@@ -405,30 +402,30 @@ def schedule_stages(
     sch.compute_at(acc, grid_x, preserve_unit_loops=True)
     sch.compute_inline(tile)
     sch.set_scope(acc, 0, "local")
-    spatial, reduction = _bind_items(sch, sch.get_loops(acc)[_depth_of(sch, acc, grid_x) :])
+    spatial, reduction = _bind_items(sch, loops_below(sch, acc, grid_x))
     if config["local"]:
         outer, inner = sch.split(reduction[0], [None, config["local"]])
         sch.reorder(outer, inner, *reduction[1:], *spatial)
         for block in _stages_of(sch, _STAGED_TEXELS):
-            _load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
+            load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
         for block in _stages_of(sch, ("patch", "kernel")):
-            _stage_in_local_memory(sch, block, outer, config)
+            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"])
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)
         for block in _stages_of(sch, _TEXELS):
-            _load_texels(sch, block, reduction[-2])
+            load_texels(sch, block, reduction[-2])
         first = reduction[0]
-    _unroll_tile(sch, spatial, reduction, config)
+    _unroll_inner(sch, spatial, reduction, config)
     _spell_arithmetic(sch, acc, config)
     init = sch.decompose_reduction(acc, first)
-    _finish_tile(sch, sch.get_loops(init)[-len(spatial) :], config)
-    _finish_tile(sch, [tile_o, tile_h, tile_w, lane], store)
+    unroll_tile(sch, sch.get_loops(init)[-len(spatial) :], config["vector_width"])
+    unroll_tile(sch, [tile_o, tile_h, tile_w, lane], store["vector_width"])
     # Registers are a work-item's own: they need no index that tells whose they are.
     sch.transform_layout(acc, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
-def _spell_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, config: Config) -> None:
+def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None:
     if config["autobroadcast"]:
         autobroadcast(sch, block)
     if config["multiply_add"] != "plain":
@@ -440,74 +437,25 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, confi
 def _bind_items(sch: s_tir.Schedule, loops: Sequence) -> tuple[Sequence, Sequence]:
     """Bind the loops over the work-items of a group; returns those of a work-item's tile and those of the reduction."""
     item_o, item_w, *own = loops
-    sch.bind(item_o, "threadIdx.y")
-    sch.bind(item_w, "threadIdx.x")
+    bind_threads(sch, item_o, item_w)
     return own[:4], own[4:]
 
 
-def _unroll_tile(sch: s_tir.Schedule, spatial: Sequence, reduction: Sequence, config: Config) -> None:
+def _unroll_inner(sch: s_tir.Schedule, spatial: Sequence, reduction: Sequence, config: Config) -> None:
     """Unroll the register tile, the lanes of the reduction, and on request the window."""
     if len(reduction) > 1:
         sch.unroll(reduction[-1])
     if config["unroll"] == "window":
         for loop in reduction[1:-1]:
             sch.unroll(loop)
-    _finish_tile(sch, spatial, config)
+    unroll_tile(sch, spatial, config["vector_width"])
 
 
-def _finish_tile(sch: s_tir.Schedule, tile: Sequence, config: Config) -> None:
-    for loop in tile[:-1]:
-        sch.unroll(loop)
-    width = config["vector_width"]
-    if width == LANES:
-        sch.vectorize(tile[-1])
-    elif width == 1:
-        sch.unroll(tile[-1])
-    else:
-        outer, inner = sch.split(tile[-1], [None, width])
-        sch.unroll(outer)
-        sch.vectorize(inner)
-
-
-def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[s_tir.schedule.SBlockRV]:
+def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[Block]:
     return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if sch.get(b).name_hint in names]
 
 
-def _load_texels(sch: s_tir.Schedule, texels: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> None:
-    """Load the register tile's input texels whole, before their lanes are used one by one."""
-    sch.set_scope(texels, 0, "local")
-    sch.compute_at(texels, at, preserve_unit_loops=True)
-    *tile, lane = _whole_texels(sch, texels, at)
-    for loop in tile:
-        sch.unroll(loop)
-    sch.vectorize(lane)
-
-
-def _stage_in_local_memory(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV, config: Config) -> None:
-    """All work-items of the group load the block's share together, neighbours next to each other."""
-    # The scope comes first: only then does compute_at see that all work-items of the group need the data.
-    sch.set_scope(block, 0, "shared")
-    sch.compute_at(block, at, preserve_unit_loops=True)
-    *texels, lane = _whole_texels(sch, block, at)
-    _, thread_o, thread_w = sch.split(sch.fuse(*texels), [None, config["wg_o"], config["wg_w"]])
-    sch.bind(thread_o, "threadIdx.y")
-    sch.bind(thread_w, "threadIdx.x")
-    sch.vectorize(lane)
-
-
-def _whole_texels(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> list[s_tir.schedule.LoopRV]:
-    """The loops of `block` below `at`; the last one over all lanes that a texel has, also over those that nothing reads."""
-    *loops, lane = sch.get_loops(block)[_depth_of(sch, block, at) :]
-    whole = int(sch.get(block).iter_vars[-1].dom.extent)
-    return [*loops, *sch.split(lane, [1, whole], disable_predication=True)] if int(sch.get(lane).extent) < whole else [*loops, lane]
-
-
-def _depth_of(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: s_tir.schedule.LoopRV) -> int:
-    loop = sch.get(at)
-    return next(i for i, rv in enumerate(sch.get_loops(block)) if sch.get(rv).same_as(loop)) + 1
-
-
-def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Sequence[s_tir.schedule.LoopRV], config: Config, store: Config) -> None:
+def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], config: Config, store: Config) -> None:
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
     # TVM sees which shares a group needs as long as nothing is cropped.
     part, total = sch.get_sblock("part"), sch.get_sblock("acc")
@@ -527,24 +475,23 @@ def _schedule_split(sch: s_tir.Schedule, group: s_tir.schedule.LoopRV, tile: Seq
     sch.reorder(piece, spatial)
     sch.unroll(piece)
     if has_texels:
-        _finish_tile(sch, [spatial], config)
+        unroll_tile(sch, [spatial], config["vector_width"])
     init = sch.decompose_reduction(total, piece)
     sch.unroll(outer)
     if has_texels:
-        _finish_tile(sch, [sch.get_loops(init)[-1]], config)
-        _finish_tile(sch, [tile[-1]], store)
+        unroll_tile(sch, [sch.get_loops(init)[-1]], config["vector_width"])
+        unroll_tile(sch, [tile[-1]], store["vector_width"])
 
-    outside = _depth_of(sch, part, group)
-    k, *loops = sch.get_loops(part)[outside:]
+    k, *loops = loops_below(sch, part, group)
     spatial, reduction = _bind_items(sch, loops)
     sch.bind(k, "threadIdx.z")
     sch.reorder(*reduction, *spatial)
     for block in _stages_of(sch, _TEXELS):
-        _load_texels(sch, block, reduction[-2])
+        load_texels(sch, block, reduction[-2])
     registers = sch.cache_write(part, 0, "local")
-    sch.reverse_compute_at(registers, sch.get_loops(part)[outside + 2], preserve_unit_loops=True)
-    _unroll_tile(sch, spatial, reduction, config)
+    sch.reverse_compute_at(registers, loops[1], preserve_unit_loops=True)
+    _unroll_inner(sch, spatial, reduction, config)
     _spell_arithmetic(sch, part, config)
     init = sch.decompose_reduction(part, reduction[0])
-    _finish_tile(sch, sch.get_loops(init)[-4:], config)
-    _finish_tile(sch, sch.get_loops(registers)[-4:], config)
+    unroll_tile(sch, sch.get_loops(init)[-4:], config["vector_width"])
+    unroll_tile(sch, sch.get_loops(registers)[-4:], config["vector_width"])

@@ -6,9 +6,11 @@ data (m, k)      weight (k, ceil(n / 4), 4)      output (m, n)
 from __future__ import annotations
 
 import numpy as np
-from romou.schedules.contraction import LANES, Contraction
+from romou.schedules.contraction import Contraction
 from romou.schedules.workload import Dense, stored_as
 from tvm import te
+
+from romou.primitives import LANES
 
 FAMILY = "dense"
 

@@ -6,9 +6,11 @@ data    (n, c / 4, ih, iw, 4)      weight  (kh, kw, c / 4, 4)      output  (n, c
 from __future__ import annotations
 
 import numpy as np
-from romou.schedules.contraction import LANES, Contraction
+from romou.schedules.contraction import Contraction
 from romou.schedules.workload import Conv2d, stored_as, window_index
 from tvm import te, tirx
+
+from romou.primitives import LANES
 
 FAMILY = "depthwise"
 

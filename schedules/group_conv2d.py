@@ -8,9 +8,11 @@ Neighbouring output channels may read different input channels, so lanes are loa
 from __future__ import annotations
 
 import numpy as np
-from romou.schedules.contraction import LANES, Contraction
+from romou.schedules.contraction import Contraction
 from romou.schedules.workload import Conv2d, stored_as, window_index
 from tvm import te, tirx
+
+from romou.primitives import LANES
 
 FAMILY = "group_conv2d"
 

@@ -1,10 +1,10 @@
 """Reductions of a window that moves over its input: max and average pooling, packed (NCHW4c) or plain, with padding, dilation and an epilogue.
 
-    out[n, c, y, x, lane] = f(max over (ky, kx) of data[n, c, y * s + ky, x * s + kx, lane])
+out[n, c, y, x, lane] = f(max over (ky, kx) of data[n, c, y * s + ky, x * s + kx, lane])
 
-    work-item     `tile` neighbours along x, each a vector of `vector_width` lanes where channels are packed; windows are reduced in registers
-    work group    `work_group` of them, which lie in one row, x fastest
-    unroll        the window is written out, or one loop for each of its axes
+work-item     `tile` neighbours along x, each a vector of `vector_width` lanes where channels are packed; windows are reduced in registers
+work group    `work_group` of them, which lie in one row, x fastest
+unroll        the window is written out, or one loop for each of its axes
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import tvm
 from romou.schedules.blocks import Reduction, is_elementwise_of, is_regular, loads_of, reduction_of, reductions_of, replace_loads
-from romou.schedules.contraction import LANES, Limits
+from romou.schedules.contraction import Limits
 from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
 from romou.schedules.streaming import Points, StreamingTemplate
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_walk
 
+from romou.primitives import LANES
 from romou.space import Columns, Config, Space
 
 FAMILY = "pool"

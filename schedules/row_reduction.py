@@ -1,12 +1,12 @@
 """Reductions of whole rows and what is made of them: softmax, layer and group norm, means and sums over trailing or spatial axes, L2 norms.
 
-    m[i] = max over k of x[i, k];  s[i] = sum over k of exp(x[i, k] - m[i]);  out[i, k] = exp(x[i, k] - m[i]) / s[i]
+m[i] = max over k of x[i, k];  s[i] = sum over k of exp(x[i, k] - m[i]);  out[i, k] = exp(x[i, k] - m[i]) / s[i]
 
-    row           the elements that are reduced together; `threads` work-items share a row, each takes every `threads`-th vector of it, and they
-                  combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long reduction)
-    work group    `rows` rows
-    vector        `vector_width` neighbours in memory: of a row, each lane with a partial result of its own, or of as many rows
-    keep          where the row stays between the passes over it: "memory" reads it again, "registers" and "local" read it once
+row           the elements that are reduced together; `threads` work-items share a row, each takes every `threads`-th vector of it, and they
+              combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long reduction)
+work group    `rows` rows
+vector        `vector_width` neighbours in memory: of a row, each lane with a partial result of its own, or of as many rows
+keep          where the row stays between the passes over it: "memory" reads it again, "registers" and "local" read it once
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 import tvm
 from romou.schedules.blocks import Reduction, is_regular, loads_of, reduction_of, reductions_of, replace_loads, split_tuples
-from romou.schedules.contraction import LANES, Limits
+from romou.schedules.contraction import Limits
 from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, register_type, substitute
 from romou.schedules.streaming import Points, StreamingTemplate
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal
 
+from romou.primitives import LANES
 from romou.space import Columns, Config, Space
 
 FAMILY = "row_reduction"

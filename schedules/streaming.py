@@ -13,11 +13,12 @@ import numpy as np
 import tvm
 from romou.schedules.base import Template
 from romou.schedules.blocks import inlined, operations_of, split_tuples
-from romou.schedules.contraction import LANES, Limits
+from romou.schedules.contraction import Limits
 from romou.schedules.emit import Vectors
 from romou.schedules.splice import find_blocks
 from tvm import s_tir, tirx
 
+from romou.primitives import LANES
 from romou.space import Columns, Space
 
 GROUPS = (16, 32, 64, 128, 256, 512)

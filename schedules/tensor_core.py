@@ -14,9 +14,10 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from romou.schedules.loops import Block, Loop, bind_threads, loops_below, stage_in_local_memory, unroll_tile
 from tvm import s_tir, te, tirx
 
 from romou.primitives import LANES, tensor_cores
@@ -36,7 +37,6 @@ WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 STEPS = (1, 2, 4)
 # Cycles of a core, and warps that it has room for: see `default_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
-Loop: TypeAlias = "s_tir.schedule.LoopRV"
 
 
 def can_use(c: Contraction, dtype: str) -> bool:
@@ -166,6 +166,7 @@ def default_config(space: Space, c: Contraction, config: Config, limits: Limits)
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
     """As `contraction.schedule_stages`, for the stages that are made of `regroup`."""
+    width = LANES if has_whole_texels else 1
     o, h, w, lane = loops
     block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
     block_w, warp_w, pair, t, pixel = sch.split(w, [None, config["wg_w"] // WARP_W, config["tile_w"] // PAIR, WARP_W, PAIR])
@@ -179,11 +180,11 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     sch.compute_at(total, grid, preserve_unit_loops=True)
     sch.compute_at(sums, grid, preserve_unit_loops=True)
     if is_split:
-        _sum_pieces(sch, total, (warp_o, warp_w, g, t), (tile_o, pair, pixel, lane), config, has_whole_texels=has_whole_texels)
+        _sum_pieces(sch, total, (warp_o, warp_w, g, t), (tile_o, pair, pixel, lane), config, width)
     else:
         sch.compute_inline(total)
-        _bind(sch, sch.fuse(warp_o, warp_w, g), t)
-        _finish(sch, (tile_o, pair, pixel, lane), is_vector=has_whole_texels)
+        bind_threads(sch, sch.fuse(warp_o, warp_w, g), t)
+        unroll_tile(sch, (tile_o, pair, pixel, lane), width)
     _deal_out(sch, sums, grid, config)
     *reduction, _o, _h, _w, _lane = sch.get_loops(sums)[-len(reduce_names) - 4 :]
     first, *window, group, _ilane = reduction
@@ -191,7 +192,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         outer, _ = sch.split(first, [None, config["local"] // GROUP])
         sch.compute_inline(sch.get_sblock("texels"))
         for name in ("patch", "kernel"):
-            _stage(sch, sch.get_sblock(name), outer, config)
+            stage_in_local_memory(sch, sch.get_sblock(name), outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
     else:
         outer, inner = sch.split(first, [None, config["steps"]])
         order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]
@@ -204,51 +205,20 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
             sch.unroll(loop)
     tensor_cores(sch, group)
     init = sch.decompose_reduction(sums, outer)
-    _finish(sch, sch.get_loops(init)[-4:], is_vector=True)
+    unroll_tile(sch, sch.get_loops(init)[-4:])
     if not is_split:
         # Registers are a work-item's own: they need no index that tells whose they are.
         sch.transform_layout(sums, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
-def _bind(sch: s_tir.Schedule, y: Loop, x: Loop) -> None:
-    sch.bind(y, "threadIdx.y")
-    sch.bind(x, "threadIdx.x")
-
-
-def _finish(sch: s_tir.Schedule, tile: Sequence[Loop], *, is_vector: bool) -> None:
-    *outer, lane = tile
-    for loop in outer:
-        sch.unroll(loop)
-    if is_vector:
-        sch.vectorize(lane)
-    else:
-        sch.unroll(lane)
-
-
-def _depth(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: Loop) -> int:
-    return next(i for i, loop in enumerate(sch.get_loops(block)) if sch.get(loop).same_as(sch.get(at))) + 1
-
-
-def _stage(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, at: Loop, config: Config) -> None:
-    """All work-items of the group load the block's share together, neighbours next to each other."""
-    sch.set_scope(block, 0, "shared")
-    sch.compute_at(block, at, preserve_unit_loops=True)
-    *texels, lane = sch.get_loops(block)[_depth(sch, block, at) :]
-    _, y, x = sch.split(sch.fuse(*texels), [None, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W])
-    _bind(sch, y, x)
-    sch.vectorize(lane)
-
-
-def _sum_pieces(
-    sch: s_tir.Schedule, acc: s_tir.schedule.SBlockRV, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, *, has_whole_texels: bool
-) -> None:
+def _sum_pieces(sch: s_tir.Schedule, acc: Block, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, width: int) -> None:
     """acc: the pieces are added up, each number of the tile by one of the work-items that have summed them; whole texels while there are enough."""
     has_texels = config["tile_o"] * config["tile_w"] >= config["split_k"]
     outer, piece = sch.split(sch.fuse(*(tile[:-1] if has_texels else tile)), [None, config["split_k"]])
     sch.reorder(piece, *threads, outer)
     warp_o, warp_w, g, t = threads
     sch.bind(piece, "threadIdx.z")
-    _bind(sch, sch.fuse(warp_o, warp_w, g), t)
+    bind_threads(sch, sch.fuse(warp_o, warp_w, g), t)
     sch.compute_at(acc, outer, preserve_unit_loops=True)
     sch.set_scope(acc, 0, "local")
     *_, spatial, pieces = sch.get_loops(acc)
@@ -259,15 +229,15 @@ def _sum_pieces(
     init = sch.decompose_reduction(acc, pieces)
     if has_texels:
         sch.vectorize(sch.get_loops(init)[-1])
-        _finish(sch, (outer, tile[-1]), is_vector=has_whole_texels)
+        unroll_tile(sch, (outer, tile[-1]), width)
     else:
         sch.unroll(outer)
 
 
-def _deal_out(sch: s_tir.Schedule, sums: s_tir.schedule.SBlockRV, group: Loop, config: Config) -> None:
+def _deal_out(sch: s_tir.Schedule, sums: Block, group: Loop, config: Config) -> None:
     """The sums of a group, of each piece of the reduction: every work-item has its own in registers, and where there are pieces leaves them in local
     memory."""
-    *pieces, item_o, t, o, h, w, lane = (loops := sch.get_loops(sums)[_depth(sch, sums, group) :])[: 7 if config["split_k"] > 1 else 6]
+    *pieces, item_o, t, o, h, w, lane = (loops := loops_below(sch, sums, group))[: 7 if config["split_k"] > 1 else 6]
     warp_o, g, own_o = sch.split(o, [None, WARP_O, config["tile_o"]])
     warp_w, own_w = sch.split(w, [None, config["tile_w"]])
     sch.reorder(*pieces, item_o, warp_o, warp_w, g, t, *loops[len(pieces) + 6 :], own_o, h, own_w, lane)
@@ -276,7 +246,7 @@ def _deal_out(sch: s_tir.Schedule, sums: s_tir.schedule.SBlockRV, group: Loop, c
         registers = sch.cache_write(sums, 0, "local")
         sch.reverse_compute_at(registers, t, preserve_unit_loops=True)
         sch.bind(pieces[0], "threadIdx.z")
-        _finish(sch, sch.get_loops(registers)[-4:], is_vector=True)
+        unroll_tile(sch, sch.get_loops(registers)[-4:])
     else:
         sch.set_scope(sums, 0, "local")
-    _bind(sch, sch.fuse(warp_o, warp_w, g), t)
+    bind_threads(sch, sch.fuse(warp_o, warp_w, g), t)

@@ -2,7 +2,7 @@
 
     output tile (m x m) = A^T ((G g G^T) * (B^T d B)) A        d: input tile of m + 2 pixels a side, g: window
 
-Three kernels with two workspaces between them, which the host part of the function allocates:
+Three kernels with two workspaces between them; in a model, they are tensors of its memory plan (`romou/module/workspaces.py`):
 
     data        -> transformed (positions, input texels * tiles, 4)     B^T d B of each tile, one work-item a tile and texel
     transformed -> products (positions, output texels, tiles, 4)        a contraction for each of the (m + 2)^2 positions, as contraction.py schedules it
@@ -19,10 +19,12 @@ from dataclasses import dataclass, replace
 from functools import reduce as fold
 
 import numpy as np
-from romou.schedules.contraction import LANES, Contraction, contract, schedule_stages
+from romou.schedules.contraction import Contraction, contract, schedule_stages
+from romou.schedules.loops import Block, Loop, unroll_tile
 from romou.schedules.workload import Conv2d, window_index
 from tvm import s_tir, te, tirx
 
+from romou.primitives import LANES
 from romou.space import Config
 
 # Value of the knob `algorithm` -> side of an output tile.
@@ -178,7 +180,7 @@ class Winograd:
             name="crop",
         )
 
-    def schedule(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV, config: Config) -> None:
+    def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> None:
         """Bind the three nests; `output` is the block that the epilogue ends in."""
         self._schedule_data(sch)
         p, o, t, lane = sch.get_loops(sch.get_sblock("products"))
@@ -195,10 +197,10 @@ class Winograd:
         tile = sch.get_sblock("data_tile")
         sch.set_scope(tile, 0, "local")
         sch.compute_at(tile, column, preserve_unit_loops=True)
-        _straighten(sch, sch.get_loops(tile)[-3:])
-        _straighten(sch, [a, b, lane])
+        unroll_tile(sch, sch.get_loops(tile)[-3:])
+        unroll_tile(sch, [a, b, lane])
 
-    def _schedule_output(self, sch: s_tir.Schedule, output: s_tir.schedule.SBlockRV) -> None:
+    def _schedule_output(self, sch: s_tir.Schedule, output: Block) -> None:
         n, o, y, x, lane = sch.get_loops(output)
         (down, inner_y), (across, inner_x) = (sch.split(loop, [None, self.tile]) for loop in (y, x))
         sch.reorder(o, n, down, across, inner_y, inner_x, lane)
@@ -206,9 +208,9 @@ class Winograd:
         tile = sch.get_sblock("output_tile")
         sch.set_scope(tile, 0, "local")
         sch.compute_at(tile, inner_y, preserve_unit_loops=True)
-        _straighten(sch, sch.get_loops(tile)[-3:])
+        unroll_tile(sch, sch.get_loops(tile)[-3:])
         _place_rows(sch, "output_rows", item)
-        _straighten(sch, [inner_y, inner_x, lane])
+        unroll_tile(sch, [inner_y, inner_x, lane])
 
 
 def _padded(items: int) -> int:
@@ -235,7 +237,7 @@ def _add(total: tirx.Expr | None, term: tuple[int, tirx.Expr]) -> tirx.Expr:
     return size if total is None else total + size if factor > 0 else total - size
 
 
-def _bind(sch: s_tir.Schedule, items: s_tir.schedule.LoopRV, inner: Sequence[s_tir.schedule.LoopRV]) -> s_tir.schedule.LoopRV:
+def _bind(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
     """One work-item for each turn of `items`, with the loops `inner` inside."""
     group, item = sch.split(items, [None, GROUP])
     sch.reorder(group, item, *inner)
@@ -244,19 +246,12 @@ def _bind(sch: s_tir.Schedule, items: s_tir.schedule.LoopRV, inner: Sequence[s_t
     return item
 
 
-def _place_rows(sch: s_tir.Schedule, name: str, item: s_tir.schedule.LoopRV) -> s_tir.schedule.LoopRV:
+def _place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
     """The first half of a transform, which makes rows of a tile, in a work-item's registers; returns its loop over columns."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, item, preserve_unit_loops=True)
     row, column, lane = sch.get_loops(block)[-3:]
     sch.reorder(column, row, lane)
-    _straighten(sch, [column, row, lane])
+    unroll_tile(sch, [column, row, lane])
     return column
-
-
-def _straighten(sch: s_tir.Schedule, loops: Sequence[s_tir.schedule.LoopRV]) -> None:
-    *tile, lane = loops
-    for loop in tile:
-        sch.unroll(loop)
-    sch.vectorize(lane)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
+from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
 from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
 
@@ -20,8 +22,10 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
     one function each. Reshapes in between are moved out of the way.
     """
-    mod = sink_reshapes(mod)
+    mod = sink_reshapes(sum_along_rows(mod))
     passes = [
+        # Sorts and running sums have no other form for GPUs.
+        relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
@@ -31,6 +35,22 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     ]
     with target.tvm_target:
         return merge_views(tvm.transform.Sequential(passes)(mod))
+
+
+def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
+    """cumsum(x, axis=-1)      ->      reshape(cumsum(reshape(x, (..., n, 1)), axis=-2), (..., n))
+
+    TVM's own kernel for running sums along the last axis is wrong in OpenCL; along any other axis it takes another one.
+    """
+
+    def sums(call: relax.Call, _matched: object) -> relax.Expr:
+        shape, axis = list(call.ty.shape.values), call.attrs.axis
+        if axis is None or int(axis) % len(shape) != len(shape) - 1:
+            return call
+        column = relax.op.reshape(call.args[0], [*shape, 1])
+        return relax.op.reshape(relax.op.cumsum(column, len(shape) - 1, call.attrs.dtype, bool(call.attrs.exclusive)), shape)
+
+    return with_main(mod, rewrite_call(is_op("relax.cumsum")(wildcard()), sums, mod["main"]))
 
 
 def merge_views(mod: tvm.IRModule) -> tvm.IRModule:

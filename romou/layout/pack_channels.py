@@ -23,7 +23,7 @@ from tvm import relax, te, tirx, topi
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.calls import op_name
-from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape
+from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape, with_main
 from romou.schedules import FAMILIES
 from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
 
@@ -89,9 +89,7 @@ def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
         at = list(range(0, end, math.ceil(end / int(cut)))) if isinstance(cut, tirx.IntImm) else [0, *map(int, cut)]
         return relax.Tuple([relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)])
 
-    rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    rewritten["main"] = rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"])
-    return rewritten
+    return with_main(mod, rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"]))
 
 
 @dataclass(frozen=True)

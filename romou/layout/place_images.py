@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, tirx
 
 from romou.calls import called_function
-from romou.layout.rewrite import Walker, rebuild_main
+from romou.layout.rewrite import Walker, outputs_of, rebuild_main
 from romou.primitives import image_extents, set_image
 from romou.task import Task, limits_of
 
@@ -106,9 +106,9 @@ class _Placer(Walker):
             return
         fields = list(value.args[1].fields)
         positions = tuple(i for i, f in enumerate([*fields, var]) if self._is_image(f))
-        out = var.ty
+        out = outputs_of(var.ty)
         if self._is_image(var):
-            out = relax.TensorType(out.shape, out.dtype, self._in_image)
+            out = relax.TensorType(var.ty.shape, var.ty.dtype, self._in_image)
         function = self.variant(callee, positions, lambda: self._with_images(callee, positions))
         self.plain[var] = self.bb.emit(relax.call_tir(function, [self.plain_expr(f) for f in fields], out_ty=out))
 

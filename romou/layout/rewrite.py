@@ -75,6 +75,18 @@ def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(rewritten)
 
 
+def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
+    """`mod` with another `main`."""
+    rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    rewritten["main"] = main
+    return rewritten
+
+
+def outputs_of(ty: tvm.ir.Type) -> tvm.ir.Type | list[tvm.ir.Type]:
+    """The type of what `relax.call_tir` returns, as it wants to be told."""
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else ty
+
+
 def shape_of(expr: relax.Expr) -> Shape | None:
     """Static shape of a tensor expression, else None."""
     ty = expr.ty

@@ -17,10 +17,10 @@ from tvm import relax, tirx
 from tvm.ir import TensorLoad
 
 from romou.calls import called_function
-from romou.layout.rewrite import Walker, dtype_of, rebuild_main, static_shape
+from romou.layout.rewrite import Walker, dtype_of, outputs_of, rebuild_main, static_shape
 from romou.parts import AXIS, Part, with_parts
 from romou.primitives import LANES
-from romou.schedules.blocks import is_view
+from romou.schedules.blocks import is_regular, is_view
 from romou.schedules.emit import substitute
 from romou.schedules.splice import find_blocks
 
@@ -45,24 +45,21 @@ class _Copied:
 
 def copied_ranges(func: tirx.PrimFunc) -> list[_Copied]:
     """The ranges along channels that the output of a function on packed tensors is put together from, in order; none if it is made in another way."""
-    blocks, output = find_blocks(func), func.params[-1]
-    shapes = [[int(d) if isinstance(d, tirx.IntImm) else 0 for d in p.shape] for p in func.params if isinstance(p, tirx.Buffer)]
+    blocks = find_blocks(func) if is_regular(func) else []
+    shapes = [[int(d) for d in p.shape] for p in func.params] if len(blocks) == 1 else [[]]
     others = [[extent for axis, extent in enumerate(shape) if axis != AXIS] for shape in shapes]
-    if len(blocks) != 1 or len(shapes) != len(func.params) or any(one != others[-1] for one in others):
+    if len(shapes[-1]) != _RANK or shapes[-1][-1] != LANES or any(one != others[-1] for one in others):
         return []
     (block,) = blocks
-    store = block.body
-    if len(shapes[-1]) != _RANK or shapes[-1][-1] != LANES or not isinstance(store, tirx.BufferStore) or not store.buffer.same_as(output):
-        return []
     axes = [axis.var for axis in block.iter_vars]
-    if len(axes) != _RANK or any(not index.same_as(axis) for index, axis in zip(store.indices, axes, strict=True)):
+    if len(axes) != _RANK:
         return []
     analyzer = tvm.sym.Analyzer()
     for axis in block.iter_vars:
         analyzer.bind(axis.var, axis.dom)
     found: list[_Copied] = []
     for channel in range(shapes[-1][AXIS]):
-        value = analyzer.simplify(substitute(store.value, {axes[AXIS]: tirx.const(channel, axes[AXIS].ty)}))
+        value = analyzer.simplify(substitute(block.body.value, {axes[AXIS]: tirx.const(channel, axes[AXIS].ty)}))
         if not isinstance(value, TensorLoad):
             return []
         position = next((i for i, p in enumerate(func.params) if p.same_as(value.source)), None)
@@ -94,10 +91,11 @@ class _Places:
         self._calls: dict[relax.Var, list[relax.Expr]] = {}
         self._held: set[relax.Var] = set()
         copies: list[tuple[relax.Var, list[_Copied]]] = []
-        ranges = {var.name_hint: copied_ranges(func) for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)}
+        ours = {var.name_hint: func for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc) and not _is_foreign(func)}
+        ranges = {name: copied_ranges(func) for name, func in ours.items()}
         for binding in (binding for block in mod["main"].body.blocks for binding in block.bindings):
             name = None if isinstance(binding, relax.MatchCast) else called_function(binding.value)
-            if name is None or not isinstance(binding.var.ty, relax.TensorType) or is_view(mod[name]):
+            if name not in ours or not isinstance(binding.var.ty, relax.TensorType):
                 self._hold(binding.value)
                 self._held.add(binding.var)
                 continue
@@ -181,7 +179,7 @@ class _Sharer(Walker):
             if whole in self.plain:
                 call = relax.op.call_tir_inplace(function, [*arguments, self.plain[whole]], len(arguments), out_ty=whole.ty)
             else:
-                call = relax.call_tir(function, arguments, out_ty=whole.ty)
+                call = relax.call_tir(function, arguments, out_ty=outputs_of(whole.ty))
             self.plain[whole] = self.bb.emit(call)
 
     def _part(self, position: int, field: relax.Expr) -> Part | None:
@@ -190,6 +188,11 @@ class _Sharer(Walker):
             return None
         whole, first = self._places.place(field)
         return None if whole.same_as(field) else Part(position, static_shape(field)[AXIS], static_shape(whole)[AXIS], first)
+
+
+def _is_foreign(func: tirx.PrimFunc) -> bool:
+    """Whether TVM has scheduled a function already, or makes a view of it."""
+    return bool(func.attrs and func.attrs.get("tirx.is_scheduled", False)) or is_view(func)
 
 
 def _memory(var: relax.Var) -> tuple[str, str]:

@@ -59,11 +59,11 @@ class _Caller(PyExprMutator):  # type: ignore[misc]
         name = called_function(call)
         if name is None or name not in self._workspaces:
             return call
-        types = [call.ty, *(relax.TensorType(tuple(map(int, b.shape)), str(b.dtype), self._device) for b in self._workspaces[name])]
-        function, arguments = call.args
+        types = [relax.TensorType(tuple(map(int, b.shape)), str(b.dtype), self._device) for b in self._workspaces[name]]
         if op_name(call) == "relax.call_tir":
-            both = relax.call_tir(function, arguments, types)
+            both = relax.Call(call.op, call.args, call.attrs, [relax.TupleType([call.ty, *types])])
         else:
             # -1: a tensor of its own, behind the arguments.
-            both = relax.op.call_tir_inplace(function, arguments, [*map(int, call.attrs.inplace_indices), *[-1] * (len(types) - 1)], types)
+            places = [*map(int, call.attrs.inplace_indices), *[-1] * len(types)]
+            both = relax.op.call_tir_inplace(*call.args, places, [call.ty, *types])
         return relax.TupleGetItem(self.builder_.emit(both), 0)

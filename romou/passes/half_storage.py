@@ -55,6 +55,8 @@ def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
 
     structural_walk(func.body, (tirx.AttrStmt, marked))
     return found
+
+
 def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr]:
     """The indices that an access of an array of vectors has in an array of their lanes."""
     lanes = int(tvm.DataType(str(buffer.dtype)).lanes)

@@ -24,11 +24,12 @@ from tvm_ffi.structural import structural_walk
 from romou.calls import op_name
 from romou.errors import BuildError
 from romou.inspection.estimates import RegisterUse, registers_ahead
+from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import KernelUsage
 from romou.schedules import tensor_core
-from romou.schedules.contraction import LANES, Limits, local_bytes
+from romou.schedules.contraction import Limits, local_bytes
 from romou.schedules.template import DIRECT, ContractionTemplate
 from romou.space import Columns
 
