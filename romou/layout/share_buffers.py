@@ -35,7 +35,7 @@ def share_buffers(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Copied:
-    """What a function that only copies takes of a parameter. parameter: its position.   begin: where in it.   first: where in the output.   extent"""
+    """A range that a function copies from the parameter at a position. begin: in the parameter.   first: in the output.   extent: of the range."""
 
     parameter: int
     begin: int
@@ -124,23 +124,23 @@ class _Places:
             return
         if len(copied) == 1:
             (one,) = copied
-            part, whole, begins = {var: one.extent}, fields[one.parameter], {var: one.begin}
+            whole, ranges = fields[one.parameter], {var: (one.extent, one.begin)}
         else:
-            part, whole, begins = {fields[one.parameter]: one.extent for one in copied}, var, {fields[one.parameter]: one.first for one in copied}
-        is_each_whole = all(extent == static_shape(one)[AXIS] < static_shape(whole)[AXIS] for one, extent in part.items())
-        if len(part) < len(copied) or not is_each_whole or not all(self._may_move(one, whole) for one in part):
+            whole, ranges = var, {fields[one.parameter]: (one.extent, one.first) for one in copied}
+        if len(ranges) < len(copied) or not all(self._may_move(part, extent, whole) for part, (extent, _) in ranges.items()):
             return
-        self._parents.update({one: (whole, begin) for one, begin in begins.items()})
+        self._parents.update({part: (whole, begin) for part, (_, begin) in ranges.items()})
         self.free.add(var)
-        if self._reads_what_it_writes():
+        if self._reads_written_image():
             self.free.remove(var)
-            for one in part:
-                del self._parents[one]
+            for part in ranges:
+                del self._parents[part]
 
-    def _may_move(self, part: relax.Var, whole: relax.Var) -> bool:
-        return part in self._calls and part not in self._held and part not in self._parents and _memory(part) == _memory(whole)
+    def _may_move(self, part: relax.Var, extent: int, whole: relax.Var) -> bool:
+        is_proper = extent == static_shape(part)[AXIS] < static_shape(whole)[AXIS]
+        return is_proper and part in self._calls and part not in self._held and part not in self._parents and _memory(part) == _memory(whole)
 
-    def _reads_what_it_writes(self) -> bool:
+    def _reads_written_image(self) -> bool:
         """Whether a function would read and write one image, which OpenCL 1.2 does not allow."""
         for var, fields in self._calls.items():
             if var not in self.free and _memory(var)[1] != "global":
