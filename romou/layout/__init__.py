@@ -1,5 +1,4 @@
-"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images,
-which are parts of others."""
+"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images, which are parts of others."""
 
 from romou.layout.fuse import fuse_operators
 from romou.layout.pack_channels import pack_channels

@@ -445,7 +445,7 @@ class _Packer(Walker):
             return isinstance(field, relax.Var) and sum(op_name(self.bound.get(user)) == "relax.concat" for user in self.users.get(field, ())) == 1
 
         has_pixels = all(static_shape(f)[2:] != (1, 1) for f in fields)
-        return has_pixels and all(map(is_only_here, fields)) and sum(not self._ends_a_kernel(f) for f in fields) <= 1
+        return has_pixels and all(map(is_only_here, fields)) and len({*fields}) == len(fields) and sum(not self._ends_a_kernel(f) for f in fields) <= 1
 
     def _ends_a_kernel(self, expr: relax.Expr) -> bool:
         """Whether an input is the output of a kernel whether or not other operators follow."""
@@ -457,7 +457,7 @@ class _Packer(Walker):
     def _slice(self, call: relax.Call) -> relax.Expr | None:
         """A range of channels in whole texels."""
         data, *numbers = call.args
-        if any(len(one.fields) != 1 or not isinstance(one.fields[0], tirx.IntImm) for one in numbers):
+        if not all(isinstance(one, relax.Tuple) and len(one.fields) == 1 and isinstance(one.fields[0], tirx.IntImm) for one in numbers):
             return None
         axis, low, high, step = (*(int(one.fields[0]) for one in numbers), 1)[:4]
         channels = static_shape(data)[1]
