@@ -37,6 +37,7 @@ from romou.regression import Bench, Comparison, compare_benches, compare_recorde
 from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
 from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
+from romou.search.device_lessons import known_lessons
 from romou.space import Config
 from romou.target import Target
 from romou.task import limits_of, prune_all
@@ -165,7 +166,9 @@ def tune(
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
                 tasks = prune_all(worth, place.target) if prune else worth
-                session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options)
+                session = TuningSession(
+                    tasks, place.target, store=store, builder=builder, runner=runner, options=options, device_lessons=known_lessons(place.target)
+                )
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
         return _assemble(graph, place, results, started)
