@@ -26,7 +26,7 @@ from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.frontend.tasks import count_calls, extract_tasks
 from romou.hardware import known_devices
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.layout import fuse_operators, pack_channels, place_images
+from romou.layout import fuse_operators, pack_channels, place_images, share_buffers
 from romou.library import compiler_for, is_here
 from romou.measure import DeviceFingerprint, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, scheduled_functions
@@ -488,7 +488,7 @@ def _import(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[i
 
 
 def _lower(imported: ImportedModel, target: Target) -> _Graph:
-    fused = place_images(fuse_operators(pack_channels(imported.mod), target), target)
+    fused = share_buffers(place_images(fuse_operators(pack_channels(imported.mod), target), target))
     tasks, key_of = extract_tasks(fused)
     by_key = {task.key: task for task in tasks}
     limits = limits_of(target)

@@ -50,7 +50,7 @@ _WORDS = {
         ("blocked", "striped"),
         ("lanes", "window", "taps"),
         ("mad", "fma", "plain", "mma"),
-        ("direct", "winograd2", "winograd4"),
+        ("direct", "winograd2", "winograd4", "winograd6"),
         ("memory", "registers", "local"),
     )
     for number, word in enumerate(words)
