@@ -69,7 +69,7 @@ class Space:
         self.knobs: dict[str, tuple[Choice, ...]] = {}
         # The knob whose choices are spaces of their own, and these (`one_of`).
         self.divided_by: str | None = None
-        self._spaces: Mapping[Choice, Space] = {}
+        self._spaces: Mapping[Any, Space] = {}
         self._constraints: list[Callable[[Columns], Any]] = []
 
     def define_knob(self, name: str, choices: Sequence[Choice]) -> None:
@@ -95,7 +95,7 @@ class Space:
         """
         whole = cls()
         whole.define_knob(knob, list(spaces))
-        whole.divided_by, whole._spaces = knob, dict(spaces)
+        whole.divided_by, whole._spaces = knob, spaces
         names = list(next(iter(spaces.values())).knobs)
         for name in names:
             whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
@@ -203,7 +203,7 @@ class Space:
     def _box(self, where: Mapping[str, Choice]) -> Space:
         """The product of knobs that configs with these choices are in, without constraints."""
         box, inside = Space(), self
-        if self.divided_by in where:
+        if self.divided_by is not None and self.divided_by in where:
             inside = self._spaces[where[self.divided_by]]
         box.knobs = {name: (where[name],) if name in where else inside.knobs[name] for name in self.knobs}
         return box
