@@ -467,12 +467,16 @@ class _Schedule:
                 self._followers[source].append(number)
             last.update(dict.fromkeys(step.defines, number))
         self._final = {(key, last.get(key, -1)) for key in behind}
+        self._defined = [
+            sum(sizes[key] for key in step.defines if (key, number) in self._uses_left or (key, number) in self._final) for number, step in enumerate(steps)
+        ]
         self._waits = [len(sources) for sources in self._sources]
         self._loads_left = sum(step.kind == "load" and step.place != "local" for step in steps)
         # Steps whose sources are there, by what comes next of them, in the order of the code.
         self._addresses: list[int] = []
-        self._loads: list[int] = []
         self._others: list[int] = []
+        # Loads by whether they read local memory, and whether their value takes more registers than their address.
+        self._loads: dict[tuple[bool, bool], list[int]] = {(is_local, takes_more): [] for is_local in (False, True) for takes_more in (False, True)}
         # Loads that nothing has waited for.
         self._under_way: dict[bool, set[int]] = {True: set(), False: set()}
         self._now = self._peak = self._written = sum(sizes[key] for key in before)
@@ -482,7 +486,7 @@ class _Schedule:
         for number, waits in enumerate(self._waits):
             if not waits:
                 self._make_ready(number)
-        while self._addresses or self._loads or self._others:
+        while self._addresses or self._others or any(self._loads.values()):
             self._step()
         return self._peak, self._written
 
@@ -512,20 +516,18 @@ class _Schedule:
             sources = self._sources[number]
             if not waits and ((self._loads_left and sources & self._under_way[False]) or sources & self._under_way[True]):
                 continue
-            if adds or self._defined(number) - self._freed(number) - self._steps[number].address <= 0:
+            if adds or self._defined[number] - self._freed(number) - self._steps[number].address <= 0:
                 return number
         return None
 
     def _first_load(self, *, is_limited: bool, adds: bool) -> int | None:
-        for number in self._loads:
-            step = self._steps[number]
-            if self._is_barred(number):
-                continue
-            if is_limited and len(self._under_way[step.place == "local"]) >= _UNDER_WAY:
-                continue
-            if adds or self._defined(number) <= step.address:
-                return number
-        return None
+        """The first load, within the limit of those under way or not."""
+        found = [
+            loads[0]
+            for (is_local, takes_more), loads in self._loads.items()
+            if loads and takes_more <= adds and not (is_limited and len(self._under_way[is_local]) >= _UNDER_WAY) and not self._is_barred(loads[0])
+        ]
+        return min(found, default=None)
 
     def _is_barred(self, number: int) -> bool:
         return self._steps[number].kind in ("load", "store") and bool(self._barriers) and number > self._barriers[0]
@@ -554,15 +556,15 @@ class _Schedule:
         self._written += step.address
         is_long = step.address > 0 and step.place != "local"
         self._peak = max(self._peak, self._now + is_long * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
-        insort(self._loads if step.kind == "load" else self._others, number)
+        insort(self._loads[self._kind(number)] if step.kind == "load" else self._others, number)
 
     def _load(self, number: int) -> None:
         step = self._steps[number]
-        self._loads.remove(number)
+        self._loads[self._kind(number)].remove(number)
         self._under_way[step.place == "local"].add(number)
         self._loads_left -= step.place != "local"
         self._now -= step.address
-        self._written += self._defined(number)
+        self._written += self._defined[number]
         self._define(number)
 
     def _use(self, number: int) -> None:
@@ -571,7 +573,7 @@ class _Schedule:
             self._uses_left[value] -= 1
 
     def _define(self, number: int) -> None:
-        self._now += self._defined(number)
+        self._now += self._defined[number]
         self._peak = max(self._peak, self._now)
         for follower in self._followers[number]:
             self._waits[follower] -= 1
@@ -584,6 +586,6 @@ class _Schedule:
     def _freed(self, number: int) -> float:
         return sum(self._sizes[value[0]] for value in self._used[number] if self._uses_left[value] == 1 and value not in self._final)
 
-    def _defined(self, number: int) -> float:
-        values = ((key, number) for key in self._steps[number].defines)
-        return sum(self._sizes[value[0]] for value in values if value in self._uses_left or value in self._final)
+    def _kind(self, number: int) -> tuple[bool, bool]:
+        step = self._steps[number]
+        return step.place == "local", self._defined[number] > step.address
