@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,6 +90,7 @@ class _Step:
     kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", or "barrier", which no access of memory passes.
     uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
     address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
+    offset: bytes of the address in local memory that are constant, and how many each turn of a loop adds to them.
     """
 
     kind: str
@@ -98,6 +99,12 @@ class _Step:
     place: str = ""
     address: int = 0
     indices: tuple[_Key, ...] = ()
+    offset: tuple[int, int, int] = (0, 0, 0)
+
+    def in_turn(self, loop: int, turn: int) -> _Step:
+        """The same in that turn of a loop that is unrolled: beyond the reach of an offset, an address is one of its own."""
+        start, counter, each = self.offset
+        return replace(self, address=int(start + turn * each >= _LOCAL_REACH)) if each and counter == loop else self
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +142,9 @@ class _Reader:
         self._by_lane: set[int] = set()
         # Variables that are lanes of others, and so take no registers.
         self._copies: dict[int, tuple[_Key, ...]] = {}
+        # Counters of loops, and variables that one of them adds to: the counter, and how much a turn adds.
+        self._counters: set[int] = set()
+        self._strides: dict[int, tuple[int, int]] = {}
         # Bytes of local memory before each of its arrays.
         self._starts: dict[int, int] = {}
         self._fresh = itertools.count()
@@ -199,6 +209,7 @@ class _Reader:
             self._kept = {}
         self._depth += 1
         counter = self._variable(loop.loop_var)
+        self._counters.add(self._name(loop.loop_var))
         body = self._statement(loop.body)
         turns = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else _MOST_TURNS + 1
         cost = turns * (self._cost + _CONDITION_COST)
@@ -209,13 +220,15 @@ class _Reader:
         else:
             self._cost = before + cost
             self.sizes.update(dict.fromkeys(counter, 0))  # its values are constants
-            code = body * turns
+            name = self._name(loop.loop_var)
+            code = [step.in_turn(name, turn) if isinstance(step, _Step) else step for turn in range(turns) for step in body]
         self._depth -= 1
         return [_Step("index", (), tuple(self._kept)), *code] if self._depth == 0 and self._kept else code
 
     def _bind(self, stmt: tirx.Bind) -> list[_Code]:
         if "float" not in dtype_of(stmt.value):
             steps, uses = self._expression(stmt.value)
+            self._strides[self._name(stmt.var)] = self._stride(stmt.value)
             return [*steps, _Step("index", uses, self._variable(stmt.var))]
         if _is_copy(stmt.value):
             steps, self._copies[self._name(stmt.var)] = self._expression(stmt.value)
@@ -231,8 +244,9 @@ class _Reader:
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         steps, uses = self._expression(stmt.value)
         more, indices = self._expression(stmt.indices[0])
-        address = self._local_address(stmt.buffer, stmt.indices[0]) if place == "local" else _ADDRESS[place]
-        return [*steps, *more, _Step("store", uses, (), place, address, indices)]
+        offset = self._offset(stmt.buffer, stmt.indices[0]) if place == "local" else (0, 0, 0)
+        address = int(offset[0] >= _LOCAL_REACH) if place == "local" else _ADDRESS[place]
+        return [*steps, *more, _Step("store", uses, (), place, address, indices, offset)]
 
     def _call(self, call: Any) -> list[_Code]:
         name = op_name(call)
@@ -263,8 +277,9 @@ class _Reader:
         uses = tuple(key for _, keys in read for key in keys)
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
-        address = self._local_address(load.source, load.indices[0]) if is_plain else _ADDRESS.get(place, 1)
-        return [*(step for steps, _ in read for step in steps), _Step("load", uses, values, place, address)]
+        offset = self._offset(load.source, load.indices[0]) if is_plain else (0, 0, 0)
+        address = int(offset[0] >= _LOCAL_REACH) if is_plain else _ADDRESS.get(place, 1)
+        return [*(step for steps, _ in read for step in steps), _Step("load", uses, values, place, address, (), offset)]
 
     def _expression(self, expr: Any) -> tuple[list[_Code], tuple[_Key, ...]]:
         """Steps for the loads in it, and the values that it uses."""
@@ -318,10 +333,26 @@ class _Reader:
             self.sizes.setdefault(one, registers / len(keys))
         return keys
 
-    def _local_address(self, buffer: tirx.Var, index: tirx.Expr) -> int:
-        """Registers of an address in local memory of its own: 0 where an offset reaches there."""
+    def _offset(self, buffer: tirx.Var, index: tirx.Expr) -> tuple[int, int, int]:
+        """`_Step.offset`, without the address of the first element that is not constant."""
         kind = tvm.DataType(str(buffer.dtype))
-        return int(self._starts.get(self._name(buffer), 0) + _constant(index) * int(kind.bits) * int(kind.lanes) // 8 >= _LOCAL_REACH)
+        size, (counter, each) = int(kind.bits) * int(kind.lanes) // 8, self._stride(index)
+        return self._starts.get(self._name(buffer), 0) + _constant(index) * size, counter, each * size
+
+    def _stride(self, index: Any) -> tuple[int, int]:
+        """The counter of a loop in a sum, or in a variable of it, and how much a turn adds; (0, 0) if there is none."""
+        match index:
+            case tirx.Var():
+                name = self._name(index)
+                return (name, 1) if name in self._counters else self._strides.get(name, (0, 0))
+            case tirx.Mul() if isinstance(index.b, tirx.IntImm):
+                counter, each = self._stride(index.a)
+                return counter, each * int(index.b)
+            case tirx.Add() | tirx.Sub():
+                return max(self._stride(index.a), self._stride(index.b), key=lambda stride: stride[0])
+            case tirx.Ramp():
+                return self._stride(index.base)
+        return 0, 0
 
     def _name(self, var: Any) -> int:
         return self._names.setdefault(var, len(self._names) + 1)
