@@ -114,7 +114,7 @@ class _Loop:
 
 @dataclass(frozen=True, eq=False)
 class _Cut:
-    """An end of straight code: a barrier, or a branch."""
+    """An end of straight code: a branch, or the start or the end of a loop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +130,12 @@ _Code: TypeAlias = "_Step | _Loop | _Cut | _Stretch"
 
 
 class _Reader:
-    """Reads statements into steps. `cost` counts operations of what was read last, as `_MOST_OPERATIONS` does."""
+    """Reads statements into steps."""
 
     def __init__(self) -> None:
         # Registers of each value.
         self.sizes: dict[_Key, float] = {}
+        # Operations of the loop's body so far, as `_MOST_OPERATIONS` counts them.
         self._cost = 0
         # Names of variables and private arrays, which are numbers here; arrays that are accessed as a whole, and values that are read by lane.
         self._names: dict[Any, int] = {}
