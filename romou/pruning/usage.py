@@ -249,7 +249,7 @@ class _Kernel:
     def _store(self, stmt: tirx.BufferStore) -> None:
         if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
             self.is_staged = True
-        if str(stmt.buffer.scope()) == _PRIVATE and _products(stmt.value):
+        if _accumulates(stmt):
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
@@ -267,7 +267,7 @@ class _Kernel:
         return any(True for _ in self._loads(node))
 
     def _is_turn(self, loop: tirx.For) -> bool:
-        return bool(_products(loop.body)) and self._has_loads(loop.body)
+        return _sums_up(loop.body) and self._has_loads(loop.body)
 
     def _loads(self, node: Any) -> Iterator[tvm.ir.TensorLoad | tvm.ir.Call]:
         """Loads of data and weight, be it from buffers, images or, as halfs, through a pointer."""
@@ -423,6 +423,21 @@ def _images_of(func: tirx.PrimFunc) -> set[str]:
 
     structural_walk(func.body, (tvm.ir.Call, visit))
     return found
+
+
+def _accumulates(store: tirx.BufferStore) -> bool:
+    """Whether products are added to a register: those that are staged are not."""
+    own: list[bool] = []
+    structural_walk(store.value, (tvm.ir.TensorLoad, lambda load: own.append(load.source.same_as(store.buffer))))
+    return str(store.buffer.scope()) == _PRIVATE and any(own) and _products(store.value) > 0
+
+
+def _sums_up(node: Any) -> bool:
+    """Whether products are added to registers, or by tensor cores."""
+    found: list[bool] = []
+    stores = (tirx.BufferStore, lambda store: found.append(_accumulates(store)))
+    structural_walk(node, [stores, (tvm.ir.Call, lambda call: found.append(is_tensor_core_fma(call)))])
+    return any(found)
 
 
 def _products(node: Any) -> int:
