@@ -24,7 +24,7 @@ from tvm import s_tir, te, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.calls import extern_name
-from romou.primitives import LANES, MULTIPLY_ADD, is_image, set_image
+from romou.primitives import LANES, MULTIPLY_ADD, is_image
 from romou.space import Config, Space
 
 FAMILY = "depthwise_pointwise"
@@ -64,7 +64,8 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
     body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[between, *(b for root in roots for b in root.alloc_buffers)])
     params = [*(renamed[p] for p in first.params[:-1]), *(p for p in second.params if not p.same_as(old))]
-    return tirx.PrimFunc(params, s_tir.SBlockRealize([], True, root), second.ret_type, second.attrs)
+    joined = tirx.PrimFunc(params, s_tir.SBlockRealize([], True, root), second.ret_type, second.attrs)
+    return joined.without_attr("global_symbol") if joined.attrs and "global_symbol" in joined.attrs else joined
 
 
 class DepthwisePointwiseTemplate(ContractionTemplate):
@@ -136,7 +137,7 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         space = self.space(limits)
         config = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         for name, wanted in _WANTED.items():
-            larger = config.replace(**{name: max((c for c in space.knobs[name] if c <= wanted), default=config[name])})
+            larger = config.replace(**{name: max((int(c) for c in space.knobs[name] if int(c) <= wanted), default=config[name])})
             config = larger if space.is_valid(larger) else config
         return [config]
 

@@ -123,17 +123,14 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
 
 @pytest.mark.parametrize(("target", "examples"), [(TARGET, 8), (target_of("cuda"), 2)], ids=["opencl", "cuda"])
 def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, examples: int) -> None:
-    sizes, kernels = st.tuples(st.integers(3, 20), st.integers(3, 20)), st.sampled_from([(3, 3), (3, 3), (2, 3), (5, 5)])
+    # Of two rows in all, TVM writes conditions into addresses, and taps that are not read coincide.
+    sizes, kernels, few = st.tuples(st.integers(8, 20), st.integers(8, 20)), st.sampled_from([(3, 3), (3, 3), (2, 3), (5, 5)]), st.integers(1, 2)
+    dtypes = st.sampled_from(["float32", "float16"])
 
-    @given(sizes, kernels, st.integers(2, 40), st.integers(1, 40), st.integers(0, 2), st.integers(1, 2), st.integers(1, 2), st.integers(0, 2**31), st.data())
+    @given(sizes, kernels, st.integers(2, 40), st.integers(1, 40), st.integers(0, 2), few, few, dtypes, st.integers(0, 2**31))
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    def check(
-        size: tuple[int, int], kernel: tuple[int, int], channels: int, outputs: int, pad: int, stride: int, batch: int, seed: int, data: st.DataObject
-    ) -> None:
-        size = (max(size[0], kernel[0]), max(size[1], kernel[1]))
-        dtype = data.draw(st.sampled_from(["float32", "float16"]))
-        given = {"kernel": kernel, "padding": (pad,) * 4, "stride": (stride,) * 2, "batch": batch}
-        task = pair_of(channels, size, outputs, dtype, **given).with_free_images()
+    def check(size: tuple[int, int], kernel: tuple[int, int], channels: int, outputs: int, pad: int, stride: int, batch: int, dtype: str, seed: int) -> None:
+        task = pair_of(channels, size, outputs, dtype, kernel=kernel, padding=(pad,) * 4, stride=(stride,) * 2, batch=batch).with_free_images()
         closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
 
     check()
