@@ -81,12 +81,18 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
         """The template for `func`: it holds a depthwise convolution and after it a pointwise one that fit together, and no other contraction."""
-        marked = [b for b in find_blocks(func) if "romou.family" in b.annotations]
+        blocks = find_blocks(func)
+        marked = [b for b in blocks if "romou.family" in b.annotations]
         if [str(b.annotations["romou.family"]) for b in marked] != [depthwise.FAMILY, "conv2d"]:
             return None
-        first, second = (Conv2d.from_json(str(b.annotations["romou.workload"])) for b in marked)
-        is_whole = [int(d) for d in func.params[-1].shape] == [int(d) for d in marked[1].writes[0].source.shape]
-        return cls(func, *marked) if is_whole and is_pair(first, second) else None
+        first, second = marked
+        at = blocks.index(second)
+        kept = {write.source for block in blocks[:at] for write in block.writes}
+        # What the epilogue reads once more would have to be in memory after all.
+        is_read_again = any(read.source in kept for block in blocks[at + 1 :] for read in block.reads)
+        is_whole = [int(d) for d in func.params[-1].shape] == [int(d) for d in second.writes[0].source.shape]
+        works = (Conv2d.from_json(str(block.annotations["romou.workload"])) for block in marked)
+        return cls(func, first, second) if is_whole and not is_read_again and is_pair(*works) else None
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ them as tasks of their own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,8 +63,9 @@ def find_pairs(mod: tvm.IRModule) -> list[Pair]:
         first, second, position = key = calls.key
         known = found.get(key)
         task = Task.of(join(mod[first], mod[second], position)) if known is None else replace(known.task, calls=known.task.calls + 1)
-        assert task is not None, "what is a pair has a template"
-        found[key] = Pair(first=first, second=second, position=position, task=task)
+        # None where the epilogue of the second one reads what lies between once more.
+        if task is not None:
+            found[key] = Pair(first=first, second=second, position=position, task=task)
     return list(found.values())
 
 
@@ -103,14 +105,11 @@ def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
 def _calls_in_pairs(mod: tvm.IRModule) -> Iterator[_Calls]:
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    uses: dict[relax.Var, int] = {}
-
-    def count(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Var):
-            uses[expr] = uses.get(expr, 0) + 1
-
-    for expr in (*(binding.value for binding in bindings), main.body.body):
-        relax.analysis.post_order_visit(expr, count)
+    uses: Counter[relax.Var] = Counter()
+    for value in (*(binding.value for binding in bindings), main.body.body):
+        # Each argument by itself: a function may read one tensor twice.
+        for part in value.args[1].fields if op_name(value) == "relax.call_tir" else [value]:
+            relax.analysis.post_order_visit(part, lambda expr: uses.update([expr] if isinstance(expr, relax.Var) else []))
     made = {binding.var: binding.value for binding in bindings}
     for call in made.values():
         second = _convolution(mod, call)
