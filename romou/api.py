@@ -195,9 +195,7 @@ def tune(
             ):
                 worth += tasks_of(graph.pairs)
                 tasks = prune_all(worth, place.target) if prune else worth
-                session = TuningSession(
-                    tasks, place.target, store=store, builder=builder, runner=runner, options=options, alternatives=graph.alternatives
-                )
+                session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options, alternatives=graph.alternatives)
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
         return _assemble(graph, place, results, started)
