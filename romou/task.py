@@ -61,8 +61,9 @@ class Task:
 
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
-        """The task of a fused function, or None where no template covers it."""
-        if template_of(func) is None:
+        """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
+        is_scheduled = func.attrs and func.attrs.get("tirx.is_scheduled", False)
+        if is_scheduled or template_of(func) is None:
             return None
         plain = plain_form(func)
         template = template_of(plain)
