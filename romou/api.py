@@ -146,7 +146,8 @@ def tune(
         to name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
     trials
         Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
-        are the default schedules of each task; those that move less than 64 KiB and sum no products keep them, without a trial.
+        are the default schedules of each task; those that move less than 64 KiB and sum no products keep them, without a trial. A depthwise
+        convolution and the pointwise one behind it are tasks by themselves and, as one kernel, a third one: the model takes what is faster.
     seconds
         Stop searching after this time; the model is compiled with what was found.
     no_progress
