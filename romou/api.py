@@ -26,7 +26,7 @@ from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.frontend.tasks import count_calls, extract_tasks
 from romou.hardware import known_devices
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, tasks_of
+from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers, tasks_of
 from romou.library import compiler_for, is_here
 from romou.measure import DeviceFingerprint, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, scheduled_functions
@@ -37,6 +37,7 @@ from romou.regression import Bench, Comparison, compare_benches, compare_recorde
 from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
 from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
+from romou.search.device_lessons import known_lessons
 from romou.space import Config
 from romou.target import Target
 from romou.task import limits_of, prune_all
@@ -64,30 +65,33 @@ _BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 class _Graph:
     """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
 
-    pairs: functions that could share a kernel; which do is measured.
+    placed: fused functions before tensors became parts of others.   pairs: of these functions that could share a kernel; which do is measured.
     """
 
     imported: ImportedModel
+    placed: tvm.IRModule
     fused: tvm.IRModule
     tasks: list[Task]
     task_of: dict[str, Task]
     pairs: list[Pair]
 
     @classmethod
-    def of(cls, imported: ImportedModel, fused: tvm.IRModule) -> _Graph:
+    def of(cls, imported: ImportedModel, placed: tvm.IRModule) -> _Graph:
+        fused = share_buffers(placed)
         tasks, key_of = extract_tasks(fused)
         by_key = {task.key: task for task in tasks}
-        return cls(imported=imported, fused=fused, tasks=tasks, task_of={name: by_key[key] for name, key in key_of.items()}, pairs=find_pairs(fused))
+        task_of = {name: by_key[key] for name, key in key_of.items()}
+        return cls(imported=imported, placed=placed, fused=fused, tasks=tasks, task_of=task_of, pairs=find_pairs(placed))
 
     @functools.cached_property
     def alternatives(self) -> dict[str, tuple[str, str]]:
         """Key of a joined task -> keys of the two tasks that it stands for."""
-        return {pair.task.key: (self.task_of[pair.first].key, self.task_of[pair.second].key) for pair in self.pairs}
+        return {pair.task.key: pair.keys for pair in self.pairs}
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> _Graph:
         """The graph with the pairs joined of whose tasks, by key, that is true; itself where that is none."""
         chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
-        return _Graph.of(self.imported, join_pairs(self.fused, chosen)) if chosen else self
+        return _Graph.of(self.imported, join_pairs(self.placed, chosen)) if chosen else self
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> _Graph:
         """The graph with the pairs joined that take less time as one kernel than as two; seconds: by task key, of those with a kernel that works."""
@@ -196,7 +200,16 @@ def tune(
             ):
                 worth += tasks_of(graph.pairs)
                 tasks = prune_all(worth, place.target) if prune else worth
-                session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options, alternatives=graph.alternatives)
+                session = TuningSession(
+                    tasks,
+                    place.target,
+                    store=store,
+                    builder=builder,
+                    runner=runner,
+                    options=options,
+                    alternatives=graph.alternatives,
+                    device_lessons=known_lessons(place.target),
+                )
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
         return _assemble(graph, place, results, started)
@@ -523,8 +536,7 @@ def _import(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[i
 
 
 def _lower(imported: ImportedModel, target: Target) -> _Graph:
-    fused = place_images(fuse_operators(pack_channels(imported.mod), target), target)
-    graph = _Graph.of(imported, fused)
+    graph = _Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
     limits = limits_of(target)
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():

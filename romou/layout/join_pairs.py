@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from romou.calls import op_name
+from romou.layout.rewrite import Walker, outputs_of, rebuild_main
 from romou.schedules import depthwise
 from romou.schedules.depthwise_pointwise import is_pair, join
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.workload import Conv2d
-from romou.task import Task
+from romou.task import Task, key_of, plain_form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,14 @@ class Pair:
     """Two functions of a fused module of which the second one alone reads what the first one gives.
 
     first, second: their names.   position: of the parameter of the second one that is the result of the first one.
-    task: of the joined function, with the calls of the second one that have the first one before them.
+    task: of the joined function, with the calls of the second one that have the first one before them.   keys: of the tasks of both by themselves.
     """
 
     first: str
     second: str
     position: int
     task: Task
+    keys: tuple[str, str]
 
     @property
     def name(self) -> str:
@@ -65,7 +66,8 @@ def find_pairs(mod: tvm.IRModule) -> list[Pair]:
         task = Task.of(join(mod[first], mod[second], position)) if known is None else replace(known.task, calls=known.task.calls + 1)
         # None where the epilogue of the second one reads what lies between once more.
         if task is not None:
-            found[key] = Pair(first=first, second=second, position=position, task=task)
+            keys = (key_of(plain_form(mod[first])), key_of(plain_form(mod[second])))
+            found[key] = Pair(first=first, second=second, position=position, task=task, keys=keys)
     return list(found.values())
 
 
@@ -81,25 +83,22 @@ def tasks_of(pairs: Sequence[Pair]) -> list[Task]:
 def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
     """The same module with these of its pairs joined, wherever they are called."""
     chosen = {(pair.first, pair.second, pair.position): pair.name for pair in pairs}
-    calls = [one for one in _calls_in_pairs(mod) if one.key in chosen]
-    functions: dict[tuple[str, str, int], tvm.ir.GlobalVar] = {}
+    calls = {one.second: one for one in _calls_in_pairs(mod) if one.key in chosen}
 
-    @mutator
-    class Joiner(PyExprMutator):
-        def visit_call_(self, call: relax.Call) -> relax.Expr:
-            pair = next((one for one in calls if one.second.same_as(call)), None)
-            if pair is None:
-                return super().visit_call_(call)
-            rest = [field for place, field in enumerate(call.args[1].fields) if place != pair.position]
-            fields = [self.visit_expr(field) for field in (*pair.first.args[1].fields, *rest)]
-            return relax.call_tir(functions[pair.key], fields, out_ty=call.ty)
+    class Joiner(Walker):
+        def visit(self, binding: relax.Binding) -> None:
+            pair = None if isinstance(binding, relax.MatchCast) else calls.get(binding.value)
+            if isinstance(binding, relax.MatchCast):
+                self.match_cast(binding)
+            elif pair is None:
+                self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))
+            else:
+                function = self.variant(chosen[pair.key], (), lambda: join(mod[pair.key[0]], mod[pair.key[1]], pair.position))
+                rest = [field for place, field in enumerate(pair.second.args[1].fields) if place != pair.position]
+                fields = [self.plain_expr(field) for field in (*pair.first.args[1].fields, *rest)]
+                self.plain[binding.var] = self.bb.emit(relax.call_tir(function, fields, out_ty=outputs_of(binding.var.ty)))
 
-    joiner = Joiner(mod)
-    for (first, second, position), name in chosen.items():
-        functions[first, second, position] = joiner.builder_.add_func(join(mod[first], mod[second], position), name)
-    main = joiner.visit_expr(mod["main"])
-    joiner.builder_.update_func(mod.get_global_var("main"), main)
-    return relax.transform.DeadCodeElimination()(joiner.builder_.get())
+    return rebuild_main(mod, Joiner())
 
 
 def _calls_in_pairs(mod: tvm.IRModule) -> Iterator[_Calls]:
