@@ -105,6 +105,26 @@ def test_a_joined_model_in_images(opencl_device: tvm.runtime.Device) -> None:
     assert error_of(made, model) < 1e-4
 
 
+@pytest.mark.parametrize("device", ["host", "adreno640"])
+def test_a_joined_kernel_reads_and_writes_parts(device: str, opencl_device: tvm.runtime.Device) -> None:
+    """Its data is a slice, its output a part of a concatenation: neither takes a kernel of its own."""
+    g = Graph({"image": (1, 8, 7, 9)})
+    x = g.add("Relu", g.conv("image", 8, 16, (1, 1)))
+    half = g.add("Slice", x, *(g.constant(np.asarray([value], "int64")) for value in (8, 16, 1)))
+    y = g.conv(g.add("Relu", g.conv(half, 8, 8, groups=8, **PAD)), 8, 12, (1, 1))
+    model = g.model(g.conv(g.add("Concat", g.conv(x, 16, 4, (1, 1)), y, axis=1), 16, 5, (1, 1)))
+    target = Target(f"opencl -device={device}")
+    apart = api._lower(api._import(model, None), target)
+    graph = apart.joined_where(lambda key: True)
+    assert {key for keys in apart.alternatives.values() for key in keys} <= {task.key for task in apart.tasks}
+    assert [task.key for task in graph.tasks if task.family == "depthwise_pointwise"] == list(apart.alternatives)
+    before, after = count_calls(apart.fused), count_calls(graph.fused)
+    assert sum(after.values()) == sum(before.values()) - 1
+    assert not any("slice" in name or "concat" in name for name in after)
+    made = api._model_of(graph, api._Place(named=target, target=target), {}, api.Summary.unmeasured(target="", rows=(), seconds=0.0))
+    assert error_of(made, model) < 1e-4
+
+
 def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
     inputs = random_inputs(model, seed=5)
     reference = run_onnxruntime(model, inputs)
