@@ -24,7 +24,7 @@ from romou.pruning.prune import LEAST_KEPT
 from romou.pruning.usage import work_group_size
 from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.schedules.template import template_of
+from romou.schedules.templates import template_of
 from romou.schedules.winograd import StoredWeight
 from romou.space import Config, Space
 

@@ -25,12 +25,6 @@ _KINDS: dict[str, type[Workload]] = {"dense": Dense, "batch_matmul": BatchMatmul
 DIRECT = "direct"
 
 
-def template_of(func: tirx.PrimFunc) -> Template | None:
-    """The template that fits a fused function; None where none does."""
-    others = (family.template_of(func) for family in FAMILIES.values() if hasattr(family, "template_of"))
-    return ContractionTemplate.of(func) or next((template for template in others if template is not None), None)
-
-
 class ContractionTemplate(Template):
     """That of convolutions, dense layers and products of matrices."""
 
@@ -111,7 +105,7 @@ class ContractionTemplate(Template):
 
     def _places(self, name: str, limits: Limits, algorithm: str = DIRECT) -> list[str]:
         """Where the operator's data, weight or output may lie: activations where the graph put them, unless it leaves them free."""
-        buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
+        buffer = {"data": self._data, "weight": self._weight, "output": self.func.params[-1]}[name]
         if is_image(buffer):
             return ["image"]
         is_free = name == "weight" or (self.func.attrs is not None and FREE_IMAGES in self.func.attrs)
@@ -132,7 +126,7 @@ class ContractionTemplate(Template):
 
     def _scopes(self, name: str, limits: Limits, algorithm: str = DIRECT) -> Iterator[tuple[str, str | None]]:
         """Texture scopes that hold the lanes of data, weight or output as texels, each with what is too large for it."""
-        buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
+        buffer = {"data": self._data, "weight": self._weight, "output": self.func.params[-1]}[name]
         form, most = self._winograd(algorithm) if name == "weight" else None, limits.max_image
         shape = [int(d) for d in buffer.shape] if form is None else form.weight_shape
         has_texels = self.contraction(flat=True).vector if name == "weight" else self.works_in_texels
@@ -142,6 +136,11 @@ class ContractionTemplate(Template):
         for scope in ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",):
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
             yield scope, next((f"its {side} would be {extent} texels, the device allows {limit}" for side, extent, limit in sides if extent > limit), None)
+
+    @property
+    def _data(self) -> tirx.Buffer:
+        """The operator's first input."""
+        return self._reads[0]
 
     @property
     def _weight(self) -> tirx.Buffer:
@@ -156,7 +155,7 @@ class ContractionTemplate(Template):
     @property
     def names(self) -> dict[str, str]:
         """Of the parameters that are the operator's "data" and "weight" and the function's "output"."""
-        buffers = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}
+        buffers = {"data": self._data, "weight": self._weight, "output": self.func.params[-1]}
         return {role: str(buffer.name) for role, buffer in buffers.items()}
 
     def weight_scope(self, limits: Limits, algorithm: str = DIRECT) -> str | None:

@@ -178,6 +178,8 @@ class _Kernel:
         self.multiply_adds = 0
         self.local_loads = 0
         self._accumulators: dict[tuple[str, str], int] = {}
+        # Registers that are something before anything is summed up.
+        self._begun: set[str] = set()
         self._env: dict[Any, Any] = {}
         self._depth = 0
         self._trips: list[int] = []
@@ -196,6 +198,7 @@ class _Kernel:
     def run(self, *, has_turns: bool) -> None:
         """Fill in everything; without turns, all of the kernel is one."""
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
+        structural_walk(self.func.body, (tirx.BufferStore, self._start_of_sum))
         structural_walk(
             self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._call), (tirx.Broadcast, self._copy)]
         )
@@ -247,10 +250,15 @@ class _Kernel:
             kind = tvm.DataType(str(stmt.buffer.dtype))
             self.local_memory_bytes += math.prod(int(d) for d in stmt.buffer.shape) * int(kind.bits) * int(kind.lanes) // 8
 
+    def _start_of_sum(self, stmt: tirx.BufferStore) -> None:
+        value = stmt.value.value if isinstance(stmt.value, tirx.Broadcast) else stmt.value
+        if str(stmt.buffer.scope()) == _PRIVATE and isinstance(value, tirx.FloatImm):
+            self._begun.add(str(stmt.buffer.name))
+
     def _store(self, stmt: tirx.BufferStore) -> None:
         if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
             self.is_staged = True
-        if str(stmt.buffer.scope()) == _PRIVATE and _products(stmt.value):
+        if self._accumulates(stmt):
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
@@ -268,7 +276,18 @@ class _Kernel:
         return any(True for _ in self._loads(node))
 
     def _is_turn(self, loop: tirx.For) -> bool:
-        return bool(_products(loop.body)) and self._has_loads(loop.body)
+        found: list[bool] = []
+        stores = (tirx.BufferStore, lambda store: found.append(self._accumulates(store)))
+        structural_walk(loop.body, [stores, (tvm.ir.Call, lambda call: found.append(is_tensor_core_fma(call)))])
+        return any(found) and self._has_loads(loop.body)
+
+    def _accumulates(self, store: tirx.BufferStore) -> bool:
+        """Whether products are added to those of earlier turns."""
+        return str(store.buffer.name) in self._begun and _products(store.value) > 0
+
+    def _is_summed_at_once(self, store: tirx.BufferStore) -> bool:
+        """Whether a register gets a sum of products that is whole: the window of a convolution that is staged next."""
+        return str(store.buffer.scope()) == _PRIVATE and _products(store.value) > 0 and not self._accumulates(store)
 
     def _loads(self, node: Any) -> Iterator[tvm.ir.TensorLoad | tvm.ir.Call]:
         """Loads of data and weight, be it from buffers, images or, as halfs, through a pointer."""
@@ -356,7 +375,7 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
-        is_carried = isinstance(node, tirx.BufferStore) and str(node.buffer.scope()) in _LOCAL
+        is_carried = isinstance(node, tirx.BufferStore) and (str(node.buffer.scope()) in _LOCAL or self._is_summed_at_once(node))
 
         def guard(call: tvm.ir.Call) -> None:
             if is_conditional(call):
