@@ -54,7 +54,7 @@ def texels_for_tensor_cores(expr: Any) -> int:
 
 def is_tensor_core_fma(expr: Any) -> bool:
     """Whether tensor cores add products to 16 numbers of a work-item: (name, first number, pointer to them, ...)."""
-    return _called(expr) == "tensor_core_fma"
+    return _called(expr) in ("tensor_core_fma", "tensor_core_fma_tf32")
 
 
 def _called(expr: Any) -> str | None:

@@ -182,6 +182,10 @@ class ContractionTemplate(Template):
         form = self._winograd(_algorithm(config))
         return None if form is None else StoredWeight(name=self.names["weight"], shape=form.weight_shape, tile=form.tile)
 
+    def precision(self, config: Mapping[str, Any]) -> str | None:
+        """As `Template.precision`: TF32 where the config has it."""
+        return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
+
     def _winograd(self, algorithm: str) -> Winograd | None:
         if algorithm == DIRECT:
             return None
@@ -338,7 +342,7 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
 
 
 def _has_tensor_cores(space: Space) -> bool:
-    return tensor_core.MMA in space.knobs["multiply_add"]
+    return bool({tensor_core.MMA, tensor_core.TF32} & set(space.knobs["multiply_add"]))
 
 
 def _algorithm(config: Mapping[str, Any]) -> str:

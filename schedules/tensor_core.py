@@ -1,5 +1,7 @@
 """Contractions on tensor cores: the same work groups and register tiles as `contraction.py`, dealt out so that a warp can sum up together.
 
+Halfs are multiplied as they are; floats are rounded to TF32 (10 bits behind the point, as halfs have; the range of floats), where the user allows it.
+
 A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input
 channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each work-item; here stands only the nest
 that it looks for, which by itself computes the same:
@@ -26,8 +28,8 @@ from romou.space import Columns, Config, Space
 if TYPE_CHECKING:
     from romou.schedules.contraction import Contraction, Limits
 
-# Choice of the knob `multiply_add`; PTX calls the instruction so.
-MMA = "mma"
+# Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats.
+MMA, TF32 = "mma", "tf32"
 # Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
 # conditions of its own.
 TAPS = "taps"
@@ -39,10 +41,17 @@ STEPS = (1, 2, 4)
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 
 
-def can_use(c: Contraction, dtype: str) -> bool:
-    """Whether the contraction is a sum over texels of halfs, on both sides, with the same data for all output channels."""
+def instruction(dtype: str, limits: Limits) -> str | None:
+    """The choice of `multiply_add` that multiplies numbers of this type on tensor cores; None where there is none."""
+    if dtype == "float16":
+        return MMA if limits.has_tensor_cores else None
+    return TF32 if dtype == "float32" and limits.allows_tf32 else None
+
+
+def can_use(c: Contraction) -> bool:
+    """Whether the contraction is a sum over texels, on both sides, with the same data for all output channels."""
     *axes, last = c.reduce.values()
-    return dtype == "float16" and c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
+    return c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
 
 
 def is_allowed(config: Columns, c: Contraction) -> Any:
@@ -57,14 +66,19 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         # What is added to fill the last turn is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * _whole(texels, GROUP))
     )
-    is_other = (config["multiply_add"] != MMA) & (config["steps"] == 1) & (config["unroll"] != TAPS)
+    is_other = (config["multiply_add"] == "fma") & (config["steps"] == 1) & (config["unroll"] != TAPS)
     return is_whole | (is_other & (first % config["split_k"] == 0))
 
 
 def is_mma(config: Columns) -> Any:
     """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing depends on the knob."""
-    found = config["multiply_add"] == MMA
+    found = takes_halfs(config) | (config["multiply_add"] == TF32)
     return found if np.any(found) else False
+
+
+def takes_halfs(config: Columns) -> Any:
+    """Whether a config, or which of many, hands halfs to tensor cores as they lie in memory."""
+    return config["multiply_add"] == MMA
 
 
 def fills_warps(config: Columns) -> Any:
@@ -80,7 +94,8 @@ def together(config: Columns) -> Any:
 
 def pair_of_weights(config: Config, texels: int) -> int:
     """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
-    return PAIR if is_mma(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
+    # A texel of floats is as much as one load brings.
+    return PAIR if takes_halfs(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
@@ -126,7 +141,7 @@ def regroup(c: Contraction, config: Config) -> Contraction:
         *taps, member, last = rest
         texel = group * GROUP + member
         value = lhs(o, h, w, lane, texel, *taps, last)
-        return value if groups * GROUP == extent else te.if_then_else(texel < extent, value, tirx.const(0, "float16"))
+        return value if groups * GROUP == extent else te.if_then_else(texel < extent, value, tirx.const(0, c.inputs[0].dtype))
 
     def weight(o: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:
         *taps, member, last = rest
@@ -139,13 +154,15 @@ def regroup(c: Contraction, config: Config) -> Contraction:
 def default_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
     """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
 
-    A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction; a turn
-    waits for its loads, while other groups on the core go on.
+    A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction, of which
+    floats need twice as many; a turn waits for its loads, while other groups on the core go on.
     """
-    if MMA not in space.knobs["multiply_add"]:
+    choice = next((choice for choice in (MMA, TF32) if choice in space.knobs["multiply_add"]), None)
+    if choice is None:
         return config
     o, _, w = c.extents
     texels, *window, _ = flatten(c).reduce.values()
+    issued = 2 if choice == MMA else 4
     cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
 
     def cycles(candidate: Config) -> float:
@@ -153,12 +170,12 @@ def default_config(space: Space, c: Contraction, config: Config, limits: Limits)
         groups = -(-o // (candidate["wg_o"] * tile_o)) * -(-w // (candidate["wg_w"] * tile_w))
         warps = candidate["wg_o"] * candidate["wg_w"] * split // (WARP_O * WARP_W)
         steps = padded(texels, candidate) // (GROUP * split) * math.prod(window)
-        busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // PAIR) + 2 * tile_o * tile_w)
+        busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // PAIR) + issued * tile_o * tile_w)
         rounds = -(-groups // (cores * max(_WARPS_OF_CORE // warps, 1)))
         return float(busy + rounds * (_STARTED + steps / candidate["steps"] * _LATENCY))
 
     sides = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "split_k": space.knobs["split_k"], "steps": (1, 2)}
-    warp = config.replace(multiply_add=MMA, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    warp = config.replace(multiply_add=choice, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
     choices = ([value for value in values if value in space.knobs[name]] for name, values in sides.items())
     candidates = (warp.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices))
     return min(filter(space.is_valid, candidates), key=cycles, default=config)

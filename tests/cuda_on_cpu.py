@@ -33,6 +33,8 @@ _INSTRUCTIONS = {
     "cvt.f32.f16 %0, %1;": "cvt_f32_f16",
     "cvt.rn.f16.f32 %0, %1;": "cvt_f16_f32",
     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k16",
+    "cvt.rna.tf32.f32 %0, %1;": "cvt_rna_tf32_f32",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k8_tf32",
 }
 _PRELUDE = r"""
 #include <immintrin.h>
@@ -59,6 +61,10 @@ static inline int max(int a, int b) { return a > b ? a : b; }
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline void cvt_f32_f16(float& value, ushort bits) { value = _cvtsh_ss(bits); }
+static inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
+// To the nearest of 10 bits behind the point; halves go away from zero, which is up where the sign is a bit of its own.
+static inline void cvt_rna_tf32_f32(unsigned& bits, float value) { bits = (__float_as_uint(value) + 0x1000) & ~0x1fffu; }
 static inline void cvt_f16_f32(ushort& bits, float value) { bits = _cvtss_sh(value, 0); }
 static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   uint64_t bytes = ((uint64_t)b << 32) | a;
@@ -100,6 +106,23 @@ static void mma_m16n8k16(float& c0, float& c1, float& c2, float& c3, unsigned a0
   float* c[4] = {&c0, &c1, &c2, &c3};
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 16; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
+  wait(warp_barriers[warp], 32);
+}
+// A (16 x 8): element i of a lane lies in row lane / 4 (+ 8 for i = 1, 3) and column lane % 4 (+ 4 for i = 2, 3).
+// B (8 x 8): element i lies in row lane % 4 (+ 4 for i = 1) and column lane / 4.
+// C (16 x 8): as above. Of the factors, which are floats, the last 13 bits do not count.
+static void mma_m16n8k8_tf32(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  int warp = current / 32, me = current % 32;
+  warps[warp][me] = {{a0, a1, a2, a3}, {b0, b1}};
+  wait(warp_barriers[warp], 32);
+  float A[16][8], B[8][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) A[lane / 4 + (i % 2 ? 8 : 0)][lane % 4 + (i >= 2 ? 4 : 0)] = __uint_as_float(warps[warp][lane].a[i] & ~0x1fffu);
+    for (int i = 0; i < 2; ++i) B[lane % 4 + (i ? 4 : 0)][lane / 4] = __uint_as_float(warps[warp][lane].b[i] & ~0x1fffu);
+  }
+  float* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 8; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
   wait(warp_barriers[warp], 32);
 }
 """

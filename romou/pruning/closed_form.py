@@ -223,7 +223,7 @@ class ClosedForm(Form):
         shared = (columns["tile_w"] // tensor_core.PAIR + columns["tile_o"] * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
         numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, by_itself)
-        return numbers * np.where((columns["accumulate"] == "float16") | on_tensor_cores, 2, 4)
+        return numbers * np.where((columns["accumulate"] == "float16") | tensor_core.takes_halfs(columns) & on_tensor_cores, 2, 4)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
         """At least these: the sums, the tile of data, and the weights of one turn that a compiler loads ahead."""
@@ -238,10 +238,11 @@ class ClosedForm(Form):
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
-        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels, and of every other pixel.
-        weights = 2 * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
-        data = np.where(on_tensor_cores, weights + columns["tile_w"], data)
-        vector = np.where(on_tensor_cores, vector // 2, vector)
+        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels, and of every other pixel. Of floats it is four.
+        halfs = np.where(tensor_core.takes_halfs(columns), 1, 2)
+        weights = 2 * halfs * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
+        data = np.where(on_tensor_cores, weights + halfs * columns["tile_w"], data)
+        vector = np.where(on_tensor_cores, halfs * vector // 2, vector)
         return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
