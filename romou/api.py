@@ -278,9 +278,7 @@ def pruned_spaces(
     return [(task, task.pruned_space(target, rules)) for task in _lower(_import(model, shapes), target).tasks]
 
 
-def _recorded_configs(
-    work_dir: str | Path | None, tasks: Sequence[Task], target: Target, device: DeviceFingerprint | None = None
-) -> dict[str, Config | None]:
+def _recorded_configs(work_dir: str | Path | None, tasks: Sequence[Task], target: Target, device: DeviceFingerprint | None = None) -> dict[str, Config | None]:
     """Task key -> config of its fastest record, of those that the task's space on `target` holds. device: records of others do not count; None: all do."""
     if work_dir is None:
         return {}
