@@ -75,6 +75,12 @@ def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx
     return tirx.Evaluate(tirx.call_extern("int32", "load_texel_pair", offset, buffer.data, into.data))
 
 
+def copy_texel_async(offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr) -> tirx.Stmt:
+    """Begin to copy the texel buffer[4 * offset] and on to into[4 * into_offset] and on, in local memory; zeros where it is not `inside` (CUDA)."""
+    name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
+    return tirx.Evaluate(tirx.call_extern("int32", name, offset, buffer.data, into_offset, into.data, inside))
+
+
 def tf32s_of_floats(value: tirx.Expr) -> tirx.Expr:
     """Floats rounded to TF32: to the nearest, and away from zero where two are equally near (CUDA)."""
     return tirx.call_pure_extern(str(value.ty), "tf32_of_float", value)
@@ -140,6 +146,20 @@ __device__ __forceinline__ int tensor_core_fma(int first, float* acc, unsigned l
         : "r"(lane_pair(w0, w1, lane)), "r"(lane_pair(w0, w1, lane + 1)), "r"(lane_pair(w2, w3, lane)), "r"(lane_pair(w2, w3, lane + 1)),
           "r"((unsigned int)data), "r"((unsigned int)(data >> 32)));
   }
+  return 0;
+}
+""",
+    "copy_halfs_async": """
+__device__ __forceinline__ int copy_halfs_async(int offset, const void* texels, int into_offset, void* into, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+      :: "l"(__cvta_generic_to_shared((char*)into + 8 * into_offset)), "l"((const char*)texels + 8LL * offset), "r"(inside ? 8 : 0));
+  return 0;
+}
+""",
+    "copy_floats_async": """
+__device__ __forceinline__ int copy_floats_async(int offset, const void* texels, int into_offset, void* into, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+      :: "l"(__cvta_generic_to_shared((char*)into + 16 * into_offset)), "l"((const char*)texels + 16LL * offset), "r"(inside ? 16 : 0));
   return 0;
 }
 """,

@@ -172,7 +172,10 @@ def local_bytes(config: Columns, reduce: Mapping[str, int], texel: int | None = 
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
     *window, lanes = list(reduce.values())[1:]
     staged = config["local"] * math.prod(window) * ((texel or lanes) * group_w + lanes * LANES * group_o)
-    return (4 - 2 * (config["accumulate"] == "float16")) * partial + (4 - 2 * ((config["accumulate"] == "float16") | tensor_core.takes_halfs(config))) * staged
+    number, is_mma = 4 - 2 * (config["accumulate"] == "float16"), tensor_core.is_mma(config)
+    by_itself = number * staged
+    # Where no config has tensor cores, nothing depends on their knobs.
+    return number * partial + (by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself))
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:

@@ -37,6 +37,8 @@ TAPS = "taps"
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
+# Bytes of all banks of local memory, and how far apart in them texels begin that a warp reads together: none waits for another.
+_LINE, _APART = 128, 32
 # Cycles of a core, and warps that it has room for: see `default_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 
@@ -62,7 +64,7 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
-        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first) & (config["unroll"] != TAPS)))
+        & ((config["local"] == 0) | ((texels == first) & (config["unroll"] == "lanes") & (turns_of_staged(config, c) > 0)))
         # What is added to fill the last turn is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * _whole(texels, GROUP))
     )
@@ -101,6 +103,27 @@ def pair_of_weights(config: Config, texels: int) -> int:
 def padded(texels: int, config: Columns) -> Any:
     """Texels of the reduction, so many more that they come in whole turns of every piece; what is staged comes in them anyhow."""
     return _whole(texels, (config["local"] == 0) * (GROUP * config.get("steps", 1) * config["split_k"] - 1) + 1)
+
+
+def turns_of_staged(config: Columns, c: Contraction) -> Any:
+    """Turns with copies and sums, where operands are staged: the first `steps` of them have copies alone, the last ones sums."""
+    first, *window, _ = c.reduce.values()
+    return first // np.maximum(config["local"], 1) * math.prod(window) - config["steps"]
+
+
+def staged_bytes(config: Columns) -> Any:
+    """Of local memory, where operands are staged: those of the turn that is summed up, and of as many more as are copied ahead."""
+    number = _number_bytes(config)
+
+    def row(numbers: Any) -> Any:
+        return numbers + (_APART // number - numbers) % (_LINE // number)
+
+    rows = row(LANES * config["wg_w"] * config["tile_w"]) + row(LANES * LANES * config["wg_o"] * config["tile_o"])
+    return (config.get("steps", 1) + 1) * config["local"] * rows * number
+
+
+def _number_bytes(config: Columns) -> Any:
+    return 4 - 2 * takes_halfs(config)
 
 
 def _whole(number: int, unit: Any) -> Any:
@@ -206,10 +229,22 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     *reduction, _o, _h, _w, _lane = sch.get_loops(sums)[-len(reduce_names) - 4 :]
     first, *window, group, _ilane = reduction
     if config["local"]:
-        outer, _ = sch.split(first, [None, config["local"] // GROUP])
+        # Tap by tap: of a whole window little would fit.
+        outer, inner = sch.split(first, [None, config["local"] // GROUP])
+        sch.reorder(outer, *window, inner, group)
+        outer = sch.fuse(outer, *window)
+        window = []
         sch.compute_inline(sch.get_sblock("texels"))
         for name in ("patch", "kernel"):
-            stage_in_local_memory(sch, sch.get_sblock(name), outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
+            block = sch.get_sblock(name)
+            stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
+            sch.unroll(loops_below(sch, block, outer)[0])
+            # The four texels that a warp reads at once: (..., texel, row, pixel, lane), (..., texel, lane, channel, lane).
+            sch.storage_align(block, 0, len(sch.get(block).writes[0].source.shape) - 4, *(_LINE // _number_bytes(config), _APART // _number_bytes(config)))
+        sch.unroll(inner)
+        # The copies are ahead of their use.
+        for key, value in (("stage", [0, 0, config["steps"]]), ("order", [0, 1, 2]), ("async_stages", [0])):
+            sch.annotate(outer, f"software_pipeline_{key}", value)
     else:
         outer, inner = sch.split(first, [None, config["steps"]])
         order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]

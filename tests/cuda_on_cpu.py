@@ -27,13 +27,15 @@ from romou.task import Task
 # Numbers before and behind each array: poison that no kernel may read or write.
 MARGIN = 4096
 _ASM = re.compile(r"asm(?: volatile)?\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
-_OPERAND = re.compile(r"[:,]?\s*\"[+=]?[rfh]\"")
+_OPERAND = re.compile(r"[:,\s]*\"[+=]?[rfhl]\"")
 # Instruction -> function of the prelude with the same operands in the same order.
 _INSTRUCTIONS = {
     "cvt.f32.f16 %0, %1;": "cvt_f32_f16",
     "cvt.rn.f16.f32 %0, %1;": "cvt_f16_f32",
     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k16",
     "cvt.rna.tf32.f32 %0, %1;": "cvt_rna_tf32_f32",
+    "cp.async.ca.shared.global [%0], [%1], 8, %2;": "cp_async<8>",
+    "cp.async.ca.shared.global [%0], [%1], 16, %2;": "cp_async<16>",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k8_tf32",
 }
 _PRELUDE = r"""
@@ -88,6 +90,28 @@ static void wait(Barrier& barrier, int members) {
 static Barrier group_barrier, warp_barriers[32];
 static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * blockDim.z); }
 
+// Copies past the registers are not there before they are waited for: so late that what is not waited for is not seen.
+struct Copy { char* into; const char* from; int bytes, of; };
+static std::vector<std::vector<std::vector<Copy>>> copies;
+static void* __cvta_generic_to_shared(void* pointer) { return pointer; }
+template <int size> static void cp_async(void* into, const char* from, int bytes) { copies[current].back().push_back({(char*)into, from, bytes, size}); }
+static void tvm_builtin_ptx_cp_async_commit_group_async_commit_group() { copies[current].emplace_back(); }
+static void wait_for_copies(size_t under_way) {
+  auto& groups = copies[current];
+  while (groups.size() > under_way + 1) {
+    for (Copy c : groups.front()) {
+      memset(c.into, 0, c.of);
+      memcpy(c.into, c.from, c.bytes);
+    }
+    groups.erase(groups.begin());
+  }
+}
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_0() { wait_for_copies(0); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_1() { wait_for_copies(1); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_2() { wait_for_copies(2); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_3() { wait_for_copies(3); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_4() { wait_for_copies(4); }
+
 struct Fragments { unsigned a[4], b[2]; };
 static Fragments warps[32][32];
 static float half_at(const unsigned* registers, int element) { return _cvtsh_ss((ushort)(registers[element / 2] >> (16 * (element % 2)))); }
@@ -139,6 +163,7 @@ extern "C" void launch(void** given, const unsigned* grid, const unsigned* block
   for (unsigned z = 0; z < grid[2]; ++z) for (unsigned y = 0; y < grid[1]; ++y) for (unsigned x = 0; x < grid[0]; ++x) {
     blockIdx = {x, y, z};
     living = items;
+    copies.assign(items, {{}});
     for (int i = 0; i < items; ++i) {
       getcontext(&fibers[i]);
       fibers[i].uc_stack.ss_sp = stacks[i].data();

@@ -12,13 +12,23 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
+from romou.calls import (
+    extern_name,
+    is_async_copy,
+    is_conditional,
+    is_half_load,
+    is_load_for_tensor_cores,
+    is_tensor_core_fma,
+    is_texel_load,
+    op_name,
+    texel_bytes,
+    texels_for_tensor_cores,
+)
 
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
 # Buffer scope -> where it lies.
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
-TEXEL_OF_HALFS_BYTES = 8
 # A call of `tensor_core_fma` adds to two pixels of four lanes, 16 products each.
 _TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 8, 16
 
@@ -378,7 +388,9 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, ti
 
 
 def _load_kind(expr: Any) -> str | None:
-    """Where an expression loads from: image, buffer, local memory; None for what is no load, or one of a private array."""
+    """Where an expression loads from into registers: image, buffer, local memory; None for what is no such load, or one of a private array."""
+    if is_async_copy(expr):
+        return None  # it passes by the registers, at an offset from one address
     if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
         scope = scope_of(expr)
         return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
@@ -411,7 +423,7 @@ def lanes_of(expr: Any) -> int:
 
 def _bytes(expr: Any) -> int:
     if is_load_for_tensor_cores(expr):
-        return texels_for_tensor_cores(expr) * TEXEL_OF_HALFS_BYTES
+        return texels_for_tensor_cores(expr) * texel_bytes(expr)
     kind = tvm.DataType(dtype_of(expr))
     return int(kind.bits) * int(kind.lanes) // 8
 

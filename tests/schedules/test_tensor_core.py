@@ -68,7 +68,7 @@ def error_of_text(task: Task, config: Config, folder: Path) -> float:
     [
         (PLAIN, {"tile_o": 2, "tile_w": 4, "split_k": 2, "wg_w": 8}),
         (PLAIN, {"steps": 2, "unroll": "window", "pixels": "rows"}),
-        (PLAIN, {"local": 4, "tile_w": 8, "wg_w": 8, "wg_o": 16}),
+        (PLAIN, {"local": 4, "tile_w": 8, "wg_w": 8, "wg_o": 16, "steps": 2}),
         (ODD, {"tile_w": 4, "wg_w": 16}),
         (ODD, {"local": 4, "wg_w": 8}),
         (ODD, {"unroll": "taps", "split_k": 2, "tile_w": 8}),
@@ -79,7 +79,7 @@ def error_of_text(task: Task, config: Config, folder: Path) -> float:
         (SHAPES[5], {"tile_w": 8, "split_k": 2, "steps": 2}),
         (SHAPES[6], {"tile_w": 4, "tile_o": 2, "split_k": 4}),
         (SHAPES[7], {"tile_w": 8, "steps": 2}),
-        (FLOAT_SHAPES[0], {"local": 4, "tile_w": 4, "unroll": "window", "pixels": "rows"}),
+        (FLOAT_SHAPES[0], {"local": 8, "tile_w": 4, "steps": 4, "pixels": "rows"}),
         (FLOAT_SHAPES[1], {"unroll": "taps", "steps": 2, "tile_w": 8}),
         (FLOAT_SHAPES[4], {"steps": 4, "tile_o": 4, "split_k": 4}),
         (FLOAT_SHAPES[7], {"tile_w": 4, "tile_o": 2}),
