@@ -257,7 +257,8 @@ class _Kernel:
         if stmt.attr_key == "thread_extent":
             self.extents[str(stmt.node.thread_tag)] = int(stmt.value)
         elif stmt.attr_key == _UNDER_WAY:
-            self.turns_ahead = max(self.turns_ahead, int(stmt.value))
+            # That of the turn itself is waited for.
+            self.turns_ahead = max(self.turns_ahead, int(stmt.value) + 1)
 
     def _allocation(self, stmt: tirx.AllocBuffer) -> None:
         if str(stmt.buffer.scope()) in _LOCAL:
