@@ -38,6 +38,10 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
         conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_o": 2, "wg_o": 8, "wg_w": 8},
     ),
+    "conv3x3_tensor_cores_staged": (
+        conv(16, (6, 6), 32, (3, 3), "float16", padding=(1, 1, 1, 1)),
+        BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_w": 2, "wg_o": 8, "local": 4, "steps": 2},
+    ),
     "dense_tf32": (Dense(m=16, k=64, n=50, dtype="float32"), BUFFERS | {"multiply_add": "tf32", "tile_w": 2, "wg_o": 8}),
     "conv3x3_winograd2": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
     "conv3x3_local_memory": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"}),

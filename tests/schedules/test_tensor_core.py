@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
+import cuda_on_cpu
 import numpy as np
 import pytest
 import tvm
@@ -17,6 +19,7 @@ from tvm import tirx
 from romou import dialects
 from romou.build import build_task
 from romou.errors import BuildError, UsageError
+from romou.passes.async_copies import copy_asynchronously
 from romou.passes.tensor_cores import use_tensor_cores
 from romou.primitives import TENSOR_CORES
 from romou.search.features import TaskFeatures
@@ -100,6 +103,33 @@ def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, tmp_path: Pa
     assert swapped != right
     monkeypatch.setitem(dialects._CUDA_FUNCTIONS, name, swapped)
     assert error_of_text(task, tensor_core_config(task), tmp_path) > 0.1
+
+
+def test_the_emulation_knows_what_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(PLAIN)
+    config = tensor_core_config(task, local=4, steps=2)
+    assert error_of_text(task, config, tmp_path) < 1e-3
+    # In a turn, the copies of all turns but the next one are waited for.
+    right = "async_wait_group_1() { wait_for_copies(1); }"
+    assert right in cuda_on_cpu._PRELUDE
+    monkeypatch.setattr(cuda_on_cpu, "_PRELUDE", cuda_on_cpu._PRELUDE.replace(right, right.replace("(1)", "(2)")))
+    assert not error_of_text(task, config, tmp_path) < 0.1
+
+
+def test_a_turn_of_copies_ahead_has_one_barrier() -> None:
+    task = task_of(PLAIN)
+    source = build_task(task, tensor_core_config(task, local=4, steps=4), TARGET).imports[0].inspect_source()
+    (turn,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
+    assert turn.count("__syncthreads();") == 1
+    assert turn.index("wait_group_3()") < turn.index("__syncthreads();") < turn.index("copy_halfs_async(") < turn.index("tensor_core_fma(")
+
+
+def test_only_whole_texels_are_copied_ahead() -> None:
+    buffer, shared = tirx.decl_buffer([8], "float32", "data"), tirx.decl_buffer([8], "float32", "staged", scope="shared")
+    store = tirx.BufferStore(shared, tirx.BufferLoad(buffer, [tirx.const(0, "int32")]), [tirx.const(0, "int32")])
+    body = tirx.AttrStmt(tirx.const(0, "int32"), "async_scope", tirx.const(1, "int32"), store)
+    with pytest.raises(BuildError, match="only whole texels are copied past the registers"):
+        copy_asynchronously(tvm.IRModule({"main": tirx.PrimFunc([], body)}))
 
 
 def test_floats_are_rounded_to_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
