@@ -121,7 +121,7 @@ def test_a_turn_of_copies_ahead_has_one_barrier() -> None:
     source = build_task(task, tensor_core_config(task, local=4, steps=4), TARGET).imports[0].inspect_source()
     (turn,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
     assert turn.count("__syncthreads();") == 1
-    assert turn.index("wait_group_3()") < turn.index("__syncthreads();") < turn.index("copy_halfs_async(") < turn.index("tensor_core_fma(")
+    assert turn.index("wait_group_3()") < turn.index("__syncthreads();") < turn.index("tensor_core_fma(") < turn.index("copy_halfs_async(")
 
 
 def test_only_whole_texels_are_copied_ahead() -> None:
