@@ -213,10 +213,13 @@ class ContractionTemplate(Template):
         return self.starts(limits)[0]
 
     def starts(self, limits: Limits) -> list[Config]:
-        """A decent config of each algorithm, the direct one first."""
+        """A decent config of each algorithm, the direct one first; and where there are tensor cores, one whose operands are staged."""
         space = self._direct_space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        if len(self.algorithms) == 1 or _has_tensor_cores(space):
+        if _has_tensor_cores(space):
+            staged = tensor_core.staged_config(space, self.contraction(flat=direct.get("pixels", "flat") == "flat"), direct, limits)
+            return [direct] if staged is None else [direct, staged]
+        if len(self.algorithms) == 1:
             return [direct]
         found = [Config({"algorithm": DIRECT, **direct})]
         for name in self.algorithms[1:]:

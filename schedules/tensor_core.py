@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,8 @@ STEPS = (1, 2, 4)
 _LINE, _APART = 128, 32
 # Cycles of a core, and warps that it has room for: see `default_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
+# Cycles until a turn of staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
+_WAITED, _MOVED = 120, 20
 
 
 def instruction(dtype: str, limits: Limits) -> str | None:
@@ -180,18 +182,16 @@ def default_config(space: Space, c: Contraction, config: Config, limits: Limits)
     A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction, of which
     floats need twice as many; a turn waits for its loads, while other groups on the core go on.
     """
-    choice = next((choice for choice in (MMA, TF32) if choice in space.knobs["multiply_add"]), None)
+    choice = _choice_of(space)
     if choice is None:
         return config
-    o, _, w = c.extents
     texels, *window, _ = flatten(c).reduce.values()
     issued = 2 if choice == MMA else 4
-    cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
+    cores = _cores(limits)
 
     def cycles(candidate: Config) -> float:
         tile_o, tile_w, split = candidate["tile_o"], candidate["tile_w"], candidate["split_k"]
-        groups = -(-o // (candidate["wg_o"] * tile_o)) * -(-w // (candidate["wg_w"] * tile_w))
-        warps = candidate["wg_o"] * candidate["wg_w"] * split // (WARP_O * WARP_W)
+        groups, warps = _groups(c, candidate), candidate["wg_o"] * candidate["wg_w"] * split // (WARP_O * WARP_W)
         steps = padded(texels, candidate) // (GROUP * split) * math.prod(window)
         busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // PAIR) + issued * tile_o * tile_w)
         rounds = -(-groups // (cores * max(_WARPS_OF_CORE // warps, 1)))
@@ -199,9 +199,53 @@ def default_config(space: Space, c: Contraction, config: Config, limits: Limits)
 
     sides = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "split_k": space.knobs["split_k"], "steps": (1, 2)}
     warp = config.replace(multiply_add=choice, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    return min(_candidates(space, warp, sides), key=cycles, default=config)
+
+
+def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
+    """A decent config whose operands are staged, by the cycles of a turn; None where there is none.
+
+    In a turn every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
+    memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough
+    ahead.
+    """
+    choice = _choice_of(space)
+    if choice is None or max(space.knobs["local"]) == 0:
+        return None
+    texels, *window, _ = c.reduce.values()
+    numbers, cores = 1 if choice == MMA else 2, _cores(limits)
+
+    def cycles(candidate: Config) -> float:
+        tile_o, tile_w, local = candidate["tile_o"], candidate["tile_w"], candidate["local"]
+        groups, warps = -(-_groups(c, candidate) // cores), candidate["wg_o"] * candidate["wg_w"] // (WARP_O * WARP_W)
+        sums = numbers * local // GROUP * tile_o * tile_w
+        loads = 2 * numbers * local // GROUP * (LANES * tile_o + tile_w // PAIR)
+        copied = numbers * local * (candidate["wg_w"] * tile_w + LANES * candidate["wg_o"] * tile_o) * 2 * LANES
+        turn = max(_WAITED + 8 * sums * -(-groups * warps // 4), groups * (warps * loads + copied / _LINE), groups * copied / _MOVED)
+        return float(texels // local * math.prod(window) * turn)
+
+    sides = {"tile_o": (1, 2), "tile_w": (4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "local": (8, 4, 16), "steps": (4, 2)}
+    warp = config.replace(multiply_add=choice, tile_h=1, split_k=1, vector_width=LANES, unroll="lanes")
+    return min(_candidates(space, warp, sides), key=cycles, default=None)
+
+
+def _choice_of(space: Space) -> str | None:
+    return next((choice for choice in (MMA, TF32) if choice in space.knobs["multiply_add"]), None)
+
+
+def _cores(limits: Limits) -> int:
+    return max(limits.busy_work_items // limits.max_work_group_size, 1)
+
+
+def _groups(c: Contraction, config: Config) -> int:
+    o, h, w = c.extents
+    return int(-(-o // (config["wg_o"] * config["tile_o"])) * h * -(-w // (config["wg_w"] * config["tile_w"])))
+
+
+def _candidates(space: Space, config: Config, sides: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
+    """`config` with each combination of choices of some knobs, as far as they are valid."""
     choices = ([value for value in values if value in space.knobs[name]] for name, values in sides.items())
-    candidates = (warp.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices))
-    return min(filter(space.is_valid, candidates), key=cycles, default=config)
+    return filter(space.is_valid, (config.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices)))
 
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
