@@ -116,6 +116,16 @@ def test_the_emulation_knows_what_is_not_waited_for(tmp_path: Path, monkeypatch:
     assert not error_of_text(task, config, tmp_path) < 0.1
 
 
+@pytest.mark.parametrize("work", [PLAIN, FLOAT_SHAPES[4]], ids=lambda w: w.name)
+def test_the_search_begins_with_a_staged_config_too(work: Conv2d | Dense) -> None:
+    task = task_of(work)
+    default, staged = task.starts(TARGET)
+    assert default == task.default_config(TARGET)
+    assert staged["local"] > 0
+    assert staged["multiply_add"] != "fma"
+    assert task.space(TARGET).is_valid(staged)
+
+
 def test_a_turn_of_copies_ahead_has_one_barrier() -> None:
     task = task_of(PLAIN)
     source = build_task(task, tensor_core_config(task, local=4, steps=4), TARGET).imports[0].inspect_source()
