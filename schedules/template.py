@@ -64,8 +64,7 @@ class ContractionTemplate(Template):
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         direct = self._direct_space(limits)
-        # Fewer products are no gain where tensor cores make them.
-        names = () if _has_tensor_cores(direct) else self.algorithms[1:]
+        names = () if _has_fast_products(direct) else self.algorithms[1:]
         others = {name: self._winograd_space(name, limits) for name in names}
         return Space.one_of("algorithm", {DIRECT: direct, **others}) if others else direct
 
@@ -216,12 +215,11 @@ class ContractionTemplate(Template):
         """A decent config of each algorithm, the direct one first; and where there are tensor cores, one whose operands are staged."""
         space = self._direct_space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        if _has_tensor_cores(space):
-            staged = tensor_core.staged_config(space, self.contraction(flat=direct.get("pixels", "flat") == "flat"), direct, limits)
-            return [direct] if staged is None else [direct, staged]
-        if len(self.algorithms) == 1:
-            return [direct]
-        found = [Config({"algorithm": DIRECT, **direct})]
+        staged = tensor_core.staged_config(space, self.contraction(flat=direct.get("pixels", "flat") == "flat"), direct, limits)
+        found = [direct] if staged is None else [direct, staged]
+        if len(self.algorithms) == 1 or _has_fast_products(space):
+            return found
+        found = [Config({"algorithm": DIRECT, **config}) for config in found]
         for name in self.algorithms[1:]:
             form = self.contraction(flat=False, config={"algorithm": name})
             found.append(Config({"algorithm": name, **default_config(self._winograd_space(name, limits), form, form, limits)}))
@@ -344,8 +342,9 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     return output
 
 
-def _has_tensor_cores(space: Space) -> bool:
-    return bool({tensor_core.MMA, tensor_core.TF32} & set(space.knobs["multiply_add"]))
+def _has_fast_products(space: Space) -> bool:
+    """Whether tensor cores make so many products in a cycle that fewer of them are no gain: of halfs, not of floats, on an H200."""
+    return tensor_core.MMA in space.knobs["multiply_add"]
 
 
 def _algorithm(config: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ latter two, this pass the copies, which keep no register busy until they are the
     async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0      ->      copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
 
 In each turn TVM begins with copies, for which all must be done with what they overwrite, and then waits for what is used, which all must see: two
-barriers. Waiting first, there is one; and what is used waits for no copy to be issued, as long as the addresses of copies are computed meanwhile:
+barriers. Waiting first, there is one; and what is used waits for no copy to be issued, unless those are for the next turn already:
 
     for i: barrier; copy turn i + n; end of group; wait for all but n groups; barrier; use turn i
                     ->      for i: wait for all but n - 1 groups; barrier; use turn i; copy turn i + n; end of group
@@ -46,9 +46,11 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
         copies = structural_map(group, (tirx.Evaluate, lambda one: tirx.Evaluate(0) if _is_barrier(one) else one))
         if not _is_marked(under_way, UNDER_WAY) or not _is_barrier(barrier):
             return stmt
-        fewer = tirx.AttrStmt(under_way.node, UNDER_WAY, tirx.const(int(under_way.value) - 1, "int32"), barrier)
+        ahead = int(under_way.value)
+        fewer = tirx.AttrStmt(under_way.node, UNDER_WAY, tirx.const(ahead - 1, "int32"), barrier)
         first = tirx.AttrStmt(waiting.node, _WAITING, waiting.value, fewer)
-        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, tirx.SeqStmt([first, *use, copies]), stmt.thread_binding, stmt.annotations)
+        body = tirx.SeqStmt([first, copies, *use] if ahead == 1 else [first, *use, copies])
+        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations)
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         if stmt.attr_key != _ASYNC:

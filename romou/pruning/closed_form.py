@@ -38,7 +38,7 @@ BOUNDED = frozenset({"registers", "occupancy"})
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 _PITCH = 1 << 20
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
-_IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes"}
+_IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
 
 
 class ClosedForm(Form):
@@ -180,7 +180,7 @@ class ClosedForm(Form):
         Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
         """
         found = self._lines(columns, warp_size, line_bytes)
-        # Where there are tensor cores, an operator has no other algorithms for its knob.
+        # Where halfs have tensor cores, an operator has no other algorithms for its knob.
         for name, form in self._others.items() if "algorithm" in columns else ():
             inside = form._lines({**columns, **_workspace_columns()}, warp_size, line_bytes)
             data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))

@@ -192,6 +192,10 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
     floats = task_of(FLOAT_SHAPES[0])
     allowed = Target("cuda -arch=sm_80 -tf32=allow")
     assert floats.space(allowed).knobs["multiply_add"] == ("fma", TF32)
+    # Winograd's way needs fewer products, and makes them in single precision.
+    starts = floats.starts(allowed)
+    assert [(c["algorithm"], c["multiply_add"]) for c in starts] == [("direct", TF32)] * 2 + [("winograd2", "fma"), ("winograd4", "fma")]
+    assert all(floats.space(allowed).is_valid(c) for c in starts)
     assert task_of(PLAIN).space(allowed).knobs["multiply_add"] == ("fma", MMA)
     config = tensor_core_config(floats)
     assert floats.precision(config) == floats.precision(floats.default_config(allowed)) == TF32
