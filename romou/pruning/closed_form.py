@@ -23,7 +23,7 @@ from tvm_ffi.structural import structural_walk
 
 from romou.calls import op_name
 from romou.errors import BuildError
-from romou.inspection.estimates import RegisterUse, registers_ahead
+from romou.inspection.registers import RegisterUse, address_registers
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 from romou.pruning.form import Form, loads_of_one
@@ -231,24 +231,22 @@ class ClosedForm(Form):
         return numbers * np.where((columns["accumulate"] == "float16") | tensor_core.takes_halfs(columns) & on_tensor_cores, 2, 4)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
-        """At least these: the sums, the tile of data, and the weights of one turn that a compiler loads ahead."""
+        """At least these: the sums, the tile of data, and the addresses of one turn's weights, which a compiler computes ahead."""
         pixels = columns["tile_h"] * columns["tile_w"]
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
         sums = vector * columns["tile_o"] * pixels
         on_tensor_cores = tensor_core.fills_warps(columns)
         if self._varies == "by lane":
-            return RegisterUse(sums, 0)
+            return RegisterUse(sums)
         data = vector * self._texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
-        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
-        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels, and of every other pixel. Of floats it is four.
-        halfs = np.where(tensor_core.takes_halfs(columns), 1, 2)
-        weights = 2 * halfs * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
-        data = np.where(on_tensor_cores, weights + halfs * columns["tile_w"], data)
-        vector = np.where(on_tensor_cores, halfs * vector // 2, vector)
-        return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
+        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, self._last, taps))
+        ahead = data + address_registers(loads, is_image=columns["weight"] == "image")
+        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels. Of floats it is four.
+        weights = np.where(tensor_core.takes_halfs(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
+        return RegisterUse(sums + np.where(on_tensor_cores, weights, ahead))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 

@@ -1,7 +1,7 @@
 """What a kernel uses of a device, read off its lowered TIR: registers, memory traffic of a work group, its size, local memory, images.
 
 The traffic is found by evaluating every address for all work-items of a work group, so bytes that work-items share count once. No device is
-needed and nothing is estimated but the registers (`inspection/estimates.py`).
+needed and nothing is estimated but the registers (`inspection/registers.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from romou.calls import (
     texels_for_tensor_cores,
 )
 from romou.dialects import CUDA, dialect_of
-from romou.inspection.estimates import TENSOR_CORE_DEPTH, dtype_of, lanes_of, multiply_adds_of, register_use, scope_of
+from romou.inspection.estimates import TENSOR_CORE_DEPTH, dtype_of, lanes_of, multiply_adds_of, scope_of
+from romou.inspection.registers import register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 
