@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 # Of the whole model's outputs against onnxruntime; half-precision storage rounds at every layer.
-TOLERANCE = {"float32": 1e-4, "float16": 2e-2}
+# TF32 rounds factors to as many bits as halfs have, but nothing that lies in memory.
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 WHOLE_MODEL_REPEATS = 5
 # NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
 _BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
@@ -136,6 +137,7 @@ def tune(
     seed: int = 0,
     progress: bool = False,
     prune: bool = True,
+    allow_tf32: bool = False,
     explorer: str = "evolution",
     rpc: str | None = None,
 ) -> TunedModel:
@@ -166,6 +168,10 @@ def tune(
         Show a progress bar on stderr.
     prune
         Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default schedules are tried in any case.
+    allow_tf32
+        Kernels may multiply floats on tensor cores (CUDA, compute capability 8.0 and newer), which round them to TF32, 10 bits behind the point; sums
+        stay in single precision. Such a kernel may differ from the reference by a relative L2 error of 2e-3 instead of 1e-4, the whole model's outputs
+        from onnxruntime's by 1e-2. The same as the target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
     explorer
         How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
     rpc
@@ -185,7 +191,7 @@ def tune(
     """
     started = time.monotonic()
     check_versions()
-    target = as_target(target)
+    target = as_target(target).allowing_tf32() if allow_tf32 else as_target(target)
     options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **_BATCHES.get(target.kind, {}))
     imported = _import(model, shapes)
     measuring = MeasureOptions(seed=seed)
@@ -270,8 +276,9 @@ def inspect(
     """
     check_versions()
     target = as_target(target)
-    seconds, configs = _recorded(work_dir)
-    graph = _lower(_import(model, shapes), target).joined_where_faster(seconds)
+    graph = _lower(_import(model, shapes), target)
+    seconds, configs = _recorded(work_dir, graph, target)
+    graph = graph.joined_where_faster(seconds)
     functions = scheduled_functions(graph.fused, graph.task_of, configs, target)
     found: list[InspectedKernel] = []
     known = {one.name for one in functions}
@@ -309,18 +316,31 @@ def pruned_spaces(
     return [(task, task.pruned_space(target, rules)) for task in _lower(_import(model, shapes), target).tasks]
 
 
-def _recorded(work_dir: str | Path | None, device: DeviceFingerprint | None = None) -> tuple[dict[str, float], dict[str, Config | None]]:
-    """Task key -> seconds and config of its fastest record. device: records of others do not count; None: all do."""
+def _recorded(
+    work_dir: str | Path | None, graph: _Graph, target: Target, device: DeviceFingerprint | None = None
+) -> tuple[dict[str, float], dict[str, Config | None]]:
+    """Task key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
+
+    device: records of others do not count; None: all do.
+    """
     if work_dir is None:
         return {}, {}
     if not Path(work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
     # The last time of a config counts: it may have been measured again.
     times: dict[str, dict[Config, float | None]] = {}
+    spaces = {task.key: task.space(target) for task in (*graph.tasks, *(pair.task for pair in graph.pairs))}
+    left_out = 0
     with RecordStore(work_dir) as store:
         for record in store:
-            if device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name):
+            if record.task_key not in spaces or not (device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name)):
+                continue
+            if spaces[record.task_key].knows(record.config):
                 times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
+            else:
+                left_out += 1
+    if left_out:
+        logger.warning("%d records in %s do not count: made for other knobs than this version and target have", left_out, work_dir)
     timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
     fastest = {key: min(found, key=lambda pair: pair[0]) for key, found in timed.items() if found}
     return {key: time_s for key, (time_s, _) in fastest.items()}, {key: config for key, (_, config) in fastest.items()}
@@ -476,7 +496,7 @@ def _bench(
     at = _Place(named=target, target=target) if place is None else place()
     graph = _lower(imported, at.target)
     if configs is None:
-        seconds, chosen = _recorded(work_dir, at.device)
+        seconds, chosen = _recorded(work_dir, graph, at.target, at.device)
         graph = graph.joined_where_faster(seconds)
     else:
         graph = graph.joined_where(configs.__contains__)
@@ -501,12 +521,10 @@ def _valid_configs(tasks: Sequence[Task], configs: Mapping[str, Config], target:
     found: dict[str, Config | None] = {}
     for task in tasks:
         if task.key in configs:
-            try:
-                task.space(target).index_of(configs[task.key])
-            except UsageError:
-                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
-            else:
+            if task.space(target).knows(configs[task.key]):
                 found[task.key] = configs[task.key]
+            else:
+                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
     return found
 
 
@@ -636,7 +654,7 @@ def _assemble(graph: _Graph, place: _Place, results: Mapping[str, TaskResult], s
         # In turns, so that a slow moment of the machine hits both.
         default_times += default.times(repeat=1)
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
-    error, limit = _check(graph, tuned)
+    error, limit = _check(graph, tuned, "tf32" if place.target.allows_tf32 else "float32")
     summary = Summary(
         target=str(place.named),
         device=place.name,
@@ -668,14 +686,15 @@ def _model_of(graph: _Graph, place: _Place, configs: Mapping[str, Config | None]
     )
 
 
-def _check(graph: _Graph, model: TunedModel) -> tuple[float | None, float | None]:
-    """(relative L2 error of the worst output against onnxruntime, what it may be); None where onnxruntime cannot run the model."""
+def _check(graph: _Graph, model: TunedModel, precision: str) -> tuple[float | None, float | None]:
+    """(relative L2 error of the worst output against onnxruntime, what it may be where floats are multiplied in `precision`); None where onnxruntime
+    cannot run the model."""
     inputs = random_inputs(graph.imported.inputs, seed=0)
     reference = run_onnxruntime(graph.imported.onnx_model, inputs)
     if reference is None:
         return None, None
     error = max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
-    limit = max(TOLERANCE.get(str(output.dtype), TOLERANCE["float32"]) for output in reference)
+    limit = max(TOLERANCE[precision], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
     if not error <= limit:
         logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
     return error, limit

@@ -58,8 +58,7 @@ class ContractionTemplate(Template):
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         direct = self._direct_space(limits)
-        # Fewer products are no gain where tensor cores make them.
-        names = () if _has_tensor_cores(direct) else self._others(limits)
+        names = () if _has_fast_products(direct) else self._others(limits)
         others = {name: self._winograd_space(name, limits) for name in names}
         return Space.one_of("algorithm", {DIRECT: direct, **others}) if others else direct
 
@@ -186,6 +185,10 @@ class ContractionTemplate(Template):
         form = self._winograd(_algorithm(config))
         return None if form is None else StoredWeight(name=self.names["weight"], shape=form.weight_shape, tile=form.tile)
 
+    def precision(self, config: Mapping[str, Any]) -> str | None:
+        """As `Template.precision`: TF32 where the config has it."""
+        return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
+
     def _winograd(self, algorithm: str) -> Winograd | None:
         if algorithm == DIRECT:
             return None
@@ -213,13 +216,15 @@ class ContractionTemplate(Template):
         return self.starts(limits)[0]
 
     def starts(self, limits: Limits) -> list[Config]:
-        """A decent config of each algorithm, the direct one first."""
+        """A decent config of each algorithm, the direct one first; and where there are tensor cores, one whose operands are staged."""
         space = self._direct_space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        names = () if _has_tensor_cores(space) else self._others(limits)
+        staged = tensor_core.staged_config(space, self.contraction(flat=direct.get("pixels", "flat") == "flat"), direct, limits)
+        found = [direct] if staged is None else [direct, staged]
+        names = () if _has_fast_products(space) else self._others(limits)
         if not names:
-            return [direct]
-        found = [Config({"algorithm": DIRECT, **direct})]
+            return found
+        found = [Config({"algorithm": DIRECT, **config}) for config in found]
         for name in names:
             form = self.contraction(flat=False, config={"algorithm": name})
             found.append(Config({"algorithm": name, **default_config(self._winograd_space(name, limits), form, form, limits)}))
@@ -341,7 +346,8 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     return output
 
 
-def _has_tensor_cores(space: Space) -> bool:
+def _has_fast_products(space: Space) -> bool:
+    """Whether tensor cores make so many products in a cycle that fewer of them are no gain: of halfs, not of floats, on an H200."""
     return tensor_core.MMA in space.knobs["multiply_add"]
 
 

@@ -16,9 +16,19 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import is_conditional, is_half_load, is_half_store, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
+from romou.calls import (
+    is_async_copy,
+    is_conditional,
+    is_half_load,
+    is_half_store,
+    is_tensor_core_fma,
+    is_texel_load,
+    op_name,
+    texel_bytes,
+    texels_for_tensor_cores,
+)
 from romou.dialects import CUDA, dialect_of
-from romou.inspection.estimates import TENSOR_CORE_DEPTH, TEXEL_OF_HALFS_BYTES, dtype_of, lanes_of, multiply_adds_of, scope_of
+from romou.inspection.estimates import TENSOR_CORE_DEPTH, dtype_of, lanes_of, multiply_adds_of, scope_of
 from romou.inspection.registers import register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
     from romou.schedules.base import Template
 
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+# TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
+_UNDER_WAY = "async_wait_inflight_count"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +61,7 @@ class KernelUsage:
     local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
+    turns_ahead: how many turns before their use copies to local memory begin; turns of copies or of use alone are not among `turns`.
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
@@ -77,6 +90,7 @@ class KernelUsage:
     has_copies: Any
     padding: Any
     on_tensor_cores: Any = False
+    turns_ahead: Any = 0
     transform_bytes: Any = 0
     transform_registers: Any = 0
     is_streamed: Any = False
@@ -125,6 +139,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         has_copies=kernel.has_copies,
         padding=(kernel.outputs if template.sums_products else groups * kernel.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
+        turns_ahead=kernel.turns_ahead,
         transform_bytes=template.transform_bytes(config),
         transform_registers=template.transform_registers(config),
         is_streamed=not template.sums_products,
@@ -173,6 +188,7 @@ class _Kernel:
         self.is_staged = False
         self.has_copies = False
         self.on_tensor_cores = False
+        self.turns_ahead = 0
         self.local_memory_bytes = 0
         self.turns = 1
         self.multiply_adds = 0
@@ -244,6 +260,9 @@ class _Kernel:
     def _extent(self, stmt: tirx.AttrStmt) -> None:
         if stmt.attr_key == "thread_extent":
             self.extents[str(stmt.node.thread_tag)] = int(stmt.value)
+        elif stmt.attr_key == _UNDER_WAY:
+            # That of the turn itself is waited for.
+            self.turns_ahead = max(self.turns_ahead, int(stmt.value) + 1)
 
     def _allocation(self, stmt: tirx.AllocBuffer) -> None:
         if str(stmt.buffer.scope()) in _LOCAL:
@@ -267,6 +286,8 @@ class _Kernel:
             self.has_copies = True
 
     def _call(self, call: tvm.ir.Call) -> None:
+        if is_async_copy(call):
+            self.is_staged = True
         if is_tensor_core_fma(call):
             self.on_tensor_cores = True
             # A number from the first one on for each pixel and lane.
@@ -375,12 +396,15 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
-        is_carried = isinstance(node, tirx.BufferStore) and (str(node.buffer.scope()) in _LOCAL or self._is_summed_at_once(node))
+        is_staging = isinstance(node, tirx.BufferStore) and (str(node.buffer.scope()) in _LOCAL or self._is_summed_at_once(node))
+        is_carried = is_staging or is_async_copy(getattr(node, "value", None))
 
         def guard(call: tvm.ir.Call) -> None:
             if is_conditional(call):
                 condition, then, otherwise = call.args
                 guards.extend([(list(self._loads(then)), condition), (list(self._loads(otherwise)), tirx.Not(condition))])
+            elif is_async_copy(call):
+                guards.append(([call], call.args[5]))
 
         if in_turn:
             structural_walk(node, (tvm.ir.Call, guard))
@@ -400,7 +424,7 @@ class _Kernel:
             is_active = np.broadcast_to(active, shape)
             for guarded, condition in guards:
                 if any(load.same_as(one) for one in guarded):
-                    is_active = is_active & evaluate(condition, self._env)
+                    is_active = is_active & (evaluate(condition, self._env) != 0)
             whole = [np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(shape))], *shape)) for p in places]
             everyone = self._of_everyone(places, is_active)
             # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
@@ -457,7 +481,7 @@ def _local_bytes(node: Any) -> int:
         texels = texels_for_tensor_cores(load)
         if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:
             return 0
-        return texels * TEXEL_OF_HALFS_BYTES or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
+        return texels * texel_bytes(load) or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
     return _weighted(node, size, (tvm.ir.TensorLoad, tvm.ir.Call))
 

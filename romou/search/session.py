@@ -219,12 +219,13 @@ class TuningSession:
                 continue
             reason = origin.refusal(Origin.of(record))
             config = Config(record.config)
-            # A space that has changed since may no longer know the config.
-            if reason is None and set(config) != set(state.space.knobs):
-                reason = "made for other knobs than this version's"
+            # A space that has changed since, or is that of a target that allows less, does not know the config.
+            is_known = state.space.knows(config)
+            if reason is None and not is_known:
+                reason = "made for other knobs than this version and target have"
             if reason is not None:
                 refusals[reason] += 1
-                if set(config) == set(state.space.knobs) and not record.is_again:
+                if is_known and not record.is_again:
                     elsewhere = state.elsewhere.setdefault(f"{record.device} {record.romou} {record.tvm}", [])
                     elsewhere.append((config, record.time_s))
             elif record.is_again:
