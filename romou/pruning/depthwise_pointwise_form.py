@@ -47,6 +47,7 @@ class DepthwisePointwiseForm(ClosedForm):
         pixels: str,
         is_image: bool,
         has_window: bool,
+        ahead: int,
         tile_h: int,
         width: int,
         stride: int,
