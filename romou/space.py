@@ -173,6 +173,14 @@ class Space:
             index = index * len(choices) + digit
         return index
 
+    def knows(self, config: Mapping[str, Choice]) -> bool:
+        """Whether the config has a choice of every knob and nothing else, be it valid or not: records may be of other targets or versions."""
+        try:
+            self.index_of(config)
+        except UsageError:
+            return False
+        return True
+
     def is_valid(self, config: Config) -> bool:
         """Whether every constraint admits the config."""
         return all(bool(is_allowed(config)) for is_allowed in self._constraints)
