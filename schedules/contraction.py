@@ -27,11 +27,13 @@ from romou.schedules import tensor_core
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
 from tvm import s_tir, te, tirx
 
-from romou.primitives import LANES, autobroadcast, half_arithmetic, multiply_add
+from romou.primitives import LANES, autobroadcast, double_buffer, half_arithmetic, multiply_add
 from romou.space import Columns, Config, Space
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
+# Turns of the reduction from which on local memory may be buffered twice.
+_BUFFERED_TURNS = 3
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
 _TEXELS, _STAGED_TEXELS = ("patch", "right"), ("texels", "right")
 Expr: TypeAlias = "tirx.Expr | int"
@@ -129,6 +131,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
     if limits.has_tensor_cores and dtype == "float16":
         space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
+    # With two turns alone, half of all loads would be waited for as before.
+    space.define_knob("local_buffers", [1, 2] if any(isinstance(s, int) and 0 < _BUFFERED_TURNS * s <= first for s in space.knobs["local"]) else [1])
     if has_mma:
         space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
 
@@ -156,6 +160,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o))
             & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
+            & ((config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _BUFFERED_TURNS <= first) & (is_mma == False)))  # noqa: E712  as above
             & (local_bytes(config, flat.reduce, flat.texel) <= limits.local_memory_bytes)
         )
 
@@ -169,7 +174,7 @@ def local_bytes(config: Columns, reduce: Mapping[str, int], texel: int | None = 
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
     *window, lanes = list(reduce.values())[1:]
     staged = config["local"] * math.prod(window) * ((texel or lanes) * group_w + lanes * LANES * group_o)
-    return (4 - 2 * (config["accumulate"] == "float16")) * partial + (4 - 2 * ((config["accumulate"] == "float16") | tensor_core.is_mma(config))) * staged
+    return (4 - 2 * (config["accumulate"] == "float16")) * partial + (4 - 2 * ((config["accumulate"] == "float16") | tensor_core.is_mma(config))) * config["local_buffers"] * staged
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
@@ -193,6 +198,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         "multiply_add": "mad",
         "steps": 1,
         "accumulate": "float32",
+        "local_buffers": 1,
         **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
     }
     wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == "image" else "flat"
@@ -410,6 +416,8 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
             load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
         for block in _stages_of(sch, ("patch", "kernel")):
             stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"])
+        if config["local_buffers"] > 1:
+            double_buffer(sch, outer)
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)

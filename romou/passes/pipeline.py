@@ -16,6 +16,7 @@ from tvm.tirx import compilation_pipeline
 from romou.dialects import CUDA, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
+from romou.passes.double_buffers import double_buffers
 from romou.passes.half_storage import widen_halfs
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.register_reads import name_register_reads
@@ -78,6 +79,9 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.ThreadSync("shared"),
             s_tir.transform.ThreadSync("shared.dyn"),
             s_tir.transform.ThreadSync("warp"),
+            # What was summed up in one half of local memory needs no barrier before the other half is filled.
+            double_buffers,
+            tirx.transform.UnrollLoop(),
             s_tir.transform.LowerThreadAllreduce(),
             s_tir.transform.MergeSharedMemoryAllocations(),
             tirx.transform.SplitHostDevice(),
