@@ -23,8 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from romou.schedules import tensor_core
-from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
+from romou.schedules.loops import ALONG_MEMORY, Block, Loop, bind_threads, load_texels, loops_below, padded_texels, stage_in_local_memory, unroll_tile
 from tvm import s_tir, te, tirx
 
 from romou.primitives import LANES, autobroadcast, double_buffer, half_arithmetic, multiply_add
@@ -52,6 +53,7 @@ class Contraction:
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
     rhs_vector: what are neighbours in memory on the right: the lanes of a texel; steps of the last reduction axis, which are then loaded together
         into registers as those of lhs are; or neither.
+    lhs_neighbours: what are neighbours in memory on the left, beside the lanes of a texel: those of pixels, or of steps of the first reduction axis.
     texel: lanes of an input texel, which is loaded whole even where the last reduction axis takes fewer of them (an image of three channels).
     columns: of the right side in memory, where they do not fill their last texel.
     output: indices of the output buffer -> (o, h, w, lane).
@@ -69,6 +71,7 @@ class Contraction:
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
     rhs_vector: Literal["lanes", "reduction", "none"] = "lanes"
+    lhs_neighbours: Literal["pixels", "reduction"] = "pixels"
     texel: int | None = None
     columns: int | None = None
     is_image: bool = False
@@ -161,20 +164,34 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
             & ((config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _BUFFERED_TURNS <= first) & (is_mma == False)))  # noqa: E712  as above
-            & (local_bytes(config, flat.reduce, flat.texel) <= limits.local_memory_bytes)
+            & (local_bytes(config, flat) <= limits.local_memory_bytes)
         )
 
     space.add_constraint(is_allowed)
 
 
-def local_bytes(config: Columns, reduce: Mapping[str, int], texel: int | None = None) -> Any:
+def local_bytes(config: Columns, c: Contraction) -> Any:
     """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic
     and what tensor cores read."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
-    partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
-    *window, lanes = list(reduce.values())[1:]
-    staged = config["local"] * math.prod(window) * ((texel or lanes) * group_w + lanes * LANES * group_o)
-    return (4 - 2 * (config["accumulate"] == "float16")) * partial + (4 - 2 * ((config["accumulate"] == "float16") | tensor_core.is_mma(config))) * config["local_buffers"] * staged
+    number = _number_bytes(config)
+    partial = number * (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
+    *window, lanes = list(c.reduce.values())[1:]
+    local, is_mma = config["local"], tensor_core.is_mma(config)
+    number = np.where(is_mma, 2, number)
+    patch, kernel = math.prod(window) * group_w, math.prod(window) * LANES * group_o
+    # What runs along memory is padded, but for tensor cores.
+    steps = np.where(is_mma, 1, local)
+    if c.lhs_neighbours == "reduction":
+        patch = padded_texels(patch, (c.texel or lanes) * number, steps)
+    if c.rhs_vector == "reduction":
+        kernel = padded_texels(kernel, lanes * number, steps)
+    return partial + number * config["local_buffers"] * local * ((c.texel or lanes) * patch + lanes * kernel)
+
+
+def _number_bytes(config: Columns) -> Any:
+    """Of a number that is computed with."""
+    return 4 - 2 * (config["accumulate"] == "float16")
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
@@ -335,7 +352,8 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     elif c.lhs_varies == "never":
         shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
-            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch")
+            along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else None
+            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch", attrs=along)
             texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name="texels")
         else:
             texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name="patch")
@@ -345,7 +363,8 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     right, rows = rhs, [domain[1]] * c.is_batched
     has_steps = c.rhs_vector == "reduction"
     if config["local"] and has_steps:
-        kernel = te.compute((*rows, *extents[:-1], domain[0], LANES, extents[-1]), lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel")
+        along = {ALONG_MEMORY: len(rows)}
+        kernel = te.compute((*rows, *extents[:-1], domain[0], LANES, extents[-1]), lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel", attrs=along)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
     elif config["local"]:
         kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
@@ -415,7 +434,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         for block in _stages_of(sch, _STAGED_TEXELS):
             load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
         for block in _stages_of(sch, ("patch", "kernel")):
-            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"])
+            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(_number_bytes(config)))
         if config["local_buffers"] > 1:
             double_buffer(sch, outer)
         first, reduction = outer, [inner, *reduction[1:]]

@@ -33,7 +33,7 @@ _HALVES = 2
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def double_buffers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run when barriers stand in their places and loops that are to be unrolled are; what it adds of these is left to unroll. The marks go."""
+    """Run when barriers stand in their places; the loops that it makes are left to unroll. The marks go."""
     doubled: dict[tirx.Var, tirx.Var] = {}
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
@@ -99,9 +99,8 @@ def _through_registers(stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: li
             return _sequence(fetches), _sequence(puts)
         case tirx.For():
             parts = _through_registers(stmt.body, [*loops, stmt], registers)
-            # Registers have no addresses.
-            fetch, put = (tirx.For(stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.UNROLLED, part) for part in parts)
-            return fetch, _fresh(put)
+            fetch, put = (_unrolled(stmt, part) for part in parts)
+            return fetch, put
         case tirx.IfThenElse() if stmt.else_case is None:
             fetch, put = _through_registers(stmt.then_case, loops, registers)
             return tirx.IfThenElse(stmt.condition, fetch, None), tirx.IfThenElse(stmt.condition, put, None)
@@ -115,11 +114,11 @@ def _through_registers(stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: li
     raise BuildError(f"what is staged in two halves of local memory is stored by loops and conditions alone, not by {stmt}")
 
 
-def _fresh(loop: tirx.For) -> tirx.For:
-    """The same loop over a variable of its own."""
+def _unrolled(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
+    """A loop like this one over a variable of its own; unrolled, for registers have no addresses."""
     variable = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
-    body = structural_map(loop.body, (tirx.Var, lambda var: variable if var.same_as(loop.loop_var) else var))
-    return tirx.For(variable, loop.min, loop.extent, loop.kind, body)
+    body = structural_map(body, (tirx.Var, lambda var: variable if var.same_as(loop.loop_var) else var))
+    return tirx.For(variable, loop.min, loop.extent, tirx.ForKind.UNROLLED, body)
 
 
 def _staged_in(stmt: tirx.Stmt) -> list[tirx.Var]:

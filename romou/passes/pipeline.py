@@ -81,7 +81,6 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.ThreadSync("warp"),
             # What was summed up in one half of local memory needs no barrier before the other half is filled.
             double_buffers,
-            tirx.transform.UnrollLoop(),
             s_tir.transform.LowerThreadAllreduce(),
             s_tir.transform.MergeSharedMemoryAllocations(),
             tirx.transform.SplitHostDevice(),
@@ -104,6 +103,8 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             share_loads,
             name_stored_texels,
             name_register_reads,
+            # Registers that loops fill are registers only when these are written out.
+            tirx.transform.UnrollLoop(),
             tirx.transform.LowerIntrin(),
         ]
     )

@@ -135,7 +135,9 @@ class ClosedForm(Form):
 
         buffer_bytes, image_bytes = by_place(data, weights)
         literal_buffer_bytes, literal_image_bytes = by_place(data_of_one * size, weights_of_one * size)
-        registers = self._registers(columns, taps, is_staged)
+        # The next turn's share, on its way to local memory.
+        ahead = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * (4 - 2 * (get("accumulate") == "float16")) // 4
+        registers = self._registers(columns, taps, is_staged, ahead)
         tiles = [-(-extent // tile) for extent, tile in zip((o, h, w), (group_o, tile_h, group_w), strict=True)]
         return KernelUsage(
             registers=registers.allocated,
@@ -151,7 +153,7 @@ class ClosedForm(Form):
             local_loads=self._local_loads(columns),
             work_group_size=size,
             work_groups=math.prod(tiles),
-            local_memory_bytes=local_bytes(columns, self._reduce, self._texel),
+            local_memory_bytes=local_bytes(columns, self._forms["flat"]),
             is_staged=is_staged,
             images=images,
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
@@ -225,8 +227,8 @@ class ClosedForm(Form):
         numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, by_itself)
         return numbers * np.where((columns["accumulate"] == "float16") | on_tensor_cores, 2, 4)
 
-    def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
-        """At least these: the sums, the tile of data, and the weights of one turn that a compiler loads ahead."""
+    def _registers(self, columns: Columns, taps: Any, is_staged: Any, ahead: Any) -> RegisterUse:
+        """At least these: the sums, the tile of data, `ahead`, and the weights of one turn that a compiler loads ahead."""
         pixels = columns["tile_h"] * columns["tile_w"]
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
@@ -242,7 +244,7 @@ class ClosedForm(Form):
         weights = 2 * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
         data = np.where(on_tensor_cores, weights + columns["tile_w"], data)
         vector = np.where(on_tensor_cores, vector // 2, vector)
-        return RegisterUse(sums + data, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
+        return RegisterUse(sums + data + ahead, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 

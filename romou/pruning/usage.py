@@ -149,6 +149,7 @@ class _Access:
     times: how often loops inside the turn repeat it.
     places: element numbers in a buffer, or three coordinates of texels: of all work-items that get there, in all repetitions.
     places_of_one: of the first work-item, the first time.
+    is_carried: to local memory: each such load counts as it stands.
     """
 
     tensor: str
@@ -157,6 +158,7 @@ class _Access:
     times: int
     places: tuple[np.ndarray, ...]
     places_of_one: tuple[np.ndarray, ...]
+    is_carried: bool
 
 
 class _Kernel:
@@ -177,6 +179,7 @@ class _Kernel:
         self.multiply_adds = 0
         self.local_loads = 0
         self._accumulators: dict[tuple[str, str], int] = {}
+        self._carrying: set[str] = set()
         self._env: dict[Any, Any] = {}
         self._depth = 0
         self._trips: list[int] = []
@@ -226,8 +229,10 @@ class _Kernel:
 
     def _numbers_of_one(self) -> dict[tuple[str, bool], int]:
         found: dict[tuple[str, bool], int] = {}
-        for tensor, is_image, times in {(a.tensor, a.is_image, a.times) for a in self.accesses}:
-            places = [a.places_of_one for a in self.accesses if (a.tensor, a.times) == (tensor, times)]
+        together: dict[tuple[str, bool, int, int], list[tuple[np.ndarray, ...]]] = {}
+        for number, access in enumerate(self.accesses):
+            together.setdefault((access.tensor, access.is_image, access.times, number if access.is_carried else -1), []).append(access.places_of_one)
+        for (tensor, is_image, times, _), places in together.items():
             found[tensor, is_image] = found.get((tensor, is_image), 0) + times * _distinct(places)
         return found
 
@@ -249,6 +254,9 @@ class _Kernel:
     def _store(self, stmt: tirx.BufferStore) -> None:
         if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
             self.is_staged = True
+        if str(stmt.buffer.scope()) in _LOCAL:
+            # Registers on the way to local memory.
+            structural_walk(stmt.value, (tvm.ir.TensorLoad, lambda load: self._carrying.add(str(load.source.name))))
         if str(stmt.buffer.scope()) == _PRIVATE and _products(stmt.value):
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
@@ -355,7 +363,7 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
-        is_carried = isinstance(node, tirx.BufferStore) and str(node.buffer.scope()) in _LOCAL
+        is_carried = isinstance(node, tirx.BufferStore) and (str(node.buffer.scope()) in _LOCAL or str(node.buffer.name) in self._carrying)
 
         def guard(call: tvm.ir.Call) -> None:
             if is_conditional(call):
@@ -386,7 +394,7 @@ class _Kernel:
             # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
             is_read = bool(self._trips) or is_carried or bool(is_active[0])
             first = tuple(p.reshape(*p.shape[: p.ndim - len(shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0] for p in whole)
-            self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first))
+            self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first, is_carried))
 
     def _elements(self, index: tirx.Expr, unit: int, lanes: int) -> np.ndarray:
         """Element numbers of a load, shape (lanes, ...): `index` counts units of so many elements, or is a ramp of elements."""
