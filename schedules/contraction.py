@@ -363,8 +363,8 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     right, rows = rhs, [domain[1]] * c.is_batched
     has_steps = c.rhs_vector == "reduction"
     if config["local"] and has_steps:
-        along = {ALONG_MEMORY: len(rows)}
-        kernel = te.compute((*rows, *extents[:-1], domain[0], LANES, extents[-1]), lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel", attrs=along)
+        shape, along = (*rows, *extents[:-1], domain[0], LANES, extents[-1]), {ALONG_MEMORY: len(rows)}
+        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel", attrs=along)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
     elif config["local"]:
         kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")

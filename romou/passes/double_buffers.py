@@ -45,13 +45,15 @@ def double_buffers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 
 
 def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
-    staging, sums = [], []
+    staging: list[tirx.Stmt] = []
+    sums: list[tirx.Stmt] = []
     for stmt in statements_of(loop.body):
         if isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.tvm_storage_sync":
             barrier = stmt
         elif buffers := _staged_in(stmt):
             staging.append(stmt)
-            doubled |= {old: tirx.decl_buffer([_HALVES * old.shape[0]], str(old.dtype), old.name, scope=str(old.scope())) for old in buffers if old not in doubled}
+            for old in buffers:
+                doubled.setdefault(old, tirx.decl_buffer([_HALVES * old.shape[0]], str(old.dtype), old.name, scope=str(old.scope())))
             if sums:
                 raise BuildError("what is staged in two halves of local memory is staged before it is summed up, not in between")
         else:

@@ -40,6 +40,7 @@ _KNOBS = (
     "algorithm",
     "work_group",
     "items",
+    "local_buffers",
 )
 _WORDS = {
     word: number
