@@ -161,6 +161,7 @@ class ClosedForm(Form):
             on_tensor_cores=on_tensor_cores,
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
+            is_prefetched=get("local_buffers") > 1,
         )
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:

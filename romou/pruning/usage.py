@@ -53,6 +53,7 @@ class KernelUsage:
     on_tensor_cores: whether warps sum up together.
     transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the
         registers that one of their work-items needs at least (`Template.transform_bytes`, `Template.transform_registers`).
+    is_prefetched: whether the next turn's share is on its way while a turn sums up: then only what takes longer is waited for.
     is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
@@ -79,6 +80,7 @@ class KernelUsage:
     transform_bytes: Any = 0
     transform_registers: Any = 0
     is_streamed: Any = False
+    is_prefetched: Any = False
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
@@ -127,6 +129,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         transform_bytes=template.transform_bytes(config),
         transform_registers=template.transform_registers(config),
         is_streamed=not template.sums_products,
+        is_prefetched=kernel.is_prefetched,
     )
 
 
@@ -172,6 +175,7 @@ class _Kernel:
         self.accesses: list[_Access] = []
         self.stores: list[tuple[np.ndarray, ...]] = []
         self.is_staged = False
+        self.is_prefetched = False
         self.has_copies = False
         self.on_tensor_cores = False
         self.local_memory_bytes = 0
@@ -259,6 +263,10 @@ class _Kernel:
             structural_walk(stmt.value, (tvm.ir.TensorLoad, lambda load: self._carrying.add(str(load.source.name))))
         if str(stmt.buffer.scope()) == _PRIVATE and _products(stmt.value):
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
+
+    def _is_ahead(self, store: tirx.BufferStore) -> bool:
+        """Whether it loads into registers what goes to local memory, and no sum."""
+        return str(store.buffer.name) in self._carrying and not _products(store.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
         # In CUDA a lane of a copy is the scalar itself.
@@ -363,7 +371,8 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
-        is_carried = isinstance(node, tirx.BufferStore) and (str(node.buffer.scope()) in _LOCAL or str(node.buffer.name) in self._carrying)
+        is_ahead = isinstance(node, tirx.BufferStore) and self._is_ahead(node)
+        is_carried = is_ahead or (isinstance(node, tirx.BufferStore) and str(node.buffer.scope()) in _LOCAL)
 
         def guard(call: tvm.ir.Call) -> None:
             if is_conditional(call):
@@ -373,6 +382,7 @@ class _Kernel:
         if in_turn:
             structural_walk(node, (tvm.ir.Call, guard))
         for load in self._loads(node) if in_turn else ():
+            self.is_prefetched |= is_ahead
             if isinstance(load, tvm.ir.TensorLoad):
                 tensor, is_image, lanes = _name(load.source), False, lanes_of(load)
                 unit = int(tvm.DataType(str(load.source.dtype)).lanes)
