@@ -9,7 +9,6 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,7 +39,7 @@ from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
 from romou.space import Config
 from romou.target import Target
-from romou.task import limits_of
+from romou.task import limits_of, prune_all
 from romou.tvm_patches.compat import check_versions
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -57,7 +56,6 @@ logger = logging.getLogger("romou")
 # Of the whole model's outputs against onnxruntime; half-precision storage rounds at every layer.
 TOLERANCE = {"float32": 1e-4, "float16": 2e-2}
 WHOLE_MODEL_REPEATS = 5
-_PRUNED_AT_ONCE = 4
 # NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
 _BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 
@@ -166,7 +164,7 @@ def tune(
                 _records(work_dir) as store,
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
-                tasks = _pruned(worth, place.target) if prune else worth
+                tasks = prune_all(worth, place.target) if prune else worth
                 session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options)
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
@@ -174,12 +172,6 @@ def tune(
     finally:
         if place.remote is not None:
             place.remote.release()
-
-
-def _pruned(tasks: Sequence[Task], target: Target) -> list[Task]:
-    """With the spaces that pruning leaves, a few at a time: each takes up to a gigabyte meanwhile."""
-    with ThreadPoolExecutor(_PRUNED_AT_ONCE) as pool:
-        return list(pool.map(lambda task: task.pruned(target), tasks))
 
 
 def compile(

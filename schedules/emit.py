@@ -122,6 +122,8 @@ class Vectors:
 
     def aligned(self, access: TensorLoad) -> TensorLoad | None:
         """A load over `vector` and `lane` in the shape that `form_of` wants; None where it has another."""
+        if not access.indices:
+            return access
         *outer, last = access.indices
         step = self._step(last)
         if step is None or any(self._step(index) != 0 for index in outer):

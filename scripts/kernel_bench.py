@@ -20,9 +20,7 @@ import os
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -46,7 +44,7 @@ from romou.records import Origin, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.space import Config
 from romou.target import Target
-from romou.task import Task
+from romou.task import Task, prune_all
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -112,8 +110,7 @@ def tune(tasks: Sequence[Task], target: Target, index: int, options: Options) ->
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
-        with ThreadPoolExecutor(CORES) as pool:
-            wanted = list(pool.map(lambda task: task.pruned(target), tasks)) if options.is_pruned else list(tasks)
+        wanted = prune_all(tasks, target) if options.is_pruned else list(tasks)
         return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget).run(terminal_progress)
 
 
@@ -256,10 +253,8 @@ def romou_timer(task: Task, config: Config, target: Target, device: tvm.runtime.
     number = max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once, 1e-6))))
     if target.kind == "cuda":
         tensors[-1].copyfrom(poison)
-        # There is no virtual machine whose memory a recording would have to keep.
-        machine = SimpleNamespace(set_instrument=lambda function: None)
         with contextlib.suppress(DeviceError):
-            graph = CudaGraph(device, machine, lambda: [module["main"](*tensors) for _ in range(number)])
+            graph = CudaGraph(device, None, lambda: [module["main"](*tensors) for _ in range(number)])
             graph.time_ms()
             # What was not captured is not timed either.
             replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy())

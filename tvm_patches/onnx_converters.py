@@ -3,11 +3,14 @@
 Clip: the wheel emits opaque TIR whose bounds are computed at run time from NaN checks; it neither fuses with a
 convolution nor changes layout. Max and Min: the wheel broadcasts and stacks all operands and reduces the stack.
 ConvTranspose: the wheel passes by the attribute `output_shape`, and so gives a tensor of another shape.
+Names of inputs: kernels call their parameters so, and the wheel leaves characters in them that no kernel may have ("/conv1/x", "an input").
 Drop either when the test in tests/tvm_patches/test_onnx_converters.py says that the wheel emits the simple form.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,12 +88,19 @@ class ConvTranspose(onnx_frontend.ConvTranspose):
 def patched_converters() -> Iterator[None]:
     """Make the wheel's importer use the converters of this file inside the `with` block."""
     original = onnx_frontend._get_convert_map
+    importer = onnx_frontend.ONNXGraphImporter
+    sanitize = importer._sanitize_name
 
     def patched() -> dict[str, Any]:
         return {**original(), "Clip": Clip, "Max": Max, "Min": Min, "ConvTranspose": ConvTranspose}
 
     onnx_frontend._get_convert_map = patched
+    importer._sanitize_name = lambda self, name: sanitize(self, re.sub(r"\W", "_", name, flags=re.ASCII))
     try:
-        yield
+        with warnings.catch_warnings():
+            # Inputs keep their names towards whoever runs the model.
+            warnings.filterwarnings("ignore", "Renaming name")
+            yield
     finally:
         onnx_frontend._get_convert_map = original
+        importer._sanitize_name = sanitize

@@ -22,8 +22,10 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
     one function each. Reshapes in between are moved out of the way.
     """
-    mod = sink_reshapes(split_into_slices(mod))
+    mod = sink_reshapes(sum_along_rows(split_into_slices(mod)))
     passes = [
+        # Sorts and running sums have no other form for GPUs.
+        relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
@@ -50,8 +52,28 @@ def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
         at = list(range(0, end, math.ceil(end / int(cut)))) if isinstance(cut, tirx.IntImm) else [0, *map(int, cut)]
         return relax.Tuple([relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)])
 
+    return _with_main(mod, rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"]))
+
+
+def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
+    """cumsum(x, axis=-1)      ->      reshape(cumsum(reshape(x, (..., n, 1)), axis=-2), (..., n))
+
+    TVM's own kernel for running sums along the last axis is wrong in OpenCL; along any other axis it takes another one.
+    """
+
+    def sums(call: relax.Call, _matched: object) -> relax.Expr:
+        shape, axis = list(call.ty.shape.values), call.attrs.axis
+        if axis is None or int(axis) % len(shape) != len(shape) - 1:
+            return call
+        column = relax.op.reshape(call.args[0], [*shape, 1])
+        return relax.op.reshape(relax.op.cumsum(column, len(shape) - 1, call.attrs.dtype, bool(call.attrs.exclusive)), shape)
+
+    return _with_main(mod, rewrite_call(is_op("relax.cumsum")(wildcard()), sums, mod["main"]))
+
+
+def _with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
     rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    rewritten["main"] = rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"])
+    rewritten["main"] = main
     return rewritten
 
 

@@ -119,6 +119,8 @@ def _rewrite(mod: tvm.IRModule, bindings: list[relax.Binding], images: list[rela
                 out = binding.var.ty
                 if is_image(binding.var):
                     out = relax.TensorType(out.shape, out.dtype, devices[1])
+                elif isinstance(out, relax.TupleType):
+                    out = list(out.fields)
                 renamed[binding.var] = builder.emit(relax.call_tir(variant(callee, positions), [replaced(f) for f in fields], out_ty=out))
             result = builder.emit_output(replaced(main.body.body))
         builder.emit_func_output(result)

@@ -53,9 +53,9 @@ def record(kind: str, device: Any, vm: Any, run: Callable[[], None]) -> Replay:
 
 
 class CudaGraph:
-    """A run captured on a stream of its own, with all storages that it allocated."""
+    """A run captured on a stream of its own, with all storages that it allocated; `vm` is None where no virtual machine runs, and nothing is allocated."""
 
-    def __init__(self, device: Any, vm: Any, run: Callable[[], None]) -> None:
+    def __init__(self, device: Any, vm: Any | None, run: Callable[[], None]) -> None:
         cuda = self._cuda = _cuda_driver()
         self._device = device
         self._context = _value(cuda, cuda.cuDevicePrimaryCtxRetain(_value(cuda, cuda.cuDeviceGet(device.index))))
@@ -76,7 +76,7 @@ class CudaGraph:
             # At the process's end the driver may be gone before.
             weakref.finalize(self, destroy, what).atexit = False
 
-    def _capture(self, vm: Any, run: Callable[[], None]) -> Any:
+    def _capture(self, vm: Any | None, run: Callable[[], None]) -> Any:
         cuda = self._cuda
 
         def keep(function: Any, name: str, is_before: bool, result: Any, *arguments: Any) -> None:
@@ -85,7 +85,8 @@ class CudaGraph:
 
         stream = _value(cuda, cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
         try:
-            vm.set_instrument(keep)
+            if vm is not None:
+                vm.set_instrument(keep)
             with tvm_ffi.use_raw_stream(self._device, int(stream)):
                 # Relaxed: where the pool has no storage left, allocating is allowed meanwhile.
                 _value(cuda, cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
@@ -98,7 +99,8 @@ class CudaGraph:
                     raise
                 return _value(cuda, cuda.cuStreamEndCapture(stream))
         finally:
-            vm.set_instrument(None)
+            if vm is not None:
+                vm.set_instrument(None)
             cuda.cuStreamDestroy(stream)
 
     def launch(self) -> None:

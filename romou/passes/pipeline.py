@@ -22,6 +22,7 @@ from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
 from romou.passes.tensor_cores import use_tensor_cores
+from romou.passes.truth_values import number_truth_values
 from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
@@ -57,6 +58,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             flatten_without_images,
             # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are flattened.
             tirx.transform.VectorizeLoop(),
+            number_truth_values,
             address_images,
             spell_arithmetic,
             # Loops to straight-line code

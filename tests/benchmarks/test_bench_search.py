@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
-import pytest
-
-SCRIPT = Path(__file__).parents[2] / "scripts/bench_search.py"
+import bench_search
 
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_search", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_runs_are_gone_on_from_but_for_a_line_that_was_cut_off(bench: ModuleType, tmp_path: Path) -> None:
-    run = bench.Run(operator="dense", method="pruned", seed=3, trials=4, seconds=1.5, curve=(0.5, 1.0), overhead=0.1)
+def test_runs_are_gone_on_from_but_for_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    run = bench_search.Run(operator="dense", method="pruned", seed=3, trials=4, seconds=1.5, curve=(0.5, 1.0), overhead=0.1)
     file = tmp_path / "search.jsonl"
-    assert bench.kept_runs(file) == []
+    assert bench_search.kept_runs(file) == []
     line = json.dumps(dataclasses.asdict(run))
     file.write_text(f"{line}\n{line[:20]}", encoding="utf-8")
-    assert bench.kept_runs(file) == [run]
+    assert bench_search.kept_runs(file) == [run]
 
 
-def test_a_search_has_seen_so_many_configs_of_another_operator(bench: ModuleType) -> None:
-    path = bench.SPACES / "dense.json.gz"
-    few, others, every = (bench.records_of(path, seed, count) for seed, count in ((0, 100), (1, 100), (0, None)))
+def test_a_search_has_seen_so_many_configs_of_another_operator() -> None:
+    path = bench_search.SPACES / "dense.json.gz"
+    few, others, every = (bench_search.records_of(path, seed, count) for seed, count in ((0, 100), (1, 100), (0, None)))
     assert len(few) == len(others) == 100
     assert few != others
-    assert len(every) == len(bench.recording(path).configs)
+    assert len(every) == len(bench_search.recording(path).configs)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import pytest
 import tvm
-from onnx import helper
+from onnx import TensorProto, helper
 from romou.schedules.splice import find_blocks
 from small_networks import Graph, random_inputs
 from tvm import relax, tirx
@@ -50,3 +52,26 @@ def test_reshapes_one_after_the_other_are_a_view() -> None:
     reshapes = [name for name in count_calls(fused) if "reshape" in name]
     assert len(reshapes) == 1
     assert relax.analysis.has_reshape_pattern(fused[reshapes[0]])
+
+
+def sorted_and_summed_up() -> onnx.ModelProto:
+    """The largest numbers of each channel's rows, and running sums along rows and along channels."""
+    g = Graph({"x": (1, 5, 6, 7)})
+    x = g.conv("x", 5, 8, pads=[1, 1, 1, 1])
+    g.nodes.append(helper.make_node("TopK", [x, g.constant(np.asarray([3], "int64"))], ["values", "places"], axis=-1))
+    sums = [g.add("CumSum", x, g.constant(np.asarray(axis, "int64"))) for axis in (3, 1)]
+    return g.model("values", g.add("Cast", "places", to=TensorProto.FLOAT), *sums)
+
+
+@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
+def test_sorts_and_running_sums(target: str, opencl_device: tvm.runtime.Device) -> None:
+    model = sorted_and_summed_up()
+    inputs = random_inputs(model)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    for found, wanted in zip(romou.compile(model, target=target).run(inputs), expected, strict=True):
+        assert relative_l2_error(found, wanted) < 1e-5
+
+
+def test_sorts_and_running_sums_compile_for_cuda() -> None:
+    assert romou.compile(sorted_and_summed_up(), target="cuda -device=nvidia_h200").summary().target.startswith("cuda")

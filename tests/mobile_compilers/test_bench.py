@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
-import sys
-from pathlib import Path
-from types import ModuleType
 
+import bench_mobile_static
 import pytest
 from tvm.script import tirx as T
 
@@ -17,48 +14,35 @@ from romou.inspection.executed import trip_loops
 from romou.inspection.kernels import inspect_function
 from romou.mobile_compilers import KernelStatistics, LoopStatistics
 
-SCRIPT = Path(__file__).parents[2] / "scripts/bench_mobile_static.py"
 
-
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_mobile_static", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def rows(bench: ModuleType) -> list[dict[str, str]]:
-    with bench.SAMPLE.open(encoding="utf-8") as file:
+def rows() -> list[dict[str, str]]:
+    with bench_mobile_static.SAMPLE.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def test_the_sample_holds_every_family(bench: ModuleType) -> None:
-    sample = rows(bench)
+def test_the_sample_holds_every_family() -> None:
+    sample = rows()
     assert len(sample) == 20
     assert {row["op"] for row in sample} == {"conv1x1", "conv1x3", "conv3x1", "conv1x7", "conv7x1", "conv3x3", "conv5x5", "conv7x7", "depthwise"}
-    by_name = {bench.name_of(row): row for row in sample}
-    assert bench.multiply_adds_of(by_name["conv3x3 64x56x56 -> 64 /1"]) == 64 * 56 * 56 * 64 * 9
-    assert bench.multiply_adds_of(by_name["depthwise 512x14x14 -> 512 /1"]) == 512 * 14 * 14 * 9
+    by_name = {bench_mobile_static.name_of(row): row for row in sample}
+    assert bench_mobile_static.multiply_adds_of(by_name["conv3x3 64x56x56 -> 64 /1"]) == 64 * 56 * 56 * 64 * 9
+    assert bench_mobile_static.multiply_adds_of(by_name["depthwise 512x14x14 -> 512 /1"]) == 512 * 14 * 14 * 9
 
 
-def test_each_side_makes_its_kernels(bench: ModuleType) -> None:
-    row = next(row for row in rows(bench) if bench.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
-    graph = import_onnx(bench.model_of(row)).mod
-    for (kernel,) in bench.romou_candidates(graph, "g76", 2, seed=0):
+def test_each_side_makes_its_kernels() -> None:
+    row = next(row for row in rows() if bench_mobile_static.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
+    graph = import_onnx(bench_mobile_static.model_of(row)).mod
+    for (kernel,) in bench_mobile_static.romou_candidates(graph, "g76", 2, seed=0):
         # Data, weight, output; the bias is read once for each output and lies in a buffer.
         assert sorted(re.findall(r"(__(?:read|write)_only) image2d", kernel.source)) == ["__read_only", "__read_only", "__write_only"]
-    image = bench.tvm_kernels(graph, in_images=True)
+    image = bench_mobile_static.tvm_kernels(graph, in_images=True)
     assert any("READ_IMAGEF(" in kernel.source.split("#endif")[-1] for kernel in image)
-    (buffer,) = bench.tvm_kernels(graph, in_images=False)
+    (buffer,) = bench_mobile_static.tvm_kernels(graph, in_images=False)
     assert "image2d" not in buffer.source
-    assert bench.lanes_of(buffer.lowered, 8) > 0
+    assert bench_mobile_static.lanes_of(buffer.lowered, 8) > 0
 
 
-def test_idle_lanes_count(bench: ModuleType) -> None:
+def test_idle_lanes_count() -> None:
     @T.prim_func(s_tir=True)
     def func(a: T.Buffer((40,), "float32")) -> None:
         for group in T.thread_binding(5, thread="blockIdx.x"):
@@ -67,14 +51,14 @@ def test_idle_lanes_count(bench: ModuleType) -> None:
                     i = T.axis.spatial(40, group * 8 + item)
                     a[i] = T.float32(1)
 
-    (kernel,) = inspect_function(func, bench.TARGET)
-    assert bench.lanes_of(kernel.lowered, 8) == 5 * 8
-    assert bench.lanes_of(kernel.lowered, 64) == 5 * 64
+    (kernel,) = inspect_function(func, bench_mobile_static.TARGET)
+    assert bench_mobile_static.lanes_of(kernel.lowered, 8) == 5 * 8
+    assert bench_mobile_static.lanes_of(kernel.lowered, 64) == 5 * 64
 
 
-def test_instructions_of_all_work_items_over_needed_multiply_adds(bench: ModuleType) -> None:
-    row = next(row for row in rows(bench) if bench.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
-    kernels = next(bench.romou_candidates(import_onnx(bench.model_of(row)).mod, "g76", 0, seed=0))
+def test_instructions_of_all_work_items_over_needed_multiply_adds() -> None:
+    row = next(row for row in rows() if bench_mobile_static.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
+    kernels = next(bench_mobile_static.romou_candidates(import_onnx(bench_mobile_static.model_of(row)).mod, "g76", 0, seed=0))
     per_turn = kernels[0].traffic.multiply_adds
     loop = LoopStatistics(instructions=2 * per_turn, multiply_adds=per_turn, memory=8)
 
@@ -95,14 +79,14 @@ def test_instructions_of_all_work_items_over_needed_multiply_adds(bench: ModuleT
             code=code,
         )
 
-    needed = bench.multiply_adds_of(row)
-    matched = bench.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(loop,)))], needed)
+    needed = bench_mobile_static.multiply_adds_of(row)
+    matched = bench_mobile_static.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(loop,)))], needed)
     assert matched.is_exact
     # What is computed for pixels that only fill up a work group is paid for, too.
-    computed = bench.lanes_of(kernels[0].lowered, 8) * trip_loops(kernels[0].lowered).total
+    computed = bench_mobile_static.lanes_of(kernels[0].lowered, 8) * trip_loops(kernels[0].lowered).total
     assert computed >= needed
     assert matched.per_multiply_add == pytest.approx(2 * computed / needed)
     odd = LoopStatistics(instructions=3 * (per_turn + 1), multiply_adds=per_turn + 1, memory=8)
-    unmatched = bench.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(odd,)))], needed)
+    unmatched = bench_mobile_static.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(odd,)))], needed)
     assert not unmatched.is_exact
     assert unmatched.per_multiply_add == pytest.approx(3 * computed / needed)

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
+import bench_registers
 import numpy as np
 import pytest
 from tvm.script import tirx as T
 
 from romou.inspection.estimates import RegisterUse, register_use
-
-SCRIPT = Path(__file__).parents[2] / "scripts/bench_registers.py"
-
-
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_registers", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def ahead_of(trips: int, loads: int, *, has_barrier: bool = False) -> float:
@@ -104,14 +87,14 @@ def test_no_load_passes_a_barrier() -> None:
     assert ahead_of(8, 2, has_barrier=True) == pytest.approx(ahead_of(1, 2))
 
 
-def test_rank_correlation(bench: ModuleType) -> None:
+def test_rank_correlation() -> None:
     values = np.asarray([1, 2, 2, 3])
-    assert list(bench.ranks(values)) == [0, 1.5, 1.5, 3]
-    assert bench.rank_correlation(values, values**3) == pytest.approx(1)
-    assert bench.rank_correlation(values, -values) == pytest.approx(-1)
+    assert list(bench_registers.ranks(values)) == [0, 1.5, 1.5, 3]
+    assert bench_registers.rank_correlation(values, values**3) == pytest.approx(1)
+    assert bench_registers.rank_correlation(values, -values) == pytest.approx(-1)
 
 
-def test_random_kernels_cover_all_operators(bench: ModuleType) -> None:
-    kernels = list(bench.random_kernels(len(bench.OPERATORS), seed=0))
-    assert len({name for name, _, _ in kernels}) == len(bench.OPERATORS)
+def test_random_kernels_cover_all_operators() -> None:
+    kernels = list(bench_registers.random_kernels(len(bench_registers.OPERATORS), seed=0))
+    assert len({name for name, _, _ in kernels}) == len(bench_registers.OPERATORS)
     assert all(usage.needed_registers <= usage.registers for _, _, usage in kernels)

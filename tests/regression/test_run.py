@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import bench_compare
 import onnx
 import pytest
 import tvm
@@ -26,18 +25,7 @@ from romou.records import Record, RecordStore
 from romou.regression import Bench
 from romou.regression.timing import MODEL, REPEATS
 
-SCRIPT = Path(__file__).parents[2] / "scripts/bench_compare.py"
 CONV = "conv2d_1x32x20x20_32_3x3_s1"
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_compare", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +75,9 @@ def test_the_same_model_is_measured_in_turns_and_passes(model: Path, baseline: P
     assert all(row["times"] is not None and row["notes"] == [] for row in found["rows"][1:])
 
 
-def test_a_kernel_that_really_is_slower_fails(model: Path, baseline: Path, script: ModuleType, tmp_path: Path) -> None:
+def test_a_kernel_that_really_is_slower_fails(model: Path, baseline: Path, tmp_path: Path) -> None:
     conv = next(o for o in Bench.load(baseline).operators if o.name == CONV)
-    with script.slower(conv.function, 1.0):
+    with bench_compare.slower(conv.function, 1.0):
         made = romou.bench(model, repeats=8)
     assert next(o for o in made.operators if o.name == CONV).source_sha256 != conv.source_sha256
     result = compare(baseline, made.save(tmp_path / "slower.json"), "--json")

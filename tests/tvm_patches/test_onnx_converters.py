@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 from tvm_ffi.structural import structural_walk
 
+import romou
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 
@@ -85,3 +86,26 @@ def test_the_wheels_converters_come_back() -> None:
     before = operators(clip_model(), patched=False)
     operators(clip_model(), patched=True)
     assert operators(clip_model(), patched=False) == before
+
+
+def names_model() -> onnx.ModelProto:
+    g = Graph({"/conv1/x": (2, 3), "_conv1_x": (2, 3), "an input": (2, 3)})
+    return g.model(g.add("Add", g.add("Add", "/conv1/x", "_conv1_x"), "an input"))
+
+
+def test_names_of_inputs_are_identifiers() -> None:
+    imported = import_onnx(names_model())
+    names = [parameter.name for parameter in imported.mod["main"].params]
+    assert len(set(names)) == 3
+    assert all(name.isidentifier() for name in names)
+    assert list(imported.inputs) == ["/conv1/x", "_conv1_x", "an input"]
+
+
+def test_a_kernel_has_no_parameter_of_an_invalid_name(opencl_device: tvm.runtime.Device) -> None:
+    """Fails in the wheel: OpenCL's compiler finds no identifier."""
+    model = names_model()
+    inputs = random_inputs(model)
+    (found,) = romou.compile(model, target="opencl").run(inputs)
+    reference = run_onnxruntime(model, inputs)
+    assert reference is not None
+    assert relative_l2_error(found, reference[0]) < 1e-6
