@@ -27,7 +27,7 @@ from romou.inspection.estimates import RegisterUse, registers_ahead
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 from romou.pruning.form import Form, loads_of_one
-from romou.pruning.usage import KernelUsage
+from romou.pruning.usage import SERVED, KernelUsage, bank_rounds
 from romou.schedules import tensor_core
 from romou.schedules.contraction import Limits, local_bytes
 from romou.schedules.template import DIRECT, ContractionTemplate
@@ -220,13 +220,20 @@ class ClosedForm(Form):
         return np.where(is_image, in_image * LANES, in_buffer) * steps
 
     def _local_loads(self, columns: Columns) -> Any:
-        """Bytes that a work-item reads of what is staged, in one turn."""
-        by_itself = columns["tile_h"] * columns["tile_w"] * self._lane_axis + columns["tile_o"] * LANES * self._last
+        """Bytes that a work-item reads of what is staged, in one turn, each as often as local memory is asked for it."""
+        get = columns.__getitem__
+        number_bytes = np.where(get("accumulate") == "float16", 2, 4)
+        # Neighbours read texels side by side, or a tile apart.
+        step_o, step_w = (np.where(get("arrangement") == "striped", 1, get(tile)) for tile in ("tile_o", "tile_w"))
+        along = self._last if self._rhs_vector == "reduction" else 1
+        data = tabulate(_rounds, np.asarray(True), get("wg_o"), get("wg_w"), step_w * self._lane_axis * number_bytes)
+        weights = tabulate(_rounds, np.asarray(False), get("wg_o"), get("wg_w"), step_o * LANES * along * number_bytes)
+        by_itself = data * get("tile_h") * get("tile_w") * self._lane_axis + weights * get("tile_o") * LANES * self._last
         # A warp shares what it reads: one pixel of each pair, and of four input texels one.
-        shared = (columns["tile_w"] // tensor_core.PAIR + columns["tile_o"] * LANES) * LANES // tensor_core.GROUP
+        shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
-        numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, by_itself)
-        return numbers * np.where((columns["accumulate"] == "float16") | on_tensor_cores, 2, 4)
+        numbers = get("local") * self._window * np.where(on_tensor_cores, shared, by_itself)
+        return numbers * np.where(on_tensor_cores, 2, number_bytes)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any, ahead: Any) -> RegisterUse:
         """At least these: the sums, the tile of data, `ahead`, and the weights of one turn that a compiler loads ahead."""
@@ -388,6 +395,12 @@ def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     if len(found) != 1:
         raise BuildError(f"expected one read of the data, found {len(found)}")
     return list(found[0].args[1:])
+
+
+def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
+    """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
+    items = np.arange(min(SERVED, high * wide))
+    return bank_rounds((items % wide if is_data else items // wide) * step_bytes)
 
 
 def _workspace_columns() -> dict[str, np.ndarray]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from romou.schedules.base import Template
 
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+# A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
+SERVED, _VECTOR_BYTES = 8, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,8 @@ class KernelUsage:
     output_bytes: what the launch writes.
     turns, multiply_adds: how many turns a work-item takes, and the multiply-adds of one of them, each lane counted; without products one for each
         number that it loads.
-    local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn.
+    local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn, each as often as local memory is asked: where
+        neighbours want other words of the same bank, one after another.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
@@ -214,8 +217,6 @@ class _Kernel:
         self.turns = math.prod(int(loop.extent) for loop in around)
         body = self.func.body if turn is None else turn.body
         self.multiply_adds = _products(body)
-        # The pieces of a split reduction are added up once, behind all turns.
-        self.local_loads = _local_bytes(body) if self.is_staged else 0
         self._visit(self.func.body, around, in_turn=turn is None, active=np.True_)
 
     def distinct_bytes(self, *, is_image: bool) -> int:
@@ -317,7 +318,7 @@ class _Kernel:
                     self._env[stmt.loop_var] = int(stmt.min) + int(stmt.extent) // 2
                     self._visit(stmt.body, around, in_turn=stmt.same_as(around[-1]), active=active)
             case tirx.For():
-                if self._has_loads(stmt.body) or self._stores(stmt.body):
+                if self._has_loads(stmt.body) or self._stores(stmt.body) or (self.is_staged and _local_bytes(stmt.body)):
                     self._depth += 1
                     trips = int(stmt.extent)
                     self._trips.append(trips)
@@ -332,13 +333,30 @@ class _Kernel:
                 if stmt.else_case is not None:
                     self._visit(stmt.else_case, around, in_turn=in_turn, active=active & ~condition)
             case tirx.Bind():
+                self._read_staged(stmt.value, in_turn)
                 self._load_all(stmt.value, in_turn, active)
                 if dtype_of(stmt.value).startswith(("int", "bool")):
                     self._env[stmt.var] = evaluate(stmt.value, self._env)
             case _:
+                self._read_staged(stmt, in_turn)
                 self._load_all(stmt, in_turn, active)
                 for store in self._stores(stmt) if in_turn else ():
                     self._store_all(store, active)
+
+    def _read_staged(self, node: Any, in_turn: bool) -> None:
+        # The pieces of a split reduction are added up once, behind all turns.
+        if not (in_turn and self.is_staged):
+            return
+        loads: list[Any] = []
+        structural_walk(node, ((tvm.ir.TensorLoad, tvm.ir.Call), loads.append))
+        for load in loads:
+            if size := _local_bytes_of(load):
+                self.local_loads += math.prod(self._trips) * size * (self._rounds(load) if isinstance(load, tvm.ir.TensorLoad) else 1)
+
+    def _rounds(self, load: tvm.ir.TensorLoad) -> int:
+        kind = tvm.DataType(str(load.source.dtype))
+        places = self._elements(load.indices[0], int(kind.lanes), 1)
+        return bank_rounds(places.reshape(-1, self.group_size)[0, :SERVED] * (int(kind.bits) // 8))
 
     def _stores(self, node: Any) -> list[tirx.BufferStore | tvm.ir.Call]:
         """Stores of the output, be it into a buffer, an image or, as halfs, through a pointer."""
@@ -414,6 +432,12 @@ class _Kernel:
         return np.asarray(first[None] * unit + step * np.arange(lanes).reshape(-1, *[1] * len(shape)))
 
 
+def bank_rounds(places: np.ndarray) -> int:
+    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever wants the same is served at once."""
+    words = np.unique((places - places.min()) // _VECTOR_BYTES)
+    return int(np.bincount(words % SERVED).max())
+
+
 def _distinct(places: Sequence[tuple[np.ndarray, ...]]) -> int:
     """Different numbers among element numbers, or in the texels at triples of coordinates."""
     columns = [np.concatenate(axis) for axis in zip(*places, strict=True)]
@@ -450,14 +474,14 @@ def _products(node: Any) -> int:
 
 def _local_bytes(node: Any) -> int:
     """Bytes read of local memory."""
+    return _weighted(node, _local_bytes_of, (tvm.ir.TensorLoad, tvm.ir.Call))
 
-    def size(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
-        texels = texels_for_tensor_cores(load)
-        if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:
-            return 0
-        return texels * TEXEL_OF_HALFS_BYTES or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
-    return _weighted(node, size, (tvm.ir.TensorLoad, tvm.ir.Call))
+def _local_bytes_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
+    texels = texels_for_tensor_cores(load)
+    if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:
+        return 0
+    return texels * TEXEL_OF_HALFS_BYTES or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
 
 def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
