@@ -28,13 +28,15 @@ from romou.schedules import tensor_core
 from romou.schedules.loops import ALONG_MEMORY, Block, Loop, bind_threads, load_texels, loops_below, padded_texels, stage_in_local_memory, unroll_tile
 from tvm import s_tir, te, tirx
 
-from romou.primitives import LANES, autobroadcast, double_buffer, half_arithmetic, multiply_add
+from romou.primitives import LANES, autobroadcast, double_buffer, half_arithmetic, multiply_add, unroll_by_compiler
 from romou.space import Columns, Config, Space
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
 # Turns of the reduction from which on local memory may be buffered twice.
 _BUFFERED_TURNS = 3
+# Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
+TURN, _MOST_UNROLLED = "turn", 4096
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
 _TEXELS, _STAGED_TEXELS = ("patch", "right"), ("texels", "right")
 Expr: TypeAlias = "tirx.Expr | int"
@@ -126,7 +128,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     can_stage = is_shared and flat.rhs_vector != "none"
     space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if can_stage else [0])
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
-    space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma))
+    space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma) + [TURN] * (len(space.knobs["local"]) > 1))
     space.define_knob("vector_width", ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1])
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
@@ -149,6 +151,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         is_mma = tensor_core.is_mma(config)
         has_image = (config["data"] == "image") | (config["weight"] == "image") | is_stored_whole
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
+        steps = config["local"] * math.prod(window)
+        is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above
         # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
         most = tile * (LANES - (LANES - 1) * is_stored_whole)
         return (
@@ -164,6 +168,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
             & ((config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _BUFFERED_TURNS <= first) & (is_mma == False)))  # noqa: E712  as above
+            & ((config["unroll"] != TURN) | is_turn)
             & (local_bytes(config, flat) <= limits.local_memory_bytes)
         )
 
@@ -435,6 +440,9 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
             load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
         for block in _stages_of(sch, ("patch", "kernel")):
             stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(_number_bytes(config)))
+        if config["unroll"] == TURN:
+            for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
+                unroll_by_compiler(sch, loop)
         if config["local_buffers"] > 1:
             double_buffer(sch, outer)
         first, reduction = outer, [inner, *reduction[1:]]

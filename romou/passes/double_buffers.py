@@ -48,7 +48,7 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
     staging: list[tirx.Stmt] = []
     sums: list[tirx.Stmt] = []
     for stmt in statements_of(loop.body):
-        if isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.tvm_storage_sync":
+        if _is_barrier(stmt):
             barrier = stmt
         elif buffers := _staged_in(stmt):
             staging.append(stmt)
@@ -57,7 +57,8 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
             if sums:
                 raise BuildError("what is staged in two halves of local memory is staged before it is summed up, not in between")
         else:
-            sums.append(stmt)
+            # A mark may stand around the barrier too.
+            sums.append(structural_map(stmt, (tirx.SeqStmt, lambda s: _sequence([child for child in s.seq if not _is_barrier(child)]))))
     turn, turns = loop.loop_var, loop.extent
 
     def in_half(of_turn: tirx.Expr) -> tuple[Any, ...]:
@@ -121,6 +122,10 @@ def _unrolled(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
     variable = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
     body = structural_map(body, (tirx.Var, lambda var: variable if var.same_as(loop.loop_var) else var))
     return tirx.For(variable, loop.min, loop.extent, tirx.ForKind.UNROLLED, body)
+
+
+def _is_barrier(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.tvm_storage_sync"
 
 
 def _staged_in(stmt: tirx.Stmt) -> list[tirx.Var]:

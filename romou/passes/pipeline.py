@@ -23,6 +23,7 @@ from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
 from romou.passes.tensor_cores import use_tensor_cores
 from romou.passes.truth_values import number_truth_values
+from romou.passes.unrolled_by_compiler import unroll_by_compiler
 from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
@@ -35,6 +36,13 @@ def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContex
     """In CUDA, buffers are flat before vectors are made: TVM's schedules for it vectorize other axes than the last."""
     functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
     return tirx.transform.FlattenBuffer()(mod) if any(dialect_of(func) == CUDA for func in functions) else mod
+
+
+@tvm.transform.module_pass(opt_level=0)
+def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """In OpenCL C nothing asks a compiler to unroll a loop: those that are left to it are written out here."""
+    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+    return mod if any(dialect_of(func) == CUDA for func in functions) else tirx.transform.UnrollLoop()(mod)
 
 
 def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]]:
@@ -107,6 +115,9 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             name_register_reads,
             # Registers that loops fill are registers only when these are written out.
             tirx.transform.UnrollLoop(),
+            # Behind it: these stay loops here.
+            unroll_by_compiler,
+            unroll_without_pragmas,
             tirx.transform.LowerIntrin(),
         ]
     )

@@ -47,8 +47,8 @@ class KernelUsage:
     output_bytes: what the launch writes.
     turns, multiply_adds: how many turns a work-item takes, and the multiply-adds of one of them, each lane counted; without products one for each
         number that it loads.
-    local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn, each as often as local memory is asked: where
-        neighbours want other words of the same bank, one after another.
+    local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn; of products each as often as local memory is
+        asked: where neighbours want other words of the same bank, one after another.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     images: "data", "weight", "output" -> whether it lies in an image.
@@ -155,7 +155,7 @@ class _Access:
     times: how often loops inside the turn repeat it.
     places: element numbers in a buffer, or three coordinates of texels: of all work-items that get there, in all repetitions.
     places_of_one: of the first work-item, the first time.
-    is_carried: to local memory: each such load counts as it stands.
+    is_ahead: of the turn: each such load counts as it stands.
     """
 
     tensor: str
@@ -164,7 +164,7 @@ class _Access:
     times: int
     places: tuple[np.ndarray, ...]
     places_of_one: tuple[np.ndarray, ...]
-    is_carried: bool
+    is_ahead: bool
 
 
 class _Kernel:
@@ -187,6 +187,7 @@ class _Kernel:
         self.local_loads = 0
         self._accumulators: dict[tuple[str, str], int] = {}
         self._carrying: set[str] = set()
+        self._has_turns = False
         self._env: dict[Any, Any] = {}
         self._depth = 0
         self._trips: list[int] = []
@@ -204,6 +205,7 @@ class _Kernel:
 
     def run(self, *, has_turns: bool) -> None:
         """Fill in everything; without turns, all of the kernel is one."""
+        self._has_turns = has_turns
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
         structural_walk(
             self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._call), (tirx.Broadcast, self._copy)]
@@ -217,6 +219,8 @@ class _Kernel:
         self.turns = math.prod(int(loop.extent) for loop in around)
         body = self.func.body if turn is None else turn.body
         self.multiply_adds = _products(body)
+        if not has_turns:
+            self.local_loads = _local_bytes(body) if self.is_staged else 0
         self._visit(self.func.body, around, in_turn=turn is None, active=np.True_)
 
     def distinct_bytes(self, *, is_image: bool) -> int:
@@ -236,7 +240,7 @@ class _Kernel:
         found: dict[tuple[str, bool], int] = {}
         together: dict[tuple[str, bool, int, int], list[tuple[np.ndarray, ...]]] = {}
         for number, access in enumerate(self.accesses):
-            together.setdefault((access.tensor, access.is_image, access.times, number if access.is_carried else -1), []).append(access.places_of_one)
+            together.setdefault((access.tensor, access.is_image, access.times, number if access.is_ahead else -1), []).append(access.places_of_one)
         for (tensor, is_image, times, _), places in together.items():
             found[tensor, is_image] = found.get((tensor, is_image), 0) + times * _distinct(places)
         return found
@@ -266,8 +270,8 @@ class _Kernel:
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
     def _is_ahead(self, store: tirx.BufferStore) -> bool:
-        """Whether it loads into registers what goes to local memory, and no sum."""
-        return str(store.buffer.name) in self._carrying and not _products(store.value)
+        """Whether it loads into registers what goes to local memory in a turn, and is no sum."""
+        return self._has_turns and str(store.buffer.name) in self._carrying and not _products(store.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
         # In CUDA a lane of a copy is the scalar itself.
@@ -345,7 +349,7 @@ class _Kernel:
 
     def _read_staged(self, node: Any, in_turn: bool) -> None:
         # The pieces of a split reduction are added up once, behind all turns.
-        if not (in_turn and self.is_staged):
+        if not (in_turn and self.is_staged and self._has_turns):
             return
         loads: list[Any] = []
         structural_walk(node, ((tvm.ir.TensorLoad, tvm.ir.Call), loads.append))
@@ -422,7 +426,7 @@ class _Kernel:
             # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
             is_read = bool(self._trips) or is_carried or bool(is_active[0])
             first = tuple(p.reshape(*p.shape[: p.ndim - len(shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0] for p in whole)
-            self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first, is_carried))
+            self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first, is_ahead))
 
     def _elements(self, index: tirx.Expr, unit: int, lanes: int) -> np.ndarray:
         """Element numbers of a load, shape (lanes, ...): `index` counts units of so many elements, or is a ramp of elements."""

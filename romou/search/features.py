@@ -49,7 +49,7 @@ _WORDS = {
         ("flat", "rows"),
         ("float32", "float16"),
         ("blocked", "striped"),
-        ("lanes", "window", "taps"),
+        ("lanes", "window", "taps", "turn"),
         ("mad", "fma", "plain", "mma"),
         ("direct", "winograd2", "winograd4"),
         ("memory", "registers", "local"),

@@ -47,6 +47,7 @@ def error_of_text(task: Task, config: Config, folder: Path) -> float:
         (Dense(m=21, k=32, n=37, dtype="float32"), {"local": 2, "vector_width": 1, "arrangement": "striped"}),
         (Dense(m=9, k=31, n=19, dtype="float32"), {"local": 1, "tile_w": 1}),
         (Dense(m=9, k=48, n=19, dtype="float16"), {"local": 4, "tile_w": 2, "multiply_add": "fma", "steps": 1}),
+        (DENSE, {"local": 4, "unroll": "turn", "vector_width": 1}),
         # Padding is zero on its way too.
         (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)), {"local": 1, "vector_width": 2}),
         (matmul((2,), 7, 24, 18, is_transposed=True), {"local": 2, "arrangement": "striped"}),
@@ -88,6 +89,22 @@ def test_a_turn_has_one_barrier_and_loads_before_it_sums_up() -> None:
     structural_walk(bodies[2], (tirx.BufferStore, lambda store: order.append(str(store.buffer.name))))
     kinds = [kind for kind, _ in itertools.groupby("ahead" if name.endswith("_ahead") else "shared" if "shared" in name else "sums" for name in order)]
     assert kinds == ["ahead", "sums", "shared"]
+
+
+@pytest.mark.parametrize(("name", "loops"), [("cuda -arch=sm_90a", 2), ("opencl -device=adreno640", 0)])
+def test_a_turn_is_written_out_by_the_compiler(name: str, loops: int) -> None:
+    """CUDA's is asked for it; for others the text is long."""
+    target, task = Target(name), task_of(conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)))
+    places = dict.fromkeys(("data", "weight", "output"), "buffer")
+    knobs = {**places, "pixels": "flat", "local": 1, "tile_w": 1, "wg_o": 2, "wg_w": 4, "split_k": 1, "vector_width": 4}
+    texts = []
+    for unroll in ("lanes", "turn"):
+        config = task.default_config(target).replace(**knobs, unroll=unroll)
+        assert task.space(target).is_valid(config), config
+        (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
+        texts.append(kernel.source)
+    assert texts[1].count("#pragma unroll") == loops
+    assert texts[1].count("for (") == texts[0].count("for (") - (0 if loops else 2)
 
 
 def barriers_in(stmt: tirx.Stmt) -> int:
