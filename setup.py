@@ -94,6 +94,7 @@ setup(
         "romou.deploy": ["*.cc"],
         "romou.hardware": ["devices/*.json"],
         "romou.models": ["*.onnx"],
+        "romou.search": ["lessons/*.ubj.gz"],
         "romou.tvm_patches": ["README.md", "opencl_runtime/*.cc", "opencl_runtime/*.h", "opencl_runtime/shim/tvm/support/*.h"],
         "archprobe": ["**/*.json", "**/*.cl", "**/*.html"],
     },

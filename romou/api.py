@@ -26,7 +26,7 @@ from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.frontend.tasks import count_calls, extract_tasks
 from romou.hardware import known_devices
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.layout import fuse_operators, pack_channels, place_images
+from romou.layout import fuse_operators, pack_channels, place_images, share_buffers
 from romou.library import compiler_for, is_here
 from romou.measure import DeviceFingerprint, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, scheduled_functions
@@ -37,6 +37,7 @@ from romou.regression import Bench, Comparison, compare_benches, compare_recorde
 from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
 from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
+from romou.search.device_lessons import known_lessons
 from romou.space import Config
 from romou.target import Target
 from romou.task import limits_of, prune_all
@@ -165,7 +166,9 @@ def tune(
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
                 tasks = prune_all(worth, place.target) if prune else worth
-                session = TuningSession(tasks, place.target, store=store, builder=builder, runner=runner, options=options)
+                session = TuningSession(
+                    tasks, place.target, store=store, builder=builder, runner=runner, options=options, device_lessons=known_lessons(place.target)
+                )
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
         return _assemble(graph, place, results, started)
@@ -485,7 +488,7 @@ def _import(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[i
 
 
 def _lower(imported: ImportedModel, target: Target) -> _Graph:
-    fused = place_images(fuse_operators(pack_channels(imported.mod), target), target)
+    fused = share_buffers(place_images(fuse_operators(pack_channels(imported.mod), target), target))
     tasks, key_of = extract_tasks(fused)
     by_key = {task.key: task for task in tasks}
     limits = limits_of(target)

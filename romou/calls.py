@@ -10,6 +10,11 @@ def op_name(expr: Any) -> str:
     return str(getattr(getattr(expr, "op", None), "name", ""))
 
 
+def called_function(expr: Any) -> str | None:
+    """Name of the TIR function that a call in a graph calls, whether or not it writes to one of its arguments; None for anything else."""
+    return str(expr.args[0].name_hint) if op_name(expr) in ("relax.call_tir", "relax.call_tir_inplace") else None
+
+
 def is_conditional(expr: Any) -> bool:
     """Whether the other arguments are evaluated only where the first one holds."""
     return op_name(expr) == "prim.if_then_else"

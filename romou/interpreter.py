@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 # `python -m` puts the current folder first on the import path. In a checkout of Romou, or beside any folder of a dependency's name, the
 # child would import that instead of what is installed. (The option -P does the same, from Python 3.11 on.)
 _RUN = "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+
+
+# Where PyTorch is installed, TVM's FFI imports it, and it looks for CUDA devices: seconds for each process, none of which uses it.
+_WITHOUT_TORCH = {"TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
+
+
+def child_environment(**variables: str) -> dict[str, str]:
+    """This process's environment for a child, and `variables`."""
+    return {**os.environ, **_WITHOUT_TORCH, **variables}
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

@@ -67,6 +67,8 @@ class Space:
 
     def __init__(self) -> None:
         self.knobs: dict[str, tuple[Choice, ...]] = {}
+        # The knob whose choices are spaces of their own (`one_of`).
+        self.divided_by: str | None = None
         self._constraints: list[Callable[[Columns], Any]] = []
 
     def define_knob(self, name: str, choices: Sequence[Choice]) -> None:
@@ -92,6 +94,7 @@ class Space:
         """
         whole = cls()
         whole.define_knob(knob, list(spaces))
+        whole.divided_by = knob
         names = list(next(iter(spaces.values())).knobs)
         for name in names:
             whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
@@ -176,21 +179,22 @@ class Space:
     def __iter__(self) -> Iterator[Config]:
         return (c for c in map(self.at, range(self.size)) if self.is_valid(c))
 
-    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = ()) -> list[Config]:
-        """Up to `count` distinct valid configs whose keys are not in `exclude`; fewer when no more are found."""
+    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
+        """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`; fewer when no more are found."""
         found: dict[str, Config] = {}
+        given = where or {}
         if self.size <= 4 * count:
             order = rng.permutation(self.size)
             candidates: Iterator[Config] = map(self.at, (int(i) for i in order))
         else:
             candidates = (self.at(int(rng.integers(self.size))) for _ in range(50 * count + 200))
-        for config in candidates:
+        for config in (c.replace(**given) for c in candidates):
             if len(found) == count:
                 break
             if config.key not in found and config.key not in exclude and self.is_valid(config):
                 found[config.key] = config
         if len(found) < count and 4 * count < self.size <= _ENUMERATE_LIMIT:
-            left = [c for c in self if c.key not in found and c.key not in exclude]
+            left = [c for c in self if c.key not in found and c.key not in exclude and c.items() >= given.items()]
             for i in rng.permutation(len(left))[: count - len(found)]:
                 found[left[int(i)].key] = left[int(i)]
         return list(found.values())

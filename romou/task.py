@@ -15,7 +15,8 @@ from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
 from romou.errors import InvalidConfigError
-from romou.inspection.estimates import register_use
+from romou.inspection.registers import register_use
+from romou.parts import alone
 from romou.primitives import FREE_IMAGES
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
 from romou.pruning.forms import form_of
@@ -62,6 +63,7 @@ class Task:
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
         """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
+        func = alone(func)
         is_scheduled = func.attrs and func.attrs.get("tirx.is_scheduled", False)
         if is_scheduled or template_of(func) is None:
             return None
@@ -207,7 +209,8 @@ def prune_all(tasks: Sequence[Task], target: Target) -> list[Task]:
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
+    """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
+    func = alone(func)
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)

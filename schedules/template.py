@@ -65,7 +65,7 @@ class ContractionTemplate(Template):
         """The knobs of this operator on a device with these limits."""
         direct = self._direct_space(limits)
         # Fewer products are no gain where tensor cores make them.
-        names = () if _has_tensor_cores(direct) else self.algorithms[1:]
+        names = () if _has_tensor_cores(direct) else self._others(limits)
         others = {name: self._winograd_space(name, limits) for name in names}
         return Space.one_of("algorithm", {DIRECT: direct, **others}) if others else direct
 
@@ -73,6 +73,11 @@ class ContractionTemplate(Template):
     def algorithms(self) -> tuple[str, ...]:
         """Choices of the knob `algorithm`, which operators with a single one lack."""
         return (DIRECT, *(algorithms(self.workload) if self.family == "conv2d" and isinstance(self.workload, Conv2d) else ()))
+
+    def _others(self, limits: Limits) -> list[str]:
+        """The algorithms besides the direct one whose transforms the device has room for."""
+        forms = {name: self._winograd(name) for name in self.algorithms[1:]}
+        return [name for name, form in forms.items() if form is not None and form.fits(limits)]
 
     def _winograd_space(self, algorithm: str, limits: Limits) -> Space:
         form, space = self.contraction(flat=False, config={"algorithm": algorithm}), Space()
@@ -212,10 +217,11 @@ class ContractionTemplate(Template):
         """A decent config of each algorithm, the direct one first."""
         space = self._direct_space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        if len(self.algorithms) == 1 or _has_tensor_cores(space):
+        names = () if _has_tensor_cores(space) else self._others(limits)
+        if not names:
             return [direct]
         found = [Config({"algorithm": DIRECT, **direct})]
-        for name in self.algorithms[1:]:
+        for name in names:
             form = self.contraction(flat=False, config={"algorithm": name})
             found.append(Config({"algorithm": name, **default_config(self._winograd_space(name, limits), form, form, limits)}))
         return found
@@ -275,8 +281,7 @@ class ContractionTemplate(Template):
         try:
             output = _inline_epilogue(sch)
             if form is not None:
-                form.schedule(sch, output, config)
-                return tvm.IRModule({"main": sch.mod["main"]})
+                return tvm.IRModule({"main": form.schedule(sch, output, config).mod["main"]})
             if isinstance(self.workload, Conv2dTranspose):
                 sch, output = self._over_phases(sch, output, config)
             has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0

@@ -8,10 +8,11 @@ The methods:
 
     random, xgboost     Romou's session on the recorded configs, without and with its cost model; it knows nothing of the device
     expected            xgboost that starts from what is expected of each config by the facts of the device
-    pruned              the same on those that the criteria leave on the device: what `romou tune` does
+    pruned              the same on those that the criteria leave on the device: what `romou tune` does on a device that is known by its facts
     warm, pruned_warm   xgboost and pruned that have seen 100 random configs of each of the other operators, as if tuned before on the device
     taught, pruned_taught
-                        the same, but all that was recorded of the other operators
+                        expected and pruned that know besides what all recordings of the other operators teach of the device (scripts/make_lessons.py):
+                        pruned_taught is what `romou tune` does on the device of the recordings, for an operator that is none of theirs
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
 Seconds are those of the recording: builds and the device's work, by eight build processes that go ahead of the device for Romou, one after another
@@ -51,6 +52,7 @@ from romou.pruning import judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record, RecordedSpace
 from romou.search import TuningOptions, TuningSession
+from romou.search.device_lessons import DeviceLessons
 from romou.search.progress import NoProgress, Status
 from romou.search.replay import ReplayDevice, ReplayTask
 from romou.target import Target
@@ -61,8 +63,8 @@ UNKNOWN, KNOWN = Target("opencl"), Target(f"opencl -device={DEVICE}")
 WITHIN = 1.02
 SEEDS_AT_A_TIME = 5
 ROMOU = ("random", "xgboost", "warm", "taught", "expected", "pruned", "pruned_warm", "pruned_taught")
-# Last word of a method -> configs of each other operator that its search has seen; None: all.
-SEEN_BEFORE = {"warm": 100, "taught": None}
+# Configs of each other operator that a warm search has seen.
+SEEN_BEFORE = 100
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
 # Its strategies stop after so many generations; large enough that the budget of trials ends them.
 STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
@@ -74,7 +76,7 @@ class Run:
 
     trials, seconds   until it was within 2% of the best; None where it never was
     curve             best known time / best time so far, after each trial
-    overhead          the search's own seconds, in relation to the recorded ones
+    overhead          the search's own seconds of a processor, in relation to the recorded ones
     """
 
     operator: str
@@ -129,9 +131,19 @@ def survivors(task: ReplayTask) -> set[int]:
     return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
 
 
+@functools.cache
+def lessons_for(path: Path) -> DeviceLessons:
+    """What the recordings beside this one teach of the device."""
+    return DeviceLessons.of_recordings([task_of(other, False) for other in others_of(path)], KNOWN)
+
+
+def others_of(path: Path) -> list[Path]:
+    return [other for other in sorted(path.parent.glob("*.json.gz")) if other != path]
+
+
 @functools.lru_cache(maxsize=16)
-def records_of(path: Path, seed: int, count: int | None) -> tuple[Record, ...]:
-    """So many random configs of a recording as records; all where None."""
+def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
+    """So many random configs of a recording as records."""
     recorded = recording(path)
     origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
     records = []
@@ -150,24 +162,29 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
     given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, "confirm": 0, **options, "seed": seed}
     if method == "random":
         given["random_trials"] = 10**6
-    started = time.perf_counter()
+    lessons = lessons_for(path) if method.endswith("taught") else None
+    started = time.process_time()
     store, others = MemoryRecords(), []
-    known = method.rpartition("_")[2]
-    if known in SEEN_BEFORE:
-        for other in sorted(path.parent.glob("*.json.gz")):
-            if other != path:
-                others.append(task_of(other, False))
-                count = SEEN_BEFORE[known]
-                for record in records_of(other, 0 if count is None else seed, count):
-                    store.append(record)
-    target = UNKNOWN if method in ("random", "xgboost", "warm", "taught") else KNOWN
+    if method.endswith("warm"):
+        for other in others_of(path):
+            others.append(task_of(other, False))
+            for record in records_of(other, seed, SEEN_BEFORE):
+                store.append(record)
     session = TuningSession(
-        [task], target, store=store, builder=device, runner=device, options=TuningOptions.from_dict(given), clock=device.clock, learn_from=others
+        [task],
+        UNKNOWN if method in ("random", "xgboost", "warm") else KNOWN,
+        store=store,
+        builder=device,
+        runner=device,
+        options=TuningOptions.from_dict(given),
+        clock=device.clock,
+        learn_from=others,
+        device_lessons=lessons,
     )
     with contextlib.suppress(Reached):
         session.run(lambda: watch)
     has_reached = bool(watch.curve) and watch.curve[-1] * WITHIN >= 1
-    overhead = (time.perf_counter() - started) / device.clock()
+    overhead = (time.process_time() - started) / device.clock()
     trials, seconds = (len(watch.curve), device.clock()) if has_reached else (None, None)
     return Run(operator=task.recorded.name, method=method, seed=seed, trials=trials, seconds=seconds, curve=tuple(watch.curve), overhead=overhead)
 
@@ -205,7 +222,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
         head = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
         head.update(tune_params_keys=list(knobs), tune_params=knobs)
         file.write_text(json.dumps({**head, "cache": cache}))
-        started = time.perf_counter()
+        started = time.process_time()
         results, _ = kernel_tuner.tune_kernel(
             "k",
             "__kernel void k() {}",
@@ -306,7 +323,8 @@ def survival_table(paths: Sequence[Path]) -> Table:
         kept_s = min((t for t in left if t is not None), default=math.inf)
         form = ClosedForm(task.template, task.limits(KNOWN))
         space = task.template.space(task.limits(KNOWN))
-        verdicts = judge(form.usage(columns_of([space.at(first)])), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
+        best = columns_of([task.recorded.space().at(first)])
+        verdicts = judge(form.usage(best), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))
         verdict = "yes" if first in allowed else "within 2%" if kept_s <= best_s * WITHIN else "LOST"
         table.add_row(recorded.name, str(len(recorded.configs)), str(len(allowed)), f"{best_s * 1e6:.2f}", verdict, f"{best_s / kept_s:.3f}", excluded)

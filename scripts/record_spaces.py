@@ -42,7 +42,7 @@ from romou.errors import RomouError, UsageError, unknown_name
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
 from romou.operators import conv, task_of, workload_to_dict
 from romou.records import RecordedConfig, RecordedSpace
-from romou.space import Config
+from romou.space import Config, Space
 from romou.target import Target
 from romou.task import Task, limits_of
 
@@ -58,6 +58,25 @@ OPERATORS = {
     # A first layer, of four channels. Last, as it takes the longest to build: the seconds that the others leave are its own.
     "conv7x7_stride2": conv(4, (224, 224), 64, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
 }
+# Others, of which less is recorded: they teach what holds on a device (scripts/make_lessons.py).
+MORE = {
+    "more1x1_56": conv(64, (56, 56), 256, (1, 1)),
+    "more1x1_28": conv(512, (28, 28), 128, (1, 1)),
+    "more1x1_14": conv(1024, (14, 14), 256, (1, 1)),
+    "more1x1_7": conv(320, (7, 7), 1280, (1, 1)),
+    "more1x1_narrow": conv(96, (56, 56), 24, (1, 1)),
+    "more3x3_28": conv(128, (28, 28), 128, (3, 3), padding=(1, 1, 1, 1)),
+    "more3x3_14": conv(256, (14, 14), 256, (3, 3), padding=(1, 1, 1, 1)),
+    "more3x3_7": conv(512, (7, 7), 512, (3, 3), padding=(1, 1, 1, 1)),
+    "more3x3_stride2": conv(64, (56, 56), 128, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1)),
+    "more3x3_first": conv(4, (224, 224), 32, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1)),
+    "more3x3_grouped": conv(128, (28, 28), 128, (3, 3), padding=(1, 1, 1, 1), groups=4),
+    "more1x7": conv(128, (17, 17), 128, (1, 7), padding=(0, 3, 0, 3)),
+    "more5x5": conv(48, (35, 35), 64, (5, 5), padding=(2, 2, 2, 2)),
+    "more_depthwise_14": conv(512, (14, 14), 512, (3, 3), padding=(1, 1, 1, 1), groups=512),
+    "more_depthwise_stride2": conv(96, (112, 112), 96, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=96),
+    "more_dense": Dense(m=1, k=2048, n=1000, dtype="float32"),
+}
 MEASURE = MeasureOptions(repeat=3, min_repeat_ms=1.0, skip_ratio=5.0, build_timeout_s=30.0, run_timeout_s=10.0)
 AGAIN = dataclasses.replace(MEASURE, repeat=7, min_repeat_ms=5.0, skip_ratio=20.0)
 # The fastest ones that are timed again, and the share of an operator's seconds that is kept for it.
@@ -69,8 +88,18 @@ ERROR_CHARS = 160
 class Recorder:
     """Measures the configs of one operator into its file."""
 
-    def __init__(self, name: str, folder: Path, target: Target, facts: dict[str, Any], runner: LocalRunner, configs: int, seed: int) -> None:
-        work = OPERATORS[name]
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        target: Target,
+        facts: dict[str, Any],
+        runner: LocalRunner,
+        configs: int,
+        seed: int,
+        pruned: Space | None = None,
+    ) -> None:
+        work = {**OPERATORS, **MORE}[name]
         self.task: Task = task_of(work).with_free_images()
         self.space = self.task.space(target)
         self.path = RecordedSpace.path_in(folder, name)
@@ -102,6 +131,7 @@ class Recorder:
         # Also removes what a killed writer left unfinished at the end.
         self.recorded.start(self.path)
         rng = np.random.default_rng([seed, int(self.task.key, 16)])
+        self.drawn_from = pruned or self.space
         self.wanted = list(dict.fromkeys([self.recorded.context["default"], *self._drawn(rng, configs)]))
         self.best_s = self._best()
 
@@ -109,7 +139,7 @@ class Recorder:
         """Indices of `count` random configs; fewer where the space has no more."""
         drawn: dict[str, Config] = {}
         # Where constraints leave little of the product, one call does not find enough.
-        while found := self.space.sample(rng, count - len(drawn), exclude=drawn):
+        while found := self.drawn_from.sample(rng, count - len(drawn), exclude=drawn):
             drawn.update((config.key, config) for config in found)
             if len(drawn) == count:
                 break
@@ -196,12 +226,18 @@ def _short(text: str | None) -> str | None:
     return None if text is None else " ".join(text.split())[:ERROR_CHARS]
 
 
-def record(names: Sequence[str], folder: Path, target: Target, configs: int, jobs: int, seconds: float, seed: int) -> None:
+def record(names: Sequence[str], folder: Path, target: Target, configs: int, jobs: int, seconds: float, seed: int, prune: bool) -> None:
     """All operators, one after another."""
     facts = list_devices()[device_index(target.device_name)]
     here = target.limited_to(facts)
     device = f"{target.kind}:{device_index(target.device_name)}"
     stop_at = time.monotonic() + seconds
+    spaces: dict[str, Space] = {}
+    if prune:
+        # A few at a time: each takes up to a gigabyte meanwhile.
+        with ThreadPoolExecutor(4) as pool:
+            tasks = [task_of({**OPERATORS, **MORE}[name]).with_free_images() for name in names]
+            spaces = dict(zip(names, pool.map(lambda task: task.pruned_space(here), tasks), strict=True))
     with ExitStack() as stack:
         builder = stack.enter_context(closing(LocalBuilder(here, dataclasses.replace(MEASURE, build_workers=jobs))))
         runner = stack.enter_context(closing(LocalRunner(device, MEASURE, processes=jobs)))
@@ -209,7 +245,7 @@ def record(names: Sequence[str], folder: Path, target: Target, configs: int, job
         for position, name in enumerate(names):
             start = time.monotonic()
             share = max(0.0, stop_at - start) / (len(names) - position)
-            recorder = Recorder(name, folder, here, facts, runner, configs, seed)
+            recorder = Recorder(name, folder, here, facts, runner, configs, seed, spaces.get(name))
             recorder.measure_all(builder, runner, jobs, start + share * (1 - AGAIN_SHARE))
             recorder.measure_again(builder, quiet, start + share)
             recorder.tell(time.monotonic() - start)
@@ -223,16 +259,17 @@ def record(names: Sequence[str], folder: Path, target: Target, configs: int, job
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=math.inf, show_default=True, help="For all operators together.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--target", default="opencl", show_default=True)
-def main(folder: Path, operators: str, configs: int, jobs: int, seconds: float, seed: int, target: str) -> None:
+@click.option("--prune", is_flag=True, help="Draw from what the criteria leave by the facts of the target's device.")
+def main(folder: Path, operators: str, configs: int, jobs: int, seconds: float, seed: int, target: str, prune: bool) -> None:
     """See the file's docstring."""
     # A time limit from outside ends the worker processes as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = [name.strip() for name in operators.split(",") if name.strip()]
     try:
         for name in names:
-            if name not in OPERATORS:
-                raise unknown_name("operator", name, list(OPERATORS))
-        record(names, folder, Target(target), configs, jobs, seconds, seed)
+            if name not in OPERATORS and name not in MORE:
+                raise unknown_name("operator", name, [*OPERATORS, *MORE])
+        record(names, folder, Target(target), configs, jobs, seconds, seed, prune)
     except RomouError as error:
         raise SystemExit(f"record_spaces: {error}") from error
 

@@ -26,6 +26,7 @@ from romou.task import Task
 
 # Numbers before and behind each array: poison that no kernel may read or write.
 MARGIN = 4096
+INSIDE = slice(MARGIN, -MARGIN)
 _ASM = re.compile(r"asm(?: volatile)?\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
 _OPERAND = re.compile(r"[:,]?\s*\"[+=]?[rfh]\"")
 # Instruction -> function of the prelude with the same operands in the same order.
@@ -108,7 +109,7 @@ static void mma_m16n8k16(float& c0, float& c1, float& c2, float& c3, unsigned a0
 _LAUNCH = r"""
 static void** arguments;
 static int living;
-static void body() { main_kernel(ARGUMENTS); --living; while (true) yield(); }
+static void body() { KERNEL(ARGUMENTS); --living; while (true) yield(); }
 extern "C" void launch(void** given, const unsigned* grid, const unsigned* block) {
   arguments = given;
   blockDim = {block[0], block[1], block[2]};
@@ -137,20 +138,32 @@ extern "C" void launch(void** given, const unsigned* grid, const unsigned* block
 
 
 def run_on_cpu(task: Task, config: Config, arrays: list[np.ndarray], target: Target, folder: Path) -> np.ndarray:
-    """The output of a config's CUDA kernel, in double precision; its text is compiled in `folder`."""
-    (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
-    extents: dict[str, int] = {}
+    """The output of a config's CUDA kernels, run one after another, in double precision; their text is compiled in `folder`."""
+    func = task.schedule(config, target)["main"]
+    contents = {str(p.name): array for p, array in zip(task.func.params, task.arguments(arrays, config), strict=True)}
+    workspaces = [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
+    contents.update({str(b.name): np.full([int(d) for d in b.shape], np.nan, str(b.dtype)) for b in workspaces})
+    memory = {name: np.full(array.size + 2 * MARGIN, np.nan, array.dtype) for name, array in contents.items()}
+    for whole, array in zip(memory.values(), contents.values(), strict=True):
+        whole[INSIDE] = array.ravel()
+    for kernel in inspect_function(func, target):
+        extents: dict[str, int] = {}
 
-    def extent(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent":
-            extents[str(stmt.node.thread_tag)] = int(stmt.value)
+        def extent(stmt: tirx.AttrStmt, extents: dict[str, int] = extents) -> None:
+            if stmt.attr_key == "thread_extent":
+                extents[str(stmt.node.thread_tag)] = int(stmt.value)
 
-    structural_walk(kernel.lowered.body, (tirx.AttrStmt, extent))
-    body = kernel.source[kernel.source.index('extern "C" __global__') :]
-    text = _PRELUDE + _ASM.sub(_as_call, complete_cuda(body)).replace("__shared__ alignas(64)", "alignas(64) static")
-    parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex("main_kernel(") :].split("{")[0])
-    text += _LAUNCH.replace("ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters)))
-    return _launched(text, [name.removesuffix("_ptr") for _, name in parameters], task, arrays, extents, folder)
+        structural_walk(kernel.lowered.body, (tirx.AttrStmt, extent))
+        body = kernel.source[kernel.source.index('extern "C" __global__') :]
+        text = _PRELUDE + _ASM.sub(_as_call, complete_cuda(body)).replace("__shared__ alignas(64)", "alignas(64) static")
+        parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
+        launch = _LAUNCH.replace("ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters)))
+        text += launch.replace("KERNEL", kernel.name)
+        _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents, folder)
+    for whole in memory.values():
+        assert np.isnan(whole[:MARGIN]).all(), "written before an array"
+        assert np.isnan(whole[-MARGIN:]).all(), "written behind an array"
+    return memory[str(task.func.params[-1].name)][INSIDE].reshape(arrays[-1].shape).astype(np.float64)
 
 
 def _as_call(found: re.Match[str]) -> str:
@@ -159,7 +172,7 @@ def _as_call(found: re.Match[str]) -> str:
     return f"{_INSTRUCTIONS[found[1]]}({operands});"
 
 
-def _launched(text: str, names: list[str], task: Task, arrays: list[np.ndarray], extents: Mapping[str, int], folder: Path) -> np.ndarray:
+def _launch(text: str, arrays: list[np.ndarray], extents: Mapping[str, int], folder: Path) -> None:
     stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     stem.with_suffix(".cc").write_text(text)
     command = [
@@ -178,15 +191,6 @@ def _launched(text: str, names: list[str], task: Task, arrays: list[np.ndarray],
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     library = ctypes.CDLL(str(stem.with_suffix(".so")))
-    inside = slice(MARGIN, -MARGIN)
-    memory = {str(p.name): np.full(a.size + 2 * MARGIN, np.nan, a.dtype) for p, a in zip(task.func.params, arrays, strict=True)}
-    for whole, array in zip(memory.values(), arrays, strict=True):
-        whole[inside] = array.ravel()
-    pointers = (ctypes.c_void_p * len(names))(*(memory[name][inside].ctypes.data for name in names))
+    pointers = (ctypes.c_void_p * len(arrays))(*(whole[INSIDE].ctypes.data for whole in arrays))
     grid, block = ((ctypes.c_uint * 3)(*(extents.get(f"{kind}Idx.{axis}", 1) for axis in "xyz")) for kind in ("block", "thread"))
     library.launch(pointers, grid, block)
-    for whole in memory.values():
-        assert np.isnan(whole[:MARGIN]).all(), "written before an array"
-        assert np.isnan(whole[-MARGIN:]).all(), "written behind an array"
-    *_, output = memory.values()
-    return output[inside].reshape(arrays[-1].shape).astype(np.float64)

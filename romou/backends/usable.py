@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 from typing import Any
 
 from romou.backends import backend
 from romou.errors import DeviceError
-from romou.interpreter import python_command
+from romou.interpreter import child_environment, python_command
 
 PROBE_TIMEOUT_S = 120.0
 
@@ -81,7 +80,7 @@ def _probe(kind: str, index: int, timeout_s: float) -> tuple[dict[str, str | Non
     try:
         # The environment as Python found it: a driver that was loaded here may have set variables that hide its devices from a child
         # (seen with NVIDIA's and PoCL's side by side).
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=dict(os.environ), check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=child_environment(), check=False)
     except subprocess.TimeoutExpired:
         return {}, f"a tiny kernel did not finish within {timeout_s:g} s"
     if done.returncode < 0:

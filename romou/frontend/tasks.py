@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm_ffi.structural import structural_walk
 
+from romou.calls import called_function
 from romou.task import Task
 
 
@@ -16,8 +17,8 @@ def count_calls(mod: tvm.IRModule) -> dict[str, int]:
     calls: dict[str, int] = {}
 
     def visit(call: relax.Call) -> None:
-        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir":
-            name = call.args[0].name_hint
+        name = called_function(call)
+        if name is not None:
             calls[name] = calls.get(name, 0) + 1
 
     structural_walk(mod["main"].body, (relax.Call, visit))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
+from romou.calls import extern_name, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, texels_for_tensor_cores
 
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
@@ -137,7 +135,7 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
     def bind(node: tirx.Bind, visitor: Any) -> None:
         step()
         visitor.visit(node.value)
-        use(node.var, _registers(node.value))
+        use(node.var, registers_of(node.value))
 
     def store(node: tirx.BufferStore, visitor: Any) -> None:
         step()
@@ -145,7 +143,7 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
             visitor.visit(index)
         visitor.visit(node.value)
         if str(node.buffer.scope()) == _PRIVATE:
-            use(node.buffer, _array_registers(node.buffer))
+            use(node.buffer, array_registers(node.buffer))
 
     def statement(node: tirx.Stmt, visitor: Any) -> None:
         step()
@@ -155,18 +153,18 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
         for index in node.indices:
             visitor.visit(index)
         if str(node.source.scope()) == _PRIVATE:
-            use(node.source, _array_registers(node.source))
+            use(node.source, array_registers(node.source))
         else:
-            loaded[position] = loaded.get(position, 0) + _registers(node)
+            loaded[position] = loaded.get(position, 0) + registers_of(node)
 
     def call(node: tvm.ir.Call, visitor: Any) -> None:
         if is_texel_load(node):
-            loaded[position] = loaded.get(position, 0) + _registers(node)
+            loaded[position] = loaded.get(position, 0) + registers_of(node)
         visitor.default_visit(node)
 
     def variable(node: tirx.Var, visitor: Any) -> None:
         if dtype_of(node).startswith(("int", "uint", "float", "bool")):
-            use(node, _registers(node))
+            use(node, registers_of(node))
 
     def skip(_node: Any, _visitor: Any) -> None:
         # A declaration and a type use nothing yet.
@@ -189,200 +187,6 @@ def estimate_registers(func: tirx.PrimFunc) -> int:
         value.last = max(value.last, ends[number])
     live = [loaded.get(at, 0) + sum(v.registers for v in values.values() if v.first <= at <= v.last) for at in range(position + 1)]
     return max(live, default=0)
-
-
-# Loops that a compiler unrolls: so many turns at most (Mesa's limit), and so many operations when done. What an operation counts: each product
-# of floats by lanes, an index as 2, an access of memory with its 64-bit address or an image's coordinates as 8, of local memory as 2, a
-# condition with the selection behind it as 20, and so does a turn. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno
-# compiler keeps.
-_MOST_TURNS, _MOST_OPERATIONS = 32, 1600
-_INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
-# Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer. All are computed ahead of the loads, as they wait for nothing.
-_ADDRESS = {"image": 3, "buffer": 2}
-# Loads under way have registers for their values instead, and Mesa waits for eight before it issues more: a vector of four from a buffer takes
-# two registers more than its address.
-_UNDER_WAY = 8 * 2
-# A load under a condition stays behind its branch, and what its address is made of before it: for each register of the value, fitted.
-_GUARDED = 0.4
-# An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
-_LOCAL_REACH = 4096
-# Allocation is coarser than use: by vectors of four, and then by what the next number of waves leaves.
-_ROUNDING = 1.2
-# Short of registers, a compiler moves less ahead and computes addresses again: it spills, or holds no whole work group, where this share of them does
-# not suffice. Fitted: so 101 of 115 of the 556 kernels are told, and 25 of the other 441 wrongly.
-_SUFFICIENT = 0.8
-
-
-@dataclass(frozen=True)
-class RegisterUse:
-    """32-bit registers of a work-item; arrays for many kernels.
-
-    live: at once, by `estimate_registers`.   ahead: for loads and addresses that a compiler moves ahead of their use to hide latency.
-    """
-
-    live: Any
-    ahead: Any
-
-    @property
-    def allocated(self) -> Any:
-        """What a compiler with registers enough gives a work-item."""
-        return _ROUNDING * (self.live + self.ahead)
-
-    @property
-    def needed(self) -> Any:
-        """What it cannot do without: a compiler that is short of registers moves fewer loads and addresses ahead."""
-        return _SUFFICIENT * (self.live + self.ahead)
-
-
-def register_use(func: tirx.PrimFunc) -> RegisterUse:
-    """Registers that are live, and those for loads ahead of their use, of a lowered device function.
-
-    Compilers unroll short loops and move loads up as far as straight code goes: to the loop, barrier or condition before.
-    """
-    allocated: list[int] = []
-    structural_walk(func.body, (tirx.AllocBuffer, lambda stmt: allocated.append(_array_bytes(stmt.buffer) if str(stmt.buffer.scope()) in _LOCAL else 0)))
-    code = _flow(func.body, _ADDRESS | {"local": int(sum(allocated) > _LOCAL_REACH)})
-    return RegisterUse(estimate_registers(func), max(code.loads.peak.registers, code.guarded.peak.registers))
-
-
-def registers_ahead(loads: Any, registers_each: Any, *, is_image: Any) -> Any:
-    """Registers for so many loads in one stretch of straight code, from images or else from buffers; for arrays too."""
-    address = _ADDRESS["buffer"] + is_image * (_ADDRESS["image"] - _ADDRESS["buffer"])
-    return loads * address + np.minimum(loads * np.maximum(registers_each - address, 0), _UNDER_WAY)
-
-
-@dataclass(frozen=True)
-class _Accesses:
-    """Registers for accesses of memory in one stretch of straight code: addresses, and what values need more than them."""
-
-    addresses: float = 0.0
-    more: float = 0.0
-
-    @property
-    def registers(self) -> float:
-        return self.addresses + min(self.more, _UNDER_WAY)
-
-    def __add__(self, other: _Accesses) -> _Accesses:
-        return _Accesses(self.addresses + other.addresses, self.more + other.more)
-
-
-@dataclass(frozen=True)
-class _Straight:
-    """Accesses along a piece of code: in its first and in its last stretch of straight code, and in the fullest one.
-
-    is_cut: whether it has more than one stretch; if not, all three are the same.
-    """
-
-    first: _Accesses = _Accesses()
-    last: _Accesses = _Accesses()
-    peak: _Accesses = _Accesses()
-    is_cut: bool = False
-
-    @classmethod
-    def of(cls, accesses: _Accesses) -> _Straight:
-        return cls(accesses, accesses, accesses)
-
-    def __add__(self, other: _Straight) -> _Straight:
-        middle = self.last + other.first
-        first = self.first if self.is_cut else middle
-        last = other.last if other.is_cut else middle
-        peak = max(self.peak, other.peak, middle, key=lambda accesses: accesses.registers)
-        return _Straight(first, last, peak, self.is_cut or other.is_cut)
-
-    def cut_off(self) -> _Straight:
-        """The same code with an end before and behind it."""
-        return _Straight(peak=self.peak, is_cut=True)
-
-
-@dataclass(frozen=True)
-class _Code:
-    """A statement, short loops unrolled: operations by their cost, accesses, and those under a condition, which ends no stretch for them."""
-
-    cost: int = 0
-    loads: _Straight = _Straight()
-    guarded: _Straight = _Straight()
-
-    def __add__(self, other: _Code) -> _Code:
-        return _Code(self.cost + other.cost, self.loads + other.loads, self.guarded + other.guarded)
-
-
-def _flow(stmt: tirx.Stmt, address: Mapping[str, int]) -> _Code:
-    """`address`: registers that an address takes, by where it points to."""
-    match stmt:
-        case tirx.SeqStmt():
-            return sum((_flow(child, address) for child in stmt.seq), start=_Code())
-        case tirx.AttrStmt():
-            return _flow(stmt.body, address)
-        case tirx.For():
-            code = _flow(stmt.body, address)
-            turns = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else _MOST_TURNS + 1
-            cost = turns * (code.cost + _CONDITION_COST)
-            if turns > _MOST_TURNS or cost > _MOST_OPERATIONS:
-                return _Code(code.cost + _INDEX_COST, code.loads.cut_off(), code.guarded.cut_off())
-            return replace(sum([code] * turns, start=_Code()), cost=cost)
-        case tirx.IfThenElse():
-            code = _flow(stmt.then_case, address)
-            return _Code(code.cost + _CONDITION_COST, code.loads.cut_off(), code.guarded)
-        case tirx.AllocBuffer() | tirx.DeclBuffer():
-            return _Code()
-        case tirx.Evaluate() if op_name(stmt.value) == "tirx.tvm_storage_sync":
-            return _Code(1, _Straight().cut_off(), _Straight().cut_off())
-    return _leaf_flow(stmt, address)
-
-
-def _leaf_flow(stmt: tirx.Stmt, address: Mapping[str, int]) -> _Code:
-    cost, accesses, under_condition = 0, _Accesses(), 0.0
-    stored = _stored_to(stmt)
-    if stored is not None:
-        cost += _LOCAL_COST if stored == "local" else _ACCESS_COST
-        # Stores to local memory are as good as in order; an offset reaches them.
-        accesses += _Accesses(0 if stored == "local" else address[stored])
-    guarded: list[Any] = []
-
-    def expression(expr: Any) -> None:
-        nonlocal cost, accesses, under_condition
-        kind = _load_kind(expr)
-        if kind is not None:
-            cost += _LOCAL_COST if kind == "local" else _ACCESS_COST
-            if any(expr.same_as(g) for g in guarded):
-                under_condition += _GUARDED * _registers(expr)
-            else:
-                # Values from local memory come soon enough.
-                accesses += _Accesses(address[kind], 0 if kind == "local" else max(_registers(expr) - address[kind], 0))
-        elif isinstance(expr, (tirx.Mul, tvm.ir.Call)) and multiply_adds_of(expr):
-            cost += multiply_adds_of(expr)
-        elif isinstance(expr, _ARITHMETIC) and "float" not in dtype_of(expr):
-            cost += _INDEX_COST
-        elif is_conditional(expr):
-            cost += _CONDITION_COST
-
-    def condition(call: tvm.ir.Call) -> None:
-        if is_conditional(call):
-            structural_walk(call.args[1], (tvm.ir.Expr, lambda e: guarded.append(e) if _load_kind(e) is not None else None))
-
-    structural_walk(stmt, (tvm.ir.Call, condition))
-    structural_walk(stmt, (tvm.ir.Expr, expression))
-    loads = _Straight.of(accesses)
-    return _Code(cost, loads + _Straight().cut_off() if guarded else loads, _Straight.of(_Accesses(under_condition)))
-
-
-def _stored_to(stmt: tirx.Stmt) -> str | None:
-    """Where a statement stores to: image, buffer, local memory; None for what stores nothing, or into a private array."""
-    if isinstance(stmt, tirx.BufferStore):
-        scope = str(stmt.buffer.scope())
-        return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
-    return "image" if isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.texture2d_store" else None
-
-
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
-
-
-def _load_kind(expr: Any) -> str | None:
-    """Where an expression loads from: image, buffer, local memory; None for what is no load, or one of a private array."""
-    if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
-        scope = scope_of(expr)
-        return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
-    return "buffer" if is_half_load(expr) else "image" if is_texel_load(expr) else None
 
 
 def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
@@ -416,11 +220,11 @@ def _bytes(expr: Any) -> int:
     return int(kind.bits) * int(kind.lanes) // 8
 
 
-def _registers(expr: Any) -> int:
+def registers_of(expr: Any) -> int:
     return -(-_bytes(expr) // _REGISTER_BYTES)
 
 
-def _array_registers(buffer: tirx.Var) -> int:
+def array_registers(buffer: tirx.Var) -> int:
     return -(-_array_bytes(buffer) // _REGISTER_BYTES)
 
 

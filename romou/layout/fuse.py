@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
+from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
-from romou.schedules.blocks import inlined, is_regular, reductions_of
+from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -22,7 +22,7 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
     one function each. Reshapes in between are moved out of the way.
     """
-    mod = sink_reshapes(sum_along_rows(split_into_slices(mod)))
+    mod = sink_reshapes(sum_along_rows(mod))
     passes = [
         # Sorts and running sums have no other form for GPUs.
         relax.backend.DispatchSortScan(),
@@ -35,24 +35,6 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     ]
     with target.tvm_target:
         return merge_views(tvm.transform.Sequential(passes)(mod))
-
-
-def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
-    """a, b = split(x); exp(a)      ->      exp(slice(x))
-
-    A kernel that writes several tensors fuses with nothing; a slice is read where it is used, without a copy.
-    """
-
-    def slices(call: relax.Call, _matched: object) -> relax.Expr:
-        data, axis, cut = call.args[0], int(call.attrs.axis), call.attrs.indices_or_sections
-        extent = data.ty.shape.values[axis]
-        if not isinstance(extent, tirx.IntImm):
-            return call
-        end = int(extent)
-        at = list(range(0, end, math.ceil(end / int(cut)))) if isinstance(cut, tirx.IntImm) else [0, *map(int, cut)]
-        return relax.Tuple([relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)])
-
-    return _with_main(mod, rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"]))
 
 
 def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
@@ -68,13 +50,7 @@ def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
         column = relax.op.reshape(call.args[0], [*shape, 1])
         return relax.op.reshape(relax.op.cumsum(column, len(shape) - 1, call.attrs.dtype, bool(call.attrs.exclusive)), shape)
 
-    return _with_main(mod, rewrite_call(is_op("relax.cumsum")(wildcard()), sums, mod["main"]))
-
-
-def _with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
-    rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    rewritten["main"] = main
-    return rewritten
+    return with_main(mod, rewrite_call(is_op("relax.cumsum")(wildcard()), sums, mod["main"]))
 
 
 def merge_views(mod: tvm.IRModule) -> tvm.IRModule:
@@ -83,6 +59,6 @@ def merge_views(mod: tvm.IRModule) -> tvm.IRModule:
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and is_regular(func) and not reductions_of(func):
             one = inlined(func)
-            if relax.analysis.has_reshape_pattern(one):
+            if is_view(one):
                 merged[var] = tirx.PrimFunc(one.params, one.body, func.ret_type, func.attrs)
     return merged

@@ -2,8 +2,8 @@
 
     conv2d(x: NCHW, w: OIHW) -> add -> relu -> max_pool      ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
 
-Convolutions demand packed channels; element-wise operators, pooling, global means and concatenations keep them; every
-other operator gets its plain layout back. So a transform stands only where packed and plain parts of the graph meet.
+Convolutions demand packed channels; element-wise operators, pooling, global means, resizing, concatenations and slices of whole texels keep
+them; every other operator gets its plain layout back. So a transform stands only where packed and plain parts of the graph meet.
 Weights and per-channel constants are packed here, once.
 
 The lanes that pad the last texel of a tensor hold finite values of no meaning: weights are zero there, so nothing that
@@ -13,22 +13,23 @@ layout where the last texel is not full.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.calls import op_name
+from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape, with_main
 from romou.schedules import FAMILIES
 from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
 
-Shape = tuple[int, ...]
 FLOATS = ("float32", "float16")
-# TVM's pattern kind for "an operator that element-wise consumers may be fused into".
-OUT_ELEMWISE_FUSABLE = 4
+# TVM's pattern kinds for "an operator that element-wise consumers may be fused into" and "one that nothing is fused with".
+OUT_ELEMWISE_FUSABLE, OPAQUE = 4, 8
 
 # Operators of one tensor whose value at zero is finite; further arguments are scalars.
 UNARY = {
@@ -59,70 +60,36 @@ UNARY = {
 }
 BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
 POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
-
-
-class Walker(Protocol):
-    """Emits the bindings of a function anew, in order."""
-
-    bb: relax.BlockBuilder
-
-    def visit(self, binding: relax.Binding) -> None:
-        """Emit one binding."""
-
-    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
-        """An expression of the old function in what was emitted."""
+# What has a kernel of its own, with which element-wise operators after it are fused.
+ROOTS = POOL | {"relax.nn.conv2d", "relax.nn.conv2d_transpose", "relax.mean"}
 
 
 def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is."""
+    mod = split_into_slices(mod)
     packer = _Packer()
     for block in mod["main"].body.blocks:
         packer.users.update(relax.analysis.udchain(block))
+        packer.bound.update((binding.var, binding.value) for binding in block.bindings)
     return rebuild_main(mod, packer)
 
 
-def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
-    """`mod` with a `main` whose bindings went through `walker`, without what is unused then."""
-    main = mod["main"]
-    bb = walker.bb
-    with bb.function("main", list(main.params)):
-        with bb.dataflow():
-            for block in main.body.blocks:
-                for binding in block.bindings:
-                    walker.visit(binding)
-            result = bb.emit_output(walker.plain_expr(main.body.body))
-        bb.emit_func_output(result)
-    rewritten = bb.finalize()
-    if main.attrs:
-        rewritten["main"] = rewritten["main"].with_attrs(dict(main.attrs))
-    for var, func in mod.functions_items():
-        if var.name_hint != "main":
-            rewritten[var] = func
-    return relax.transform.DeadCodeElimination()(rewritten)
+def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
+    """a, b = split(x); exp(a)      ->      exp(slice(x))
 
+    A kernel that writes several tensors fuses with nothing; a slice is read where it is used, without a copy.
+    """
 
-def _shape(expr: relax.Expr) -> Shape | None:
-    """Static shape of a tensor expression, else None."""
-    ty = expr.ty
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
-        return None
-    dims = list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else []
-    return tuple(int(d) for d in dims) if all(isinstance(d, tirx.IntImm | int) for d in dims) else None
+    def slices(call: relax.Call, _matched: object) -> relax.Expr:
+        data, axis, cut = call.args[0], int(call.attrs.axis), call.attrs.indices_or_sections
+        extent = data.ty.shape.values[axis]
+        if not isinstance(extent, tirx.IntImm):
+            return call
+        end = int(extent)
+        at = list(range(0, end, math.ceil(end / int(cut)))) if isinstance(cut, tirx.IntImm) else [0, *map(int, cut)]
+        return relax.Tuple([relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)])
 
-
-def _static_shape(expr: relax.Expr) -> Shape:
-    """Of an expression whose shape was found to be static before."""
-    shape = _shape(expr)
-    assert shape is not None
-    return shape
-
-
-def _dtype(expr: relax.Expr) -> str:
-    return str(expr.ty.dtype)
-
-
-def _is_constant(expr: relax.Expr) -> bool:
-    return isinstance(expr, tvm.ir.GenericConst)
+    return with_main(mod, rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"]))
 
 
 @dataclass(frozen=True)
@@ -137,12 +104,11 @@ class _Operand:
     scale: float
 
 
-class _Packer:
+class _Packer(Walker):
     """Walks the bindings in order; `plain` and `packed` hold the forms in which each variable is at hand."""
 
     def __init__(self) -> None:
-        self.bb = relax.BlockBuilder()
-        self.plain: dict[relax.Var, relax.Expr] = {}
+        super().__init__()
         self.packed: dict[relax.Var, relax.Expr] = {}
         # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where they are needed plain.
         self.flattened: dict[relax.Var, relax.Var] = {}
@@ -153,25 +119,20 @@ class _Packer:
 
     # Forms of a value
 
-    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
-        """`expr` with every variable replaced by its plain form, unpacking where needed."""
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.plain_expr(f) for f in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(self.plain_expr(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
-        if isinstance(expr, relax.Var) and expr in self.packed and expr not in self.plain:
-            self.plain[expr] = self._unpack(self.packed[expr], _static_shape(expr))
-        if isinstance(expr, relax.Var) and expr in self.flattened and expr not in self.plain:
-            self.plain[expr] = self.bb.emit(relax.op.reshape(self.plain_expr(self.flattened[expr]), _static_shape(expr)))
-        return self.plain.get(expr, expr) if isinstance(expr, relax.Var) else expr
+    def plain_var(self, var: relax.Var) -> relax.Expr:
+        """The plain form of a variable, unpacked where needed."""
+        if var not in self.plain:
+            if var in self.packed:
+                self.plain[var] = self._unpack(self.packed[var], static_shape(var))
+            elif var in self.flattened:
+                self.plain[var] = self.bb.emit(relax.op.reshape(self.plain_expr(self.flattened[var]), static_shape(var)))
+        return super().plain_var(var)
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
         """The packed form of a 4-D float tensor, packing where needed."""
         if isinstance(expr, relax.Var) and expr in self.packed:
             return self.packed[expr]
-        packed = self._pack(self.plain_expr(expr), _static_shape(expr))
+        packed = self._pack(self.plain_expr(expr), static_shape(expr))
         if isinstance(expr, relax.Var):
             self.packed[expr] = packed
         return packed
@@ -204,9 +165,8 @@ class _Packer:
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding in the layout that suits it."""
         var, value = binding.var, binding.value
-        self.bound[var] = value
         if isinstance(binding, relax.MatchCast):
-            self.plain[var] = self.bb.match_cast(self.plain_expr(value), binding.ty)
+            self.match_cast(binding)
             return
         if isinstance(value, relax.Var):
             for forms in (self.plain, self.packed):
@@ -239,8 +199,8 @@ class _Packer:
 
     def _packed_form(self, name: str, var: relax.Var, call: relax.Call) -> relax.Expr | None:
         """The packed result, or None where the operator needs the plain layout."""
-        shape = _shape(var)
-        if shape is None or len(shape) != 4 or _dtype(var) not in FLOATS:
+        shape = shape_of(var)
+        if shape is None or len(shape) != 4 or dtype_of(var) not in FLOATS:
             return None
         if name == "relax.nn.conv2d":
             return self._conv2d(call)
@@ -256,20 +216,24 @@ class _Packer:
             return self.bb.emit(relax.op.mean(self.packed[call.args[0]], axis=[2, 3], keepdims=True))
         if name == "relax.concat" and int(call.attrs.axis) == 1:
             return self._concat(call.args[0])
+        if name == "relax.strided_slice" and call.args[0] in self.packed:
+            return self._slice(call)
+        if name == "relax.image.resize2d" and call.args[0] in self.packed and call.attrs.layout == "NCHW":
+            return self._resize(call)
         return None
 
     def _conv2d(self, call: relax.Call) -> relax.Expr | None:
         data, weight = call.args
         attrs = call.attrs
         if (
-            not _is_constant(weight)
-            or _shape(data) is None
-            or _shape(weight) is None
+            not is_constant(weight)
+            or shape_of(data) is None
+            or shape_of(weight) is None
             or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW")
-            or _dtype(weight) != _dtype(data)
+            or dtype_of(weight) != dtype_of(data)
         ):
             return None
-        (n, c, h, w), (oc, _, kh, kw) = _static_shape(data), _static_shape(weight)
+        (n, c, h, w), (oc, _, kh, kw) = static_shape(data), static_shape(weight)
         work = Conv2d(
             batch=n,
             in_channels=c,
@@ -280,7 +244,7 @@ class _Packer:
             padding=_four_sides(attrs.padding),
             dilation=tuple(int(d) for d in attrs.dilation),
             groups=int(attrs.groups),
-            dtype=_dtype(data),
+            dtype=dtype_of(data),
         )
         family = next(FAMILIES[f] for f in ("conv2d", "depthwise", "group_conv2d") if FAMILIES[f].is_mine(work))
         return self._emit_family(family, work, self.packed_expr(data), weight)
@@ -288,9 +252,10 @@ class _Packer:
     def _conv2d_transpose(self, call: relax.Call) -> relax.Expr | None:
         data, weight = call.args
         attrs = call.attrs
-        if not _is_constant(weight) or _shape(data) is None or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "IOHW") or _dtype(weight) != _dtype(data):
+        layouts = (attrs.data_layout, attrs.kernel_layout)
+        if not is_constant(weight) or shape_of(data) is None or layouts != ("NCHW", "IOHW") or dtype_of(weight) != dtype_of(data):
             return None
-        (n, c, h, w), (_, outputs, kh, kw) = _static_shape(data), _static_shape(weight)
+        (n, c, h, w), (_, outputs, kh, kw) = static_shape(data), static_shape(weight)
         work = Conv2dTranspose(
             batch=n,
             in_channels=c,
@@ -302,7 +267,7 @@ class _Packer:
             dilation=tuple(int(d) for d in attrs.dilation),
             groups=int(attrs.groups),
             output_padding=tuple(int(p) for p in attrs.output_padding),
-            dtype=_dtype(data),
+            dtype=dtype_of(data),
         )
         family = FAMILIES["conv2d_transpose"]
         return self._emit_family(family, work, self.packed_expr(data), weight) if family.is_mine(work) else None
@@ -310,23 +275,23 @@ class _Packer:
     def _dense(self, call: relax.Call) -> relax.Expr | None:
         """matmul with a constant matrix on the right; leading dimensions of the left side become rows."""
         data, weight = call.args
-        left, right = _shape(data), _shape(weight)
+        left, right = shape_of(data), shape_of(weight)
         if (
-            not _is_constant(weight)
+            not is_constant(weight)
             or left is None
             or right is None
             or len(right) != 2
             or len(left) < 2
-            or _dtype(data) not in FLOATS
-            or _dtype(weight) != _dtype(data)
+            or dtype_of(data) not in FLOATS
+            or dtype_of(weight) != dtype_of(data)
         ):
             return None
         rows = int(np.prod(left[:-1], dtype=np.int64))
-        work = Dense(m=rows, k=left[-1], n=right[1], dtype=_dtype(data))
+        work = Dense(m=rows, k=left[-1], n=right[1], dtype=dtype_of(data))
         if data in self.flattened:
             # The weight's rows go where the packed channels are, so that nothing is to unpack.
             packed = self.flattened[data]
-            _, c, h, w = _static_shape(packed)
+            _, c, h, w = static_shape(packed)
             order = weight.value.numpy().reshape(c // LANES, LANES, h, w, -1).transpose(0, 2, 3, 1, 4).reshape(right)
             return self._emit_family(FAMILIES["dense"], work, self.bb.emit(relax.op.reshape(self.packed[packed], left)), relax.const(order, work.dtype))
         plain = self.plain_expr(data)
@@ -337,14 +302,14 @@ class _Packer:
 
     def _is_flattening(self, source: relax.Var, var: relax.Var) -> bool:
         """Whether a packed tensor without padded lanes becomes one row for each image."""
-        n, c, h, w = _static_shape(source)
-        return c % LANES == 0 and _shape(var) == (n, c * h * w)
+        n, c, h, w = static_shape(source)
+        return c % LANES == 0 and shape_of(var) == (n, c * h * w)
 
     def _batch_matmul(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
         """matmul of two operands that are computed; transposes and scalar factors before it become part of how it reads and scales."""
-        left, right = (_shape(arg) for arg in call.args)
-        dtype = _dtype(call.args[0])
-        if left is None or right is None or min(len(left), len(right)) < 2 or dtype not in FLOATS or _dtype(call.args[1]) != dtype:
+        left, right = (shape_of(arg) for arg in call.args)
+        dtype = dtype_of(call.args[0])
+        if left is None or right is None or min(len(left), len(right)) < 2 or dtype not in FLOATS or dtype_of(call.args[1]) != dtype:
             return None
         lhs, rhs = self._operand(call.args[0], (-1,)), self._operand(call.args[1], (-1, -2))
         (*lhs_batch, m, k), (*rhs_batch, _, n) = left, right
@@ -371,7 +336,7 @@ class _Packer:
 
     def _operand(self, expr: relax.Expr, innermost: Sequence[int]) -> _Operand:
         """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays the last one in memory."""
-        rank = len(_static_shape(expr))
+        rank = len(static_shape(expr))
         found = current = _Operand(expr, tuple(range(rank)), 1.0)
         while isinstance(current.source, relax.Var) and (value := self.bound.get(current.source)) is not None:
             name = op_name(value)
@@ -393,7 +358,7 @@ class _Packer:
         missing = rank - len(operand.axes)
         if not missing:
             return replace(operand, source=self.plain_expr(operand.source))
-        source = self.bb.emit(relax.op.reshape(self.plain_expr(operand.source), (*[1] * missing, *_static_shape(operand.source))))
+        source = self.bb.emit(relax.op.reshape(self.plain_expr(operand.source), (*[1] * missing, *static_shape(operand.source))))
         return replace(operand, source=source, axes=(*range(missing), *(axis + missing for axis in operand.axes)))
 
     def _transposed_product(self, call: relax.Call) -> relax.Expr | None:
@@ -420,26 +385,26 @@ class _Packer:
         divides = call.op.name == "relax.divide"
         operands = []
         for position, arg in enumerate(call.args):
-            operand_shape = _shape(arg)
+            operand_shape = shape_of(arg)
             divisor = divides and position == 1
             if operand_shape is None or len(operand_shape) > 4:
                 return None
             full = (1,) * (4 - len(operand_shape)) + operand_shape
-            if int(np.prod(full)) == 1 and _is_constant(arg):
-                operands.append(relax.const(arg.value.numpy().reshape(()), _dtype(arg)))
+            if int(np.prod(full)) == 1 and is_constant(arg):
+                operands.append(relax.const(arg.value.numpy().reshape(()), dtype_of(arg)))
             elif full[1] == 1:
                 # The same for all channels: one lane that broadcasts.
-                if not _is_constant(arg):
+                if not is_constant(arg):
                     return None
-                operands.append(relax.const(arg.value.numpy().reshape((*full, 1)), _dtype(arg)))
-            elif _is_constant(arg):
-                operands.append(relax.const(_pack_constant(arg.value.numpy().reshape(full), float(divisor)), _dtype(arg)))
+                operands.append(relax.const(arg.value.numpy().reshape((*full, 1)), dtype_of(arg)))
+            elif is_constant(arg):
+                operands.append(relax.const(_pack_constant(arg.value.numpy().reshape(full), float(divisor)), dtype_of(arg)))
             elif len(operand_shape) == 4 and not (divisor and shape[1] % LANES):
                 operands.append(arg)
             else:
                 return None
         # Packed only now: a transform that is emitted for an operator which then stays plain would be left over.
-        packed = [arg if _is_constant(arg) else self.packed_expr(arg) for arg in operands]
+        packed = [arg if is_constant(arg) else self.packed_expr(arg) for arg in operands]
         return self.bb.emit(relax.Call(call.op, packed, call.attrs))
 
     def _pool(self, call: relax.Call) -> relax.Expr:
@@ -461,10 +426,51 @@ class _Packer:
     def _concat(self, fields: relax.Expr) -> relax.Expr | None:
         if not isinstance(fields, relax.Tuple) or not any(f in self.packed for f in fields.fields):
             return None
-        channels: Sequence[int] = [_shape(f)[1] for f in fields.fields]  # type: ignore[index]
+        channels: Sequence[int] = [shape_of(f)[1] for f in fields.fields]  # type: ignore[index]
         if any(c % LANES for c in channels[:-1]):
             return None
-        return self.bb.emit(relax.op.concat([self.packed_expr(f) for f in fields.fields], axis=1))
+        packed = [self.packed_expr(f) for f in fields.fields]
+        if not self._is_free(fields.fields):
+            return self.bb.emit(relax.op.concat(packed, axis=1))
+        define: Callable[..., te.Tensor] = lambda *parts: topi.concatenate(parts, axis=1)
+        return self.bb.emit_te(define, *packed, primfunc_name_hint="concatenate", primfunc_attrs={"op_pattern": OPAQUE})
+
+    def _is_free(self, fields: Sequence[relax.Expr]) -> bool:
+        """Whether a concatenation is expected to cost nothing by itself (`share_buffers`), and what is fused into it would make it a kernel.
+
+        Where several inputs would need kernels of their own then, one for all is better.
+        """
+
+        def is_only_here(field: relax.Expr) -> bool:
+            return isinstance(field, relax.Var) and sum(op_name(self.bound.get(user)) == "relax.concat" for user in self.users.get(field, ())) == 1
+
+        has_pixels = all(static_shape(f)[2:] != (1, 1) for f in fields)
+        return has_pixels and all(map(is_only_here, fields)) and len({*fields}) == len(fields) and sum(not self._ends_a_kernel(f) for f in fields) <= 1
+
+    def _ends_a_kernel(self, expr: relax.Expr) -> bool:
+        """Whether an input is the output of a kernel whether or not other operators follow."""
+        value = self.bound.get(expr) if isinstance(expr, relax.Var) else None
+        if isinstance(value, relax.Call) and op_name(value) in UNARY | BINARY:
+            return any(len(self.users.get(arg, ())) == 1 and self._ends_a_kernel(arg) for arg in value.args)
+        return op_name(value) in ROOTS
+
+    def _slice(self, call: relax.Call) -> relax.Expr | None:
+        """A range of channels in whole texels."""
+        data, *numbers = call.args
+        if not all(isinstance(one, relax.Tuple) and len(one.fields) == 1 and isinstance(one.fields[0], tirx.IntImm) for one in numbers):
+            return None
+        axis, low, high, step = (*(int(one.fields[0]) for one in numbers), 1)[:4]
+        channels = static_shape(data)[1]
+        if axis % 4 != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
+            return None
+        return self.bb.emit(relax.op.strided_slice(self.packed[data], [1], [low // LANES], [-(-min(high, channels) // LANES)]))
+
+    def _resize(self, call: relax.Call) -> relax.Expr:
+        data, size = call.args
+        names = ("method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude", "extrapolation_value", "out_dtype")
+        kept = {name: getattr(call.attrs, name) for name in names}
+        region = [float(edge) for edge in call.attrs.roi]
+        return self.bb.emit(relax.op.image.resize2d(self.packed[data], size, region, layout=f"NCHW{LANES}c", **kept))
 
 
 def _four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
@@ -486,7 +492,7 @@ def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
 
 def _scalar(expr: relax.Expr) -> float | None:
     """The value of a finite constant of one number other than 0; None for all else."""
-    if not _is_constant(expr) or int(np.prod(_static_shape(expr))) != 1 or len(_static_shape(expr)) > 0:
+    if not is_constant(expr) or int(np.prod(static_shape(expr))) != 1 or len(static_shape(expr)) > 0:
         return None
     value = float(expr.value.numpy())
     return value if value and np.isfinite(value) else None

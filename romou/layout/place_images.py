@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
-from romou.calls import op_name
+from romou.calls import called_function
+from romou.layout.rewrite import Walker, outputs_of, rebuild_main
 from romou.primitives import image_extents, set_image
 from romou.task import Task, limits_of
 
@@ -35,28 +36,29 @@ def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     accepting = _texel_parameters(mod)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     images = _choose(bindings, mod["main"].body.body, accepting, limits.max_image)
-    return _rewrite(mod, bindings, images, target) if images else mod
+    if not images:
+        return mod
+    devices = [relax.VDevice(target.tvm_target, 0, scope) for scope in ("global", SCOPE)]
+    placed = rebuild_main(mod, _Placer(mod, images, devices[1]))
+    placed.update_global_info("vdevice", devices)
+    return placed
 
 
 def _texel_parameters(mod: tvm.IRModule) -> dict[str, set[int]]:
     """Function name -> positions of the parameters, the output last, that its templates can access as whole texels."""
     found = {}
     for var, func in mod.functions_items():
-        task = Task.of(func) if isinstance(func, tvm.tirx.PrimFunc) else None
+        task = Task.of(func) if isinstance(func, tirx.PrimFunc) else None
         if task is not None and task.template.works_in_texels:
             names = task.template.activations
             found[var.name_hint] = {i for i, p in enumerate(func.params) if str(p.name) in names}
     return found
 
 
-def _callee(value: relax.Expr) -> str | None:
-    return str(value.args[0].name_hint) if op_name(value) == "relax.call_tir" else None
-
-
 def _choose(bindings: list[relax.Binding], result: relax.Expr, accepting: Mapping[str, set[int]], most: tuple[int, int, int]) -> list[relax.Var]:
     chosen: list[relax.Var] = []
     for binding in bindings:
-        callee = _callee(binding.value)
+        callee = called_function(binding.value)
         if callee is None or callee not in accepting or len(binding.value.args[1].fields) not in accepting[callee]:
             continue
         shape = [int(d) for d in binding.var.ty.shape.values]
@@ -68,7 +70,7 @@ def _choose(bindings: list[relax.Binding], result: relax.Expr, accepting: Mappin
 
     refused: list[relax.Var] = []
     for binding in bindings:
-        callee = _callee(binding.value)
+        callee = called_function(binding.value)
         for use, positions in _uses(binding.value, callee):
             if is_chosen(use) and not positions <= accepting.get(callee or "", set()):
                 refused.append(use)
@@ -86,59 +88,35 @@ def _uses(value: relax.Expr, callee: str | None) -> list[tuple[relax.Var, set[in
     return found
 
 
-def _rewrite(mod: tvm.IRModule, bindings: list[relax.Binding], images: list[relax.Var], target: Target) -> tvm.IRModule:
-    main = mod["main"]
-    devices = [relax.VDevice(target.tvm_target, 0, scope) for scope in ("global", SCOPE)]
-    builder = relax.BlockBuilder()
-    renamed: dict[relax.Var, relax.Expr] = {}
-    variants: dict[tuple[str, tuple[int, ...]], tvm.ir.GlobalVar] = {}
+class _Placer(Walker):
+    """Emits calls of variants of functions: those whose parameters at some positions are images."""
 
-    def variant(name: str, positions: tuple[int, ...]) -> tvm.ir.GlobalVar:
-        if (name, positions) not in variants:
-            func = mod[name]
-            for position in positions:
-                func = set_image(func, str(func.params[position].name), SCOPE)
-            variants[name, positions] = builder.add_func(func, name)
-        return variants[name, positions]
+    def __init__(self, mod: tvm.IRModule, images: list[relax.Var], in_image: relax.VDevice) -> None:
+        super().__init__()
+        self._mod = mod
+        self._images = images
+        self._in_image = in_image
 
-    def is_image(expr: relax.Expr) -> bool:
-        return any(expr.same_as(var) for var in images)
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit a binding; `main` holds calls of TIR functions, and what stays as it is."""
+        var, value = binding.var, binding.value
+        callee = called_function(value)
+        if isinstance(binding, relax.MatchCast) or callee is None:
+            self.plain[var] = self.bb.emit(self.plain_expr(value))
+            return
+        fields = list(value.args[1].fields)
+        positions = tuple(i for i, f in enumerate([*fields, var]) if self._is_image(f))
+        out = outputs_of(var.ty)
+        if self._is_image(var):
+            out = relax.TensorType(var.ty.shape, var.ty.dtype, self._in_image)
+        function = self.variant(callee, positions, lambda: self._with_images(callee, positions))
+        self.plain[var] = self.bb.emit(relax.call_tir(function, [self.plain_expr(f) for f in fields], out_ty=out))
 
-    def replaced(expr: relax.Expr) -> relax.Expr:
-        return _replace_variables(expr, renamed)
+    def _is_image(self, expr: relax.Expr) -> bool:
+        return any(expr.same_as(var) for var in self._images)
 
-    with builder.function("main", list(main.params)):
-        with builder.dataflow():
-            for binding in bindings:
-                callee, value = _callee(binding.value), binding.value
-                if isinstance(binding, relax.MatchCast) or callee is None:
-                    renamed[binding.var] = builder.emit(replaced(value))
-                    continue
-                fields = list(value.args[1].fields)
-                positions = tuple(i for i, f in enumerate([*fields, binding.var]) if is_image(f))
-                out = binding.var.ty
-                if is_image(binding.var):
-                    out = relax.TensorType(out.shape, out.dtype, devices[1])
-                elif isinstance(out, relax.TupleType):
-                    out = list(out.fields)
-                renamed[binding.var] = builder.emit(relax.call_tir(variant(callee, positions), [replaced(f) for f in fields], out_ty=out))
-            result = builder.emit_output(replaced(main.body.body))
-        builder.emit_func_output(result)
-    placed = builder.finalize()
-    if main.attrs:
-        placed["main"] = placed["main"].with_attrs(dict(main.attrs))
-    placed.update_global_info("vdevice", devices)
-    return placed
-
-
-def _replace_variables(expr: relax.Expr, renamed: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
-    """`expr` with its variables replaced."""
-    if isinstance(expr, relax.Var):
-        return renamed.get(expr, expr)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_replace_variables(f, renamed) for f in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_replace_variables(expr.tuple_value, renamed), expr.index)
-    if isinstance(expr, relax.Call):
-        return relax.Call(expr.op, [_replace_variables(a, renamed) for a in expr.args], expr.attrs, expr.ty_args)
-    return expr
+    def _with_images(self, name: str, positions: tuple[int, ...]) -> tirx.PrimFunc:
+        func = self._mod[name]
+        for position in positions:
+            func = set_image(func, str(func.params[position].name), SCOPE)
+        return func

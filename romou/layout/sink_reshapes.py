@@ -15,7 +15,8 @@ import tvm
 from tvm import relax
 
 from romou.calls import op_name
-from romou.layout.pack_channels import BINARY, OUT_ELEMWISE_FUSABLE, UNARY, Shape, _dtype, _is_constant, _shape, rebuild_main
+from romou.layout.pack_channels import BINARY, OUT_ELEMWISE_FUSABLE, UNARY
+from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape
 
 ELEMENTWISE = UNARY | BINARY | {"relax.astype"}
 
@@ -25,52 +26,45 @@ def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
     return rebuild_main(mod, _Sinker(mod))
 
 
-class _Sinker:
+class _Sinker(Walker):
     """Walks the bindings in order. plain: each variable in its own shape.   unshaped: in the shape in which its contraction computes it."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
-        self.bb = relax.BlockBuilder()
+        super().__init__()
         self._mod = mod
-        self._plain: dict[relax.Var, relax.Expr] = {}
         self._unshaped: dict[relax.Var, relax.Expr] = {}
         # What a contraction's kernel computes so far, epilogue included.
         self._open: set[relax.Expr] = set()
 
-    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
-        """`expr` with every variable in its own shape."""
-        if isinstance(expr, relax.Tuple):
-            return relax.Tuple([self.plain_expr(f) for f in expr.fields])
-        if isinstance(expr, relax.TupleGetItem):
-            return relax.TupleGetItem(self.plain_expr(expr.tuple_value), expr.index)
-        if isinstance(expr, relax.Call):
-            return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
-        if isinstance(expr, relax.Var) and expr in self._unshaped and expr not in self._plain:
-            self._plain[expr] = self.bb.emit(relax.op.reshape(self._unshaped[expr], _shape(expr)))
-        return self._plain.get(expr, expr) if isinstance(expr, relax.Var) else expr
+    def plain_var(self, var: relax.Var) -> relax.Expr:
+        """A variable in its own shape."""
+        if var in self._unshaped and var not in self.plain:
+            self.plain[var] = self.bb.emit(relax.op.reshape(self._unshaped[var], static_shape(var)))
+        return super().plain_var(var)
 
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding, or keep it back until its shape is known."""
         var, value = binding.var, binding.value
         if isinstance(binding, relax.MatchCast):
-            self._plain[var] = self.bb.match_cast(self.plain_expr(value), binding.ty)
+            self.match_cast(binding)
             return
         name = op_name(value) if isinstance(value, relax.Call) else ""
-        if name == "relax.reshape" and _shape(var) is not None:
+        if name == "relax.reshape" and shape_of(var) is not None:
             source = value.args[0]
-            whole = self._unshaped.get(source, self._plain.get(source, source))
+            whole = self._unshaped.get(source, self.plain.get(source, source))
             if whole in self._open:
-                if _shape(whole) == _shape(var):
-                    self._plain[var] = whole
+                if shape_of(whole) == shape_of(var):
+                    self.plain[var] = whole
                 else:
                     self._unshaped[var] = whole
                 return
         if name in ELEMENTWISE and any(a in self._unshaped for a in value.args):
-            moved = self._moved(value, _shape(var))
+            moved = self._moved(value, shape_of(var))
             if moved is not None:
                 self._unshaped[var] = moved
                 self._open.add(moved)
                 return
-        plain = self._plain[var] = self.bb.emit(self.plain_expr(value))
+        plain = self.plain[var] = self.bb.emit(self.plain_expr(value))
         if (name == "relax.call_tir" and self._is_contraction(value)) or (name in ELEMENTWISE and any(a in self._open for a in self.plain_expr(value).args)):
             self._open.add(plain)
 
@@ -81,8 +75,8 @@ class _Sinker:
     def _moved(self, call: relax.Call, shape: Shape | None) -> relax.Expr | None:
         """An element-wise operator in its contraction's shape, or None where an operand has none."""
         wholes = [self._unshaped[a] for a in call.args if a in self._unshaped]
-        inner = _shape(wholes[0])
-        if inner is None or shape is None or any(_shape(whole) != inner for whole in wholes):
+        inner = shape_of(wholes[0])
+        if inner is None or shape is None or any(shape_of(whole) != inner for whole in wholes):
             return None
         makers: list[Callable[[], relax.Expr]] = []
         for arg in call.args:
@@ -96,15 +90,15 @@ class _Sinker:
     def _operand(self, arg: relax.Expr, shape: Shape, inner: Shape) -> Callable[[], relax.Expr] | None:
         if not isinstance(arg.ty, relax.TensorType):
             return lambda: arg
-        found = _shape(arg)
+        found = shape_of(arg)
         if arg in self._unshaped:
             return (lambda: self._unshaped[arg]) if found == shape else None
         if found is None:
             return None
         size = int(np.prod(found, dtype=np.int64))
-        if _is_constant(arg):
+        if is_constant(arg):
             if size == 1:
-                return lambda: relax.const(arg.value.numpy().reshape(()), _dtype(arg))
+                return lambda: relax.const(arg.value.numpy().reshape(()), dtype_of(arg))
             if shape[-1] == inner[-1] == found[-1] == size:
-                return lambda: relax.const(arg.value.numpy().reshape(size), _dtype(arg))
+                return lambda: relax.const(arg.value.numpy().reshape(size), dtype_of(arg))
         return (lambda: self.bb.emit(relax.op.reshape(self.plain_expr(arg), inner))) if found == shape else None

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from romou.errors import RomouError
-from romou.interpreter import python_command
+from romou.interpreter import child_environment, python_command
 from romou.measure.types import shorten
 
 _START_TIMEOUT_S = 60.0
@@ -113,7 +113,7 @@ class ChildProcess:
         self.kill()
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill()
-        environment = {**os.environ, **self._environment, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment = child_environment(**self._environment, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
         with theirs:
             self._process = subprocess.Popen(
                 python_command("romou.measure.child_main", str(theirs.fileno())),

@@ -45,6 +45,9 @@ class References:
 
     def _compute(self, task: TaskLike, stop_at: float | None) -> str | None:
         limit_s = min(self._options.reference_timeout_s, seconds_left(stop_at))
+        if limit_s <= 0:
+            # Starting the process takes seconds, and a search that is over asks for each candidate that is left.
+            return None
         arguments = (self._toolchain, task.to_json(), self._options.seed, str(self._folder))
         try:
             return str(self._child.call("romou.measure.run_job:prepare", *arguments, timeout_s=limit_s))

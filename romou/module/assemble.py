@@ -13,6 +13,7 @@ from tvm.s_tir import dlight
 import romou.passes.pipeline as pipeline
 from romou.module.images import place_weights, store_weights
 from romou.module.workspaces import plan_workspaces
+from romou.parts import parts_of, with_parts
 from romou.schedules.winograd import StoredWeight
 from romou.space import Config
 from romou.task import Task
@@ -86,6 +87,7 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapp
         if weight is not None:
             stored[var.name_hint] = ([str(p.name) for p in body.params].index(weight.name), weight)
         name = func.attrs.get("global_symbol", None)
+        body = with_parts(body, parts_of(func))
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
     rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.calls import op_name
+from romou.calls import called_function
 from romou.errors import BuildError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def _with_constants(mod: tvm.IRModule, positions: Mapping[str, Collection[int]],
     """Each constant that is an argument at one of the `positions` of a TIR function becomes what `change` makes of (function, position, constant)."""
 
     def changed(call: relax.Call) -> relax.Call:
-        name = str(call.args[0].name_hint) if op_name(call) == "relax.call_tir" else ""
-        if name not in positions:
+        name = called_function(call)
+        if name is None or name not in positions:
             return call
         arguments = list(call.args[1].fields)
         for position in positions[name]:

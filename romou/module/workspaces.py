@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from romou.calls import op_name
+from romou.calls import called_function, op_name
 from romou.module.images import with_types_of_functions
 
 
@@ -56,7 +56,14 @@ class _Caller(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """Calls of functions with workspaces."""
         call = super().visit_call_(call)
-        if op_name(call) != "relax.call_tir" or call.args[0].name_hint not in self._workspaces:
+        name = called_function(call)
+        if name is None or name not in self._workspaces:
             return call
-        types = [relax.TensorType(tuple(map(int, b.shape)), str(b.dtype), self._device) for b in self._workspaces[call.args[0].name_hint]]
-        return relax.TupleGetItem(self.builder_.emit(relax.Call(call.op, call.args, call.attrs, [relax.TupleType([call.ty, *types])])), 0)
+        types = [relax.TensorType(tuple(map(int, b.shape)), str(b.dtype), self._device) for b in self._workspaces[name]]
+        if op_name(call) == "relax.call_tir":
+            both = relax.Call(call.op, call.args, call.attrs, [relax.TupleType([call.ty, *types])])
+        else:
+            # -1: a tensor of its own, behind the arguments.
+            places = [*map(int, call.attrs.inplace_indices), *[-1] * len(types)]
+            both = relax.op.call_tir_inplace(*call.args, places, [call.ty, *types])
+        return relax.TupleGetItem(self.builder_.emit(both), 0)

@@ -23,7 +23,7 @@ from tvm_ffi.structural import structural_walk
 
 from romou.calls import op_name
 from romou.errors import BuildError
-from romou.inspection.estimates import RegisterUse, registers_ahead
+from romou.inspection.registers import RegisterUse, address_registers
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 from romou.pruning.form import Form, loads_of_one
@@ -136,8 +136,8 @@ class ClosedForm(Form):
         buffer_bytes, image_bytes = by_place(data, weights)
         literal_buffer_bytes, literal_image_bytes = by_place(data_of_one * size, weights_of_one * size)
         # The next turn's share, on its way to local memory.
-        ahead = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * (4 - 2 * (get("accumulate") == "float16")) // 4
-        registers = self._registers(columns, taps, is_staged, ahead)
+        carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * (4 - 2 * (get("accumulate") == "float16")) // 4
+        registers = self._registers(columns, taps, is_staged, carried)
         tiles = [-(-extent // tile) for extent, tile in zip((o, h, w), (group_o, tile_h, group_w), strict=True)]
         return KernelUsage(
             registers=registers.allocated,
@@ -235,24 +235,24 @@ class ClosedForm(Form):
         numbers = get("local") * self._window * np.where(on_tensor_cores, shared, by_itself)
         return numbers * np.where(on_tensor_cores, 2, number_bytes)
 
-    def _registers(self, columns: Columns, taps: Any, is_staged: Any, ahead: Any) -> RegisterUse:
-        """At least these: the sums, the tile of data, `ahead`, and the weights of one turn that a compiler loads ahead."""
+    def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterUse:
+        """At least these: the sums, the tile of data, what is `carried` to local memory, and the addresses of one turn's weights, which a compiler computes
+        ahead."""
         pixels = columns["tile_h"] * columns["tile_w"]
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
         sums = vector * columns["tile_o"] * pixels
         on_tensor_cores = tensor_core.fills_warps(columns)
         if self._varies == "by lane":
-            return RegisterUse(sums, 0)
+            return RegisterUse(sums)
         data = vector * self._texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
-        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded | on_tensor_cores, self._last, taps))
-        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels, and of every other pixel.
+        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, self._last, taps))
+        ahead = data + address_registers(loads, is_image=columns["weight"] == "image")
+        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels.
         weights = 2 * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
-        data = np.where(on_tensor_cores, weights + columns["tile_w"], data)
-        vector = np.where(on_tensor_cores, vector // 2, vector)
-        return RegisterUse(sums + data + ahead, registers_ahead(loads, vector, is_image=columns["weight"] == "image"))
+        return RegisterUse(sums + carried + np.where(on_tensor_cores, weights, ahead))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from romou.pruning.criteria import Rules, Verdict, judge
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.space import Config, Space
+from romou.space import Choice, Config, Space
 
 # Below so many configs a search has nothing to choose from, and criteria give way.
 LEAST_KEPT = 64
@@ -76,6 +77,7 @@ class PrunedSpace(Space):
     def __init__(self, space: Space, mask: np.ndarray, report: PruningReport) -> None:
         super().__init__()
         self.knobs = dict(space.knobs)
+        self.divided_by = space.divided_by
         self.report = report
         # Places of those that are left: a few thousand out of many millions.
         self._shape, self._kept = mask.shape, np.flatnonzero(mask)
@@ -97,23 +99,35 @@ class PrunedSpace(Space):
         free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
         return (self._config(int(place), list(rest)) for place in self._kept for rest in np.ndindex(*free))
 
-    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = ()) -> list[Config]:
-        """Up to `count` distinct valid configs whose keys are not in `exclude`, each as likely as the next; fewer when no more are found."""
+    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
+        """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`, each as likely as the next; fewer when no
+        more are found."""
         found: dict[str, Config] = {}
-        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
         if self.kept <= max(4 * count, _LISTED):
-            every = list(self)
-            candidates: Iterator[Config] = (every[int(i)] for i in rng.permutation(len(every)))
+            given = (where or {}).items()
+            candidates: Iterator[Config] = (self._listed[int(i)] for i in rng.permutation(len(self._listed)) if self._listed[int(i)].items() >= given)
         else:
-            candidates = (
-                self._config(int(self._kept[rng.integers(len(self._kept))]), [int(rng.integers(extent)) for extent in free]) for _ in range(50 * count + 200)
-            )
+            candidates = self._drawn(rng, 50 * count + 200, where or {})
         for config in candidates:
             if len(found) == count:
                 break
             if config.key not in exclude:
                 found.setdefault(config.key, config)
         return list(found.values())
+
+    def _drawn(self, rng: np.random.Generator, count: int, where: Mapping[str, Choice]) -> Iterator[Config]:
+        """Random valid configs with the choices in `where`, some of them more than once."""
+        kept = self._kept
+        for axis, name in enumerate(self.knobs):
+            if name in where and self._shape[axis] > 1:
+                kept = kept[kept // math.prod(self._shape[axis + 1 :]) % self._shape[axis] == self._digits[axis][where[name]]]
+        free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
+        for _ in range(count if len(kept) else 0):
+            yield self._config(int(kept[rng.integers(len(kept))]), [int(rng.integers(extent)) for extent in free]).replace(**where)
+
+    @functools.cached_property
+    def _listed(self) -> list[Config]:
+        return list(self)
 
     def _config(self, place: int, free: list[int]) -> Config:
         digits = np.unravel_index(place, self._shape)

@@ -1,7 +1,7 @@
 """What a kernel uses of a device, read off its lowered TIR: registers, memory traffic of a work group, its size, local memory, images.
 
 The traffic is found by evaluating every address for all work-items of a work group, so bytes that work-items share count once. No device is
-needed and nothing is estimated but the registers (`inspection/estimates.py`).
+needed and nothing is estimated but the registers (`inspection/registers.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tvm_ffi.structural import structural_walk
 
 from romou.calls import is_conditional, is_half_load, is_half_store, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
 from romou.dialects import CUDA, dialect_of
-from romou.inspection.estimates import TENSOR_CORE_DEPTH, TEXEL_OF_HALFS_BYTES, dtype_of, lanes_of, multiply_adds_of, register_use, scope_of
+from romou.inspection.estimates import TENSOR_CORE_DEPTH, TEXEL_OF_HALFS_BYTES, dtype_of, lanes_of, multiply_adds_of, scope_of
+from romou.inspection.registers import register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 

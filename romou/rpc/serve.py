@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from romou.errors import DeviceError, UsageError
-from romou.interpreter import python_command
+from romou.interpreter import child_environment, python_command
 from romou.rpc.connection import is_loopback
 
 # Until the serving process has loaded TVM.
@@ -127,7 +127,7 @@ def _one_life(listener: socket.socket, options: ServeOptions) -> str:
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             pass_fds=[listener.fileno(), theirs],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=child_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
             start_new_session=True,
         )
         os.close(theirs)

@@ -12,7 +12,7 @@ from romou.space import Config
 Features: TypeAlias = Callable[[Sequence[Config]], np.ndarray]
 
 # Fewer points than this teach a tree nothing.
-_FEWEST = 6
+_FEWEST = 4
 _FAILED_RATIO = 32.0
 # Parameters and number of trees: for many rows of several tasks, of which each tree sees half of the features; for a few rows of one task.
 _OF_OTHERS = {"max_depth": 6, "eta": 0.1, "min_child_weight": 5, "colsample_bytree": 0.5, "max_bin": 64}, 120
@@ -39,7 +39,7 @@ class Lessons:
         """One task on one device; too few measurements are passed over, since their best says nothing."""
         if len(times_s) >= _FEWEST and sum(t is not None for t in times_s) >= 2:
             found = scores(times_s)
-            self._groups.append((rows, found, _levelled(expected, found)))
+            self._groups.append((rows, found, _levelled(expected, found, np.exp(found))))
 
     def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """All rows, scores and what was expected of them; None where there are none."""
@@ -81,36 +81,30 @@ class CostModel:
         """Learn from all of a task's measurements anew, and from lessons unless they are those of last time; None stands for a config that failed."""
         if lessons is not None and lessons is not self._lessons:
             self._lessons = lessons
-            others = lessons.joined()
-            if others is not None:
-                rows, labels, expected = others
-                self._taught = self._train(rows, labels, expected, _OF_OTHERS, weight=np.exp(labels / 2))
+            self._taught = learn(lessons, self._seed) or self._taught
         if len(configs) >= _FEWEST and sum(t is not None for t in times_s) >= 2:
             labels = scores(times_s)
             rows = self._features(configs)
-            self._own = self._train(rows, labels, _levelled(self._before(configs, rows), labels), _OF_ITSELF)
+            self._own = _train(rows, labels, _levelled(self._before(configs, rows), labels), _OF_ITSELF, seed=self._seed)
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:
         """A score per config, higher is faster; what is expected of them as long as nothing was learnt, 0 where nothing is."""
         rows = self._features(configs) if self.is_trained else None
-        return _added(self._own, rows, self._before(configs, rows))
+        return added(self._own, rows, self._before(configs, rows))
 
     def _before(self, configs: Sequence[Config], rows: np.ndarray | None) -> np.ndarray:
         """What is expected, and what others taught of it."""
         expected = np.zeros(len(configs), dtype=np.float32) if self._expected is None else self._expected(configs)
-        return _added(self._taught, rows, expected)
-
-    def _train(self, rows: np.ndarray, labels: np.ndarray, expected: np.ndarray, how: tuple[Mapping[str, Any], int], weight: np.ndarray | None = None) -> Any:
-        import xgboost  # imported here: it takes a second
-
-        choices, rounds = how
-        # One thread throughout: the matrices are so small that waking threads up takes longer than the work.
-        data = xgboost.DMatrix(rows, label=labels, weight=weight, base_margin=expected, nthread=1)
-        parameters = {"objective": "reg:squarederror", "subsample": 0.9, "seed": self._seed, "nthread": 1, "verbosity": 0, **choices}
-        return xgboost.train(parameters, data, num_boost_round=rounds)
+        return added(self._taught, rows, expected)
 
 
-def _added(booster: Any, rows: np.ndarray | None, expected: np.ndarray) -> np.ndarray:
+def learn(lessons: Lessons, seed: int = 0) -> Any:
+    """Trees that say by how much what was expected is wrong, out of lessons alone; None where there are none."""
+    found = lessons.joined()
+    return None if found is None else _train(*found, _OF_OTHERS, seed=seed, weight=np.exp(found[1]))
+
+
+def added(booster: Any, rows: np.ndarray | None, expected: np.ndarray) -> np.ndarray:
     """What the trees say on top of what is expected; that alone without any."""
     if booster is None:
         return expected
@@ -119,7 +113,19 @@ def _added(booster: Any, rows: np.ndarray | None, expected: np.ndarray) -> np.nd
     return np.asarray(booster.predict(xgboost.DMatrix(rows, base_margin=expected, nthread=1)))
 
 
-def _levelled(expected: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+def _train(
+    rows: np.ndarray, labels: np.ndarray, expected: np.ndarray, how: tuple[Mapping[str, Any], int], *, seed: int = 0, weight: np.ndarray | None = None
+) -> Any:
+    import xgboost  # imported here: it takes a second
+
+    choices, rounds = how
+    # One thread throughout: the matrices are so small that waking threads up takes longer than the work.
+    data = xgboost.DMatrix(rows, label=labels, weight=weight, base_margin=expected, nthread=1)
+    parameters = {"objective": "reg:squarederror", "subsample": 0.9, "seed": seed, "nthread": 1, "verbosity": 0, **choices}
+    return xgboost.train(parameters, data, num_boost_round=rounds)
+
+
+def _levelled(expected: np.ndarray | None, labels: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
     """Moved by a constant, so that it is right on average; the labels' mean where nothing is expected."""
     offset = np.zeros(len(labels)) if expected is None else expected
-    return offset + (np.mean(labels - offset) if len(labels) else 0.0)
+    return offset + (np.average(labels - offset, weights=weight) if len(labels) else 0.0)

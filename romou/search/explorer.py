@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +12,7 @@ import numpy as np
 
 from romou.search.cost_model import CostModel, Features, Lessons
 from romou.search.options import TuningOptions
-from romou.space import Config, Space
+from romou.space import Choice, Config, Space
 
 _PARENTS = 16
 _FRESH = 128
@@ -21,6 +22,9 @@ _CHAINS = 64
 _STEPS = 32
 # Of the score, log(best time / time): at first a config half as fast is taken every other time.
 _HOTTEST = 1.0
+# Knobs that only spell the same arithmetic: drivers often make the same code of all spellings. One whose kernel took so many times longer than
+# the best in another spelling can wait.
+_SPELLINGS, _HOPELESS = ("autobroadcast", "multiply_add"), 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Outlook:
 
 def evolve(look: Outlook) -> list[Config]:
     """The fastest configs and some random ones are mutated for a few generations; those that the model likes best, the best one first."""
-    population = [*look.fastest[:_PARENTS], *look.space.sample(look.rng, _FRESH, exclude=look.taken)]
+    population = [*_fastest(look, _PARENTS), *_fresh(look, _FRESH)]
     seen = {c.key: c for c in population}
     for _ in range(_GENERATIONS):
         for _ in range(_CHILDREN):
@@ -52,7 +56,7 @@ def evolve(look: Outlook) -> list[Config]:
 
 def anneal(look: Outlook) -> list[Config]:
     """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer they go; the best of all."""
-    chains = [*look.fastest[: _CHAINS // 2], *look.space.sample(look.rng, _CHAINS)][:_CHAINS]
+    chains = [*_fastest(look, _CHAINS // 2), *_fresh(look, _CHAINS)][:_CHAINS]
     scores = look.score(chains)
     seen = {c.key: c for c in chains}
     for step in range(_STEPS):
@@ -64,6 +68,23 @@ def anneal(look: Outlook) -> list[Config]:
         chains = [new if taken else old for new, old, taken in zip(nexts, chains, is_taken, strict=True)]
         scores = np.where(is_taken, found, scores)
     return _ranked(look, list(seen.values()))
+
+
+def _fastest(look: Outlook, count: int) -> list[Config]:
+    """The fastest measured configs, of each space that the whole one is made of as many: some have a thousand times the configs of others."""
+    parts = _parts(look.space)
+    return [c for part in parts for c in itertools.islice((c for c in look.fastest if c.items() >= part.items()), -(-count // len(parts)))]
+
+
+def _fresh(look: Outlook, count: int) -> list[Config]:
+    """Random configs, of each space that the whole one is made of as many."""
+    parts = _parts(look.space)
+    return [c for part in parts for c in look.space.sample(look.rng, -(-count // len(parts)), exclude=look.taken, where=part)]
+
+
+def _parts(space: Space) -> list[dict[str, Choice]]:
+    """What tells the spaces apart that the whole one is made of; nothing where it is one."""
+    return [{space.divided_by: choice} for choice in space.knobs[space.divided_by]] if space.divided_by is not None else [{}]
 
 
 def _ranked(look: Outlook, configs: list[Config]) -> list[Config]:
@@ -111,7 +132,7 @@ class Explorer:
         self._knows_before = expected is not None
         self._lessons = lessons
         self._trained_on: int | None = None
-        self._proposed: set[str] = set()
+        self._proposed: dict[str, Config] = {}
         self._in_order: Iterator[Config] = iter(space)
 
     def start_with(self, configs: Sequence[Config]) -> None:
@@ -126,7 +147,7 @@ class Explorer:
         measured
             Config key -> (config, seconds or None where it failed).
         """
-        taken = self._proposed | measured.keys()
+        taken = self._proposed.keys() | measured.keys()
         chosen: dict[str, Config] = {}
 
         def add(configs: Iterator[Config]) -> None:
@@ -140,9 +161,12 @@ class Explorer:
                 add(iter([config]))
         else:
             add(iter(self._guided(count - len(chosen), measured, taken | chosen.keys())))
-            missing = count - len(chosen)
-            add(iter(self._space.sample(self._rng, missing, exclude=taken | chosen.keys()) if missing else ()))
-        self._proposed |= chosen.keys()
+            parts = _parts(self._space)
+            # Where one space is exhausted, of all of them.
+            for where in (parts[int(self._rng.integers(len(parts)))], None):
+                missing = count - len(chosen)
+                add(iter(self._space.sample(self._rng, missing, exclude=taken | chosen.keys(), where=where) if missing else ()))
+        self._proposed |= chosen
         return list(chosen.values())
 
     def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
@@ -159,4 +183,21 @@ class Explorer:
         count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
         timed = sorted((item for item in measured.values() if item[1] is not None), key=lambda item: item[1] or 0.0)
         look = Outlook(space=self._space, score=self._model.predict, fastest=[c for c, _ in timed], taken=taken, rng=self._rng)
-        return [c for c in explore(look) if c.key not in taken][:count]
+        return self._hopeful([c for c in explore(look) if c.key not in taken], measured)[:count]
+
+    def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
+        """In the same order, but last those of which another spelling is under way, comes before or turned out to be slow."""
+        best_s = min((t for _, t in measured.values() if t is not None), default=math.inf)
+        tried = {_kernel(c) for key, c in self._proposed.items() if key not in measured}
+        tried |= {_kernel(c) for c, t in measured.values() if t is None or t > _HOPELESS * best_s}
+        first: list[Config] = []
+        last: list[Config] = []
+        for config in ranked:
+            (last if _kernel(config) in tried else first).append(config)
+            tried.add(_kernel(config))
+        return first + last
+
+
+def _kernel(config: Config) -> tuple[Choice, ...]:
+    """What a config is but for the spelling of its arithmetic."""
+    return tuple(value for name, value in config.items() if name not in _SPELLINGS)

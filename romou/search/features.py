@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ _WORDS = {
         ("blocked", "striped"),
         ("lanes", "window", "taps", "turn"),
         ("mad", "fma", "plain", "mma"),
-        ("direct", "winograd2", "winograd4"),
+        ("direct", "winograd2", "winograd4", "winograd6"),
         ("memory", "registers", "local"),
     )
     for number, word in enumerate(words)
@@ -74,6 +74,8 @@ _USAGE = (
     "multiply_adds",
     "local_loads",
 )
+# Columns, in order: knobs, usage, and what `TaskFeatures` adds.
+FEATURES = (*_KNOBS, *_USAGE, "work_items", "sums", "data_loads", "weight_loads", "data_lines", "weight_lines", "outputs_per_byte")
 # Of a device of which they are not known.
 _WARP, _LINE_BYTES = 32, 128
 
@@ -88,10 +90,19 @@ class TaskFeatures:
     ----------
     spec
         Of the device that measures; None where nothing is to be expected of it.
+    correct
+        What is known of how wrong the estimate is there: features and estimated scores -> scores.
     """
 
-    def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None) -> None:
+    def __init__(
+        self,
+        template: Template,
+        limits: Limits,
+        spec: HardwareSpec | None = None,
+        correct: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+    ) -> None:
         self._form = form_of(template, limits)
+        self._correct = correct
         self._spec = spec
         self._rows: dict[str, np.ndarray] = {}
 
@@ -100,7 +111,7 @@ class TaskFeatures:
         return self._all(configs)[:, :-1]
 
     def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """What the cost model learns to predict, before anything is measured: -log(seconds) by the estimate, all 0 where there is none."""
+        """What the cost model learns to predict, before anything is measured: -log(seconds) by the estimate, corrected; all 0 where there is none."""
         return self._all(configs)[:, -1]
 
     def _all(self, configs: Sequence[Config]) -> np.ndarray:
@@ -121,7 +132,10 @@ class TaskFeatures:
         logs = [np.log2(1 + number) for number in (*numbers, items, *loads)] + [np.log2(outputs / (1 + loaded))]
         seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
         expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
-        return np.column_stack([np.array([_knobs(config) for config in configs]), *logs, expected])
+        rows = np.column_stack([np.array([_knobs(config) for config in configs]), *logs])
+        if seconds is not None and self._correct is not None:
+            expected = self._correct(rows, expected)
+        return np.column_stack([rows, expected])
 
     def _loads(self, columns: Columns, usage: KernelUsage) -> tuple[Any, ...]:
         spec = self._spec

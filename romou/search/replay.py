@@ -7,7 +7,7 @@ is one of the recorded neighbours of a config. So neither the session nor the ex
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from romou.measure.types import BuildResult, Candidate, MeasureResult
 from romou.operators import task_of, workload_from_dict
 from romou.records import RecordedConfig, RecordedSpace
 from romou.schedules.contraction import Limits
-from romou.space import Config, Space
+from romou.space import Choice, Config, Space
 from romou.target import Target
 from romou.task import Task
 
@@ -53,14 +53,14 @@ class ReplaySpace(Space):
     def __iter__(self) -> Iterator[Config]:
         return (self._all[place] for place in self._inside)
 
-    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = ()) -> list[Config]:
-        """Up to `count` distinct allowed configs whose keys are not in `exclude`, each as likely as the next."""
+    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
+        """Up to `count` distinct allowed configs whose keys are not in `exclude`, with the choices in `where`, each as likely as the next."""
         found: list[Config] = []
         for place in rng.permutation(self._inside):
             if len(found) == count:
                 break
             config = self._all[place]
-            if config.key not in exclude:
+            if config.key not in exclude and config.items() >= (where or {}).items():
                 found.append(config)
         return found
 

@@ -29,6 +29,7 @@ from romou.space import Config
 
 if TYPE_CHECKING:
     from romou.hardware import HardwareSpec
+    from romou.search.device_lessons import DeviceLessons
     from romou.target import Target
     from romou.task import Task
 
@@ -64,12 +65,22 @@ class TaskResult:
 class _State:
     """One task during the search."""
 
-    def __init__(self, task: Task, target: Target, options: TuningOptions, index: int, lessons: Callable[[_State], Lessons], spec: HardwareSpec | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        target: Target,
+        options: TuningOptions,
+        index: int,
+        lessons: Callable[[_State], Lessons],
+        spec: HardwareSpec | None,
+        device_lessons: DeviceLessons | None,
+    ) -> None:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
         self._limits = task.limits(target)
         self._spec = spec
+        self._device_lessons = device_lessons
         self.explorer = Explorer(
             self.space,
             self.default,
@@ -102,7 +113,8 @@ class _State:
 
     @functools.cached_property
     def _task_features(self) -> TaskFeatures:
-        return TaskFeatures(self.task.template, self._limits, self._spec)
+        template = self.task.template
+        return TaskFeatures(template, self._limits, self._spec, self._device_lessons if template.sums_products else None)
 
     def teach(self, lessons: Lessons, *, is_own: bool) -> None:
         """Add what was measured of this task: elsewhere, and, where another task learns, also here."""
@@ -159,6 +171,8 @@ class TuningSession:
         Seconds by which the budget of seconds is kept; that of builder and runner.
     learn_from
         Tasks that are not tuned; their records teach the cost model, as do those of the tuned tasks of each other, and of other devices.
+    device_lessons
+        What is known of the target's device beyond the estimate; None: nothing.
     """
 
     def __init__(
@@ -172,6 +186,7 @@ class TuningSession:
         options: TuningOptions,
         clock: Callable[[], float] = time.monotonic,
         learn_from: Sequence[Task] = (),
+        device_lessons: DeviceLessons | None = None,
     ) -> None:
         self._clock = clock
         self._target = target
@@ -182,7 +197,7 @@ class TuningSession:
         self._fingerprint = runner.fingerprint()
         # What is expected of the target's device says nothing of a CPU that stands in for it.
         spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
-        self._states = [_State(task, target, options, index, self._lessons, spec) for index, task in enumerate([*tasks, *learn_from])]
+        self._states = [_State(task, target, options, index, self._lessons, spec, device_lessons) for index, task in enumerate([*tasks, *learn_from])]
         self._by_key = {state.task.key: state for state in self._states}
         self._teachers = self._states[len(tasks) :]
         self._states = self._states[: len(tasks)]

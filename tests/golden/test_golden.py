@@ -38,6 +38,7 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_o": 2, "wg_o": 8, "wg_w": 8},
     ),
     "conv3x3_winograd2": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
+    "conv5x5_winograd2": (conv(8, (9, 9), 12, (5, 5), padding=(2, 2, 2, 2)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
     "conv3x3_local_memory": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"}),
     "conv1x1_striped": (conv(32, (14, 14), 64, (1, 1)), BUFFERS | {"pixels": "flat", "tile_o": 2, "arrangement": "striped", "local": 2}),
     "conv7x1_prime": (conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)), IMAGES | {"autobroadcast": False}),

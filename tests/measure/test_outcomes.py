@@ -102,7 +102,9 @@ def test_time_limits_cut_off_without_a_result(builder: LocalBuilder, runner: Loc
     candidate = Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=101)
     assert builder.build([candidate], stop_at=0.0) == []
     (built,) = builder.build([candidate])
-    assert list(runner.run([built], stop_at=0.0)) == []
+    with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN)) as fresh:
+        assert list(fresh.run([built], stop_at=0.0)) == []
+        assert fresh._references._child.starts == 0, "a search that is over starts no process for what is left of its batch"
 
 
 def test_fingerprint_names_the_device(runner: LocalRunner, opencl_device: tvm.runtime.Device) -> None:

@@ -110,10 +110,13 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
 def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) -> None:
     sizes, channels = st.tuples(st.integers(6, 20), st.integers(6, 20)), st.integers(4, 40)
 
-    @given(sizes, channels, channels, st.integers(0, 1), st.integers(1, 2), st.sampled_from(["float32", "float16"]), st.integers(0, 2**31))
+    kinds = st.sampled_from([((3, 3), "float32"), ((3, 3), "float16"), ((5, 5), "float32"), ((5, 5), "float16")])
+
+    @given(sizes, channels, channels, st.integers(0, 2), st.integers(1, 2), kinds, st.integers(0, 2**31))
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    def check(size: tuple[int, int], inputs: int, outputs: int, pad: int, batch: int, dtype: str, seed: int) -> None:
-        work = conv(inputs, size, outputs, (3, 3), dtype, padding=(pad,) * 4, batch=batch)
+    def check(size: tuple[int, int], inputs: int, outputs: int, pad: int, batch: int, kind: tuple[tuple[int, int], str], seed: int) -> None:
+        kernel, dtype = kind
+        work = conv(inputs, size, outputs, kernel, dtype, padding=(pad,) * 4, batch=batch)
         task = task_of(work).with_free_images()
         drawn = [c for c in task.space(target).sample(np.random.default_rng(seed), 400) if c["algorithm"] != "direct"]
         closed_form_and_tir_agree(target, task, drawn[:2])

@@ -71,6 +71,8 @@ def test_it_searches_like_a_space(pruned: PrunedSpace) -> None:
     assert not {c.key for c in rest} & {c.key for c in sample}
     assert all(pruned.is_valid(pruned.mutate(config, rng)) for config in sample)
     assert all(pruned.at(pruned.index_of(config)) == config for config in sample)
+    name, choice = next((n, c[-1]) for n, c in pruned.knobs.items() if len(c) > 1 and any(s[n] == c[-1] for s in sample))
+    assert {c.key for c in pruned.sample(rng, pruned.kept, where={name: choice})} == {c.key for c in pruned if c[name] == choice}
 
 
 def test_a_large_space_is_sampled_too() -> None:
@@ -79,6 +81,11 @@ def test_a_large_space_is_sampled_too() -> None:
     sample = space.sample(np.random.default_rng(0), 50)
     assert len(sample) == 50
     assert all(map(space.is_valid, sample))
+    assert space.divided_by == "algorithm"
+    for algorithm in ("direct", "winograd2"):
+        inside = space.sample(np.random.default_rng(0), 50, where={"algorithm": algorithm})
+        assert len(inside) == 50
+        assert all(config["algorithm"] == algorithm and space.is_valid(config) for config in inside)
 
 
 def test_criteria_give_way_one_by_one_and_say_so() -> None:

@@ -1,90 +1,182 @@
-"""Registers for loads ahead of their use: addresses add up in straight code, loops that stay, barriers and conditions end it; the script's statistics."""
+"""Registers by the order in which a compiler puts loads and arithmetic: addresses ahead, eight loads under way, what loops, guards and barriers hold; the
+script's statistics."""
 
 from __future__ import annotations
 
 import bench_registers
 import numpy as np
 import pytest
+from tvm import tirx
 from tvm.script import tirx as T
 
-from romou.inspection.estimates import RegisterUse, register_use
+from romou.inspection.registers import RegisterUse, register_use
 
 
-def ahead_of(trips: int, loads: int, *, has_barrier: bool = False) -> float:
-    """Of a loop that adds up `loads` numbers a turn."""
+def live(func: tirx.PrimFunc) -> float:
+    return float(register_use(func).live)
 
-    @T.prim_func(s_tir=True, private=True)
-    def once(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")) -> None:
-        for i in range(trips):
-            b[i] = a[i] * T.float32(2)
 
-    @T.prim_func(s_tir=True, private=True)
-    def twice(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")) -> None:
-        for i in range(trips):
-            b[i] = a[i] * a[i + 2048]
+def sum_of(loads: int, *, has_barrier: bool = False, turns: int = 1) -> float:
+    """Registers of a vector that is the sum of so many vectors in a buffer, far apart; a turn of a loop adds that many."""
 
     @T.prim_func(s_tir=True, private=True)
-    def with_barrier(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")) -> None:
-        for i in range(trips):
-            b[i] = a[i] * a[i + 2048]
-            T.evaluate(T.tvm_storage_sync("shared"))
-
-    return float(register_use(with_barrier if has_barrier else (once, twice)[loads - 1]).ahead)
-
-
-def test_addresses_in_straight_code_add_up() -> None:
-    # A pointer of 64 bits for each load and for the store.
-    assert ahead_of(1, 1) == 4
-    assert ahead_of(1, 2) == 6
-
-
-def vectors_ahead(turns: int, size: int) -> float:
-    """Of a loop, unrolled, that copies from local memory and from a buffer, vectors of four each."""
-
-    @T.prim_func(s_tir=True, private=True)
-    def copy(a: T.Buffer((4096,), "float32x4"), b: T.Buffer((4096,), "float32x4")) -> None:
-        staged = T.alloc_buffer((size,), "float32x4", scope="shared")
+    def sums(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
+        acc = T.alloc_buffer((1,), "float32x4", scope="local")
+        acc[0] = T.Broadcast(T.float32(0), 4)
         for i in range(turns):
-            b[i] = a[i] + staged[i]
+            for j in range(loads):
+                acc[0] = acc[0] + a[i * 7 + j * 2048]
+        b[0] = acc[0]
 
-    return float(register_use(copy).ahead)
-
-
-def test_values_of_eight_loads_are_under_way() -> None:
-    assert vectors_ahead(1, 64) == 2 * 2 + 2
-    assert vectors_ahead(8, 64) == 8 * (2 * 2 + 2)
-    assert vectors_ahead(16, 64) == 16 * 2 * 2 + 8 * 2
-
-
-def test_an_offset_does_not_reach_all_of_a_large_local_array() -> None:
-    # 4096 bytes are 256 vectors.
-    assert vectors_ahead(16, 256) == vectors_ahead(16, 64)
-    assert vectors_ahead(16, 257) == vectors_ahead(16, 64) + 16
-
-
-def test_a_short_loop_of_many_operations_is_not_unrolled() -> None:
     @T.prim_func(s_tir=True, private=True)
-    def sums(a: T.Buffer((4096,), "float32"), b: T.Buffer((64,), "float32")) -> None:
-        for i in range(32):
-            b[i] = a[i] * a[i + 100] + a[i + 200] * a[i + 300] + a[i + 400] * a[i + 500]
+    def with_barriers(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
+        acc = T.alloc_buffer((1,), "float32x4", scope="local")
+        acc[0] = T.Broadcast(T.float32(0), 4)
+        for j in range(loads):
+            T.evaluate(T.tvm_storage_sync("shared"))
+            acc[0] = acc[0] + a[j * 2048]
+        b[0] = acc[0]
 
-    assert register_use(sums).ahead == (6 + 1) * 2
+    return live(with_barriers if has_barrier else sums)
 
 
-def test_a_compiler_gets_by_with_less_than_it_takes() -> None:
-    use = RegisterUse(np.asarray([50, 50]), np.asarray([40, 400]))
-    assert np.all(use.needed < use.allocated)
-    # What is moved ahead counts, however much it is.
-    assert use.needed[1] / use.needed[0] == pytest.approx(use.allocated[1] / use.allocated[0])
+def test_addresses_are_computed_ahead_and_eight_loads_are_under_way() -> None:
+    # The sum and the values; beyond eight, only addresses.
+    assert sum_of(8) == 4 + 8 * 4
+    assert sum_of(12) == 4 + 8 * 4 + 4 * 2
+    assert sum_of(20) - sum_of(12) == 8 * 2
 
 
 def test_short_loops_are_unrolled_and_long_ones_are_not() -> None:
-    assert ahead_of(8, 1) == pytest.approx(8 * ahead_of(1, 1))
-    assert ahead_of(1000, 1) == pytest.approx(ahead_of(1, 1))
+    # The counter of a loop that stays lives as long as it does.
+    assert sum_of(1, turns=20) == sum_of(20)
+    assert sum_of(8, turns=1000) == sum_of(8) + 1
 
 
-def test_no_load_passes_a_barrier() -> None:
-    assert ahead_of(8, 2, has_barrier=True) == pytest.approx(ahead_of(1, 2))
+def test_a_short_loop_of_many_operations_is_not_unrolled() -> None:
+    assert sum_of(20, turns=32) == sum_of(20) + 1
+
+
+def test_no_load_passes_a_barrier_and_all_addresses_do() -> None:
+    # The sum, a value, and the addresses that are left; the last ones take more while they are computed.
+    assert sum_of(4, has_barrier=True) < sum_of(4)
+    assert sum_of(30, has_barrier=True) - sum_of(20, has_barrier=True) == 10 * 2
+
+
+def local_sum(size: int) -> float:
+    """Of a sum of vectors in local memory, which are among the last of so many."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def sums(b: T.Buffer((64,), "float32x4")) -> None:
+        staged = T.alloc_buffer((size,), "float32x4", scope="shared")
+        acc = T.alloc_buffer((1,), "float32x4", scope="local")
+        for i in range(64):
+            acc[0] = staged[i + (size - 1)]
+            acc[0] = acc[0] + staged[i + (size - 2)]
+            acc[0] = acc[0] + staged[i + (size - 3)]
+            acc[0] = acc[0] + staged[i + (size - 4)]
+            acc[0] = acc[0] + staged[i + (size - 5)]
+            acc[0] = acc[0] + staged[i + (size - 6)]
+            acc[0] = acc[0] + staged[i + (size - 7)]
+            acc[0] = acc[0] + staged[i + (size - 8)]
+            acc[0] = acc[0] + staged[i + (size - 9)]
+            acc[0] = acc[0] + staged[i + (size - 10)]
+            b[i] = acc[0]
+
+    return live(sums)
+
+
+def test_an_offset_does_not_reach_all_of_a_large_local_array() -> None:
+    # 4096 bytes are 256 vectors. Eight loads are under way, the ninth and the tenth have an address of their own.
+    assert local_sum(256) == local_sum(64)
+    assert local_sum(300) == local_sum(64) + 2
+
+
+def guarded(*, parts: int, turns: int) -> float:
+    """Of a loop that adds up what it reads under a condition of one or two parts."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def one(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
+        acc = T.alloc_buffer((1,), "float32x4", scope="local")
+        acc[0] = T.Broadcast(T.float32(0), 4)
+        for i in range(turns):
+            acc[0] = acc[0] + T.if_then_else(i > 3, a[i], T.Broadcast(T.float32(0), 4))
+        b[0] = acc[0]
+
+    @T.prim_func(s_tir=True, private=True)
+    def two(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
+        acc = T.alloc_buffer((1,), "float32x4", scope="local")
+        acc[0] = T.Broadcast(T.float32(0), 4)
+        for i in range(turns):
+            acc[0] = acc[0] + T.if_then_else(i > 3 and i < 50, a[i], T.Broadcast(T.float32(0), 4))
+        b[0] = acc[0]
+
+    return live((one, two)[parts - 1])
+
+
+def test_what_a_condition_of_two_parts_skips_keeps_its_registers() -> None:
+    assert guarded(parts=2, turns=1000) == guarded(parts=1, turns=1000) + 4
+    # Loads under conditions stay in their branches, unrolled or not.
+    assert guarded(parts=1, turns=16) == guarded(parts=1, turns=8)
+
+
+def products(kind: str) -> float:
+    """Of four vectors' products with one: of a lane each, of a copy of that lane, or of the whole vectors."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def lane(a: T.Buffer((65536,), "float32x4"), w: T.Buffer((4,), "float32x4"), b: T.Buffer((4,), "float32x4")) -> None:
+        texels = T.alloc_buffer((4,), "float32x4", scope="local")
+        texels[0] = a[0]
+        texels[1] = a[1000]
+        texels[2] = a[2000]
+        texels[3] = a[3000]
+        T.evaluate(T.tvm_storage_sync("shared"))
+        b[0] = T.Broadcast(T.Shuffle([texels[0]], [0]), 4) * w[0]
+        b[1] = T.Broadcast(T.Shuffle([texels[1]], [0]), 4) * w[0]
+        b[2] = T.Broadcast(T.Shuffle([texels[2]], [0]), 4) * w[0]
+        b[3] = T.Broadcast(T.Shuffle([texels[3]], [0]), 4) * w[0]
+
+    @T.prim_func(s_tir=True, private=True)
+    def copy(a: T.Buffer((65536,), "float32x4"), w: T.Buffer((4,), "float32x4"), b: T.Buffer((4,), "float32x4")) -> None:
+        texels = T.alloc_buffer((4,), "float32x4", scope="local")
+        texels[0] = a[0]
+        texels[1] = a[1000]
+        texels[2] = a[2000]
+        texels[3] = a[3000]
+        T.evaluate(T.tvm_storage_sync("shared"))
+        first: T.let[T.float32x4] = T.Broadcast(T.Shuffle([texels[0]], [0]), 4)
+        b[0] = first * w[0]
+        b[1] = T.Broadcast(T.Shuffle([texels[1]], [0]), 4) * w[0]
+        b[2] = T.Broadcast(T.Shuffle([texels[2]], [0]), 4) * w[0]
+        b[3] = T.Broadcast(T.Shuffle([texels[3]], [0]), 4) * w[0]
+
+    @T.prim_func(s_tir=True, private=True)
+    def whole(a: T.Buffer((65536,), "float32x4"), w: T.Buffer((4,), "float32x4"), b: T.Buffer((4,), "float32x4")) -> None:
+        texels = T.alloc_buffer((4,), "float32x4", scope="local")
+        texels[0] = a[0]
+        texels[1] = a[1000]
+        texels[2] = a[2000]
+        texels[3] = a[3000]
+        T.evaluate(T.tvm_storage_sync("shared"))
+        b[0] = texels[0] * w[0]
+        b[1] = texels[1] * w[0]
+        b[2] = texels[2] * w[0]
+        b[3] = texels[3] * w[0]
+
+    return live({"lane": lane, "copy": copy, "whole": whole}[kind])
+
+
+def test_lanes_live_one_by_one_and_copies_of_them_are_free() -> None:
+    assert products("whole") - products("lane") == 4 * 3
+    assert products("copy") == products("lane")
+
+
+def test_a_compiler_gets_by_with_less_than_it_takes() -> None:
+    use = RegisterUse(np.asarray([50.0, 70.0, 130.0, 130.0, 250.0]), np.asarray([400.0, 400.0, 400.0, 150.0, 400.0]))
+    # Few are not handed out in turn, many are, as far as so many are written.
+    assert list(use.allocated) == [50, 70, 192, 150, 250]
+    assert np.all(use.needed < use.allocated)
+    assert np.all(np.diff(RegisterUse(np.arange(60, 140), 400).allocated) >= 0)
 
 
 def test_rank_correlation() -> None:

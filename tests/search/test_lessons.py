@@ -10,7 +10,7 @@ from recordings import recorded
 from romou.operators import conv, task_of
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record
-from romou.search import TuningOptions, TuningSession
+from romou.search import TuningOptions, TuningSession, cost_model
 from romou.search.cost_model import CostModel, Lessons, scores
 from romou.search.features import TaskFeatures
 from romou.search.replay import ReplayDevice, ReplayTask
@@ -76,8 +76,8 @@ def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = CostModel(features)
     model.fit(configs[30:], [1.0] * 10, lessons)
     trained: list[int] = []
-    train = model._train
-    monkeypatch.setattr(model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named))
+    train = cost_model._train
+    monkeypatch.setattr(cost_model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named))
     model.fit(configs[30:], [1.0] * 10, lessons)
     assert trained == [10]
 

@@ -1,0 +1,589 @@
+"""Registers that a compiler gives a work-item, off lowered TIR: its loads and arithmetic put in order as Mesa's scheduler for Adreno does.
+
+The scheduler (Mesa, ir3_sched.c) orders one stretch of straight code at a time. It takes first what frees registers or needs none; what uses a value
+that is still under way waits as long as there is anything else to do: other loads, of which eight may be under way, and all addresses, which wait for
+nothing. So addresses of a whole stretch lie in registers before its first product, and that, and not the code as it stands, decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_walk
+
+from romou.calls import extern_name, is_conditional, is_half_load, is_half_store, is_load_for_tensor_cores, is_texel_load, op_name
+from romou.inspection.estimates import array_registers, dtype_of, lanes_of, multiply_adds_of, registers_of, scope_of
+
+_PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+# Loops that a compiler unrolls: so many turns at most (Mesa's limit), and so many operations when done. What an operation counts: each product
+# of floats by lanes, an index as 2, an access of memory with its 64-bit address or an image's coordinates as 8, of local memory as 2, a
+# condition with the selection behind it as 20, and so does a turn. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno
+# compiler keeps.
+_MOST_TURNS, _MOST_OPERATIONS = 32, 1600
+_INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
+# Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
+_ADDRESS = {"image": 3, "buffer": 2}
+# While it is computed it takes more (an index, its sign, half an address, a carry), and four are at a time: a result can be used three cycles later.
+_COMPUTED, _COMPUTED_AT_ONCE = 4, 4
+# Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
+_UNDER_WAY = 8
+# An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
+_LOCAL_REACH = 4096
+# Short of registers, a compiler computes some values again: it spills, or holds no whole work group, where this share of them does not suffice. Fitted.
+_SUFFICIENT = 0.9
+# Up to half of the registers that a work-item can have, more waves run for fewer of them. Beyond, a compiler hands out all that there are in turn (Mesa,
+# ir3_ra.c), as far as a stretch writes so many. How far an estimate near the half is from either is a matter of chance: between these two, the mean.
+_SAVED, _TAKEN_IN_TURN, _MOST = 80, 120, 192
+
+
+@dataclass(frozen=True)
+class RegisterUse:
+    """32-bit registers of a work-item; arrays for many kernels.
+
+    live: at once, in the order of the compiler.   written: one after the other in the longest stretch of straight code, with those that live through it.
+    """
+
+    live: Any
+    written: Any = 0
+
+    @property
+    def allocated(self) -> Any:
+        """What a compiler with registers enough gives a work-item."""
+        in_turn = np.clip((self.live - _SAVED) / (_TAKEN_IN_TURN - _SAVED), 0, 1)
+        return self.live + in_turn * np.maximum(np.minimum(self.written, _MOST) - self.live, 0)
+
+    @property
+    def needed(self) -> Any:
+        """What it cannot do without."""
+        return _SUFFICIENT * self.live
+
+
+def address_registers(loads: Any, *, is_image: Any) -> Any:
+    """Registers for addresses of so many loads in one stretch of straight code, from images or else from buffers; for arrays too."""
+    return loads * (_ADDRESS["buffer"] + is_image * (_ADDRESS["image"] - _ADDRESS["buffer"]))
+
+
+def register_use(func: tirx.PrimFunc) -> RegisterUse:
+    """Registers of a lowered device function, short loops unrolled, halfs two by two."""
+    reader = _Reader()
+    code = reader.read(func.body)
+    stretches = list(_stretches(_live(code, frozenset(), reader.sizes)))
+    found = [_Schedule(*stretch, reader.sizes).run() for stretch in stretches]
+    return RegisterUse(float(max((live for live, _ in found), default=0)), float(max((written for _, written in found), default=0)))
+
+
+# A value: a variable, an element of a private array or the whole array, or one lane of either.
+_Key: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """Something that is put in order.
+
+    kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", or "barrier", which no access of memory passes.
+    uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
+    address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
+    """
+
+    kind: str
+    uses: tuple[_Key, ...]
+    defines: tuple[_Key, ...] = ()
+    place: str = ""
+    address: int = 0
+    indices: tuple[_Key, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Loop:
+    body: list[_Code]
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """An end of straight code: a barrier, or a branch."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretch:
+    """Straight code, and the values that live before and behind it."""
+
+    steps: Sequence[_Step]
+    before: frozenset[_Key]
+    behind: frozenset[_Key]
+
+
+_Code: TypeAlias = "_Step | _Loop | _Cut | _Stretch"
+
+
+class _Reader:
+    """Reads statements into steps. `cost` counts operations of what was read last, as `_MOST_OPERATIONS` does."""
+
+    def __init__(self) -> None:
+        # Registers of each value.
+        self.sizes: dict[_Key, float] = {}
+        self._cost = 0
+        # Names of variables and private arrays, which are numbers here; arrays that are accessed as a whole, and values that are read by lane.
+        self._names: dict[Any, int] = {}
+        self._whole: set[int] = set()
+        self._by_lane: set[int] = set()
+        # Variables that are lanes of others, and so take no registers.
+        self._copies: dict[int, tuple[_Key, ...]] = {}
+        # Bytes of local memory before each of its arrays.
+        self._starts: dict[int, int] = {}
+        self._fresh = itertools.count()
+        # What stays in registers around the outermost loop.
+        self._kept: dict[_Key, None] = {}
+        self._depth = 0
+
+    def read(self, body: tirx.Stmt) -> list[_Code]:
+        """All of a function."""
+        size = 0
+
+        def allocation(stmt: tirx.AllocBuffer) -> None:
+            nonlocal size
+            if str(stmt.buffer.scope()) in _LOCAL:
+                self._starts[self._name(stmt.buffer)] = size
+                size += 4 * array_registers(stmt.buffer)
+
+        def access(node: tvm.ir.TensorLoad | tirx.BufferStore) -> None:
+            buffer = node.source if isinstance(node, tvm.ir.TensorLoad) else node.buffer
+            index = node.indices[0]
+            if str(buffer.scope()) == _PRIVATE and not isinstance(index.base if isinstance(index, tirx.Ramp) else index, tirx.IntImm):
+                self._whole.add(self._name(buffer))
+
+        def call(node: tvm.ir.Call) -> None:
+            if op_name(node) == "tirx.address_of" and isinstance(node.args[0], tvm.ir.TensorLoad):
+                self._whole.add(self._name(node.args[0].source))
+
+        def lanes(node: tirx.Shuffle) -> None:
+            for vector in node.vectors:
+                self._by_lane.add(self._name(vector.source if isinstance(vector, tvm.ir.TensorLoad) else vector))
+
+        structural_walk(body, [(tirx.AllocBuffer, allocation), ((tvm.ir.TensorLoad, tirx.BufferStore), access), (tvm.ir.Call, call), (tirx.Shuffle, lanes)])
+        return self._statement(body)
+
+    def _statement(self, stmt: tirx.Stmt) -> list[_Code]:
+        match stmt:
+            case tirx.SeqStmt():
+                return [step for child in stmt.seq for step in self._statement(child)]
+            case tirx.AttrStmt():
+                own: list[_Code] = []
+                if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag).startswith("threadIdx"):
+                    own.append(_Step("index", (), self._variable(stmt.node.var)))
+                return own + self._statement(stmt.body)
+            case tirx.For():
+                return self._loop(stmt)
+            case tirx.IfThenElse():
+                steps, uses = self._expression(stmt.condition)
+                self._cost += _CONDITION_COST
+                branches = [step for branch in (stmt.then_case, stmt.else_case) if branch is not None for step in [*self._statement(branch), _Cut()]]
+                return [*steps, _Step("index", uses), _Cut(), *branches]
+            case tirx.Bind():
+                return self._bind(stmt)
+            case tirx.BufferStore():
+                return self._store(stmt)
+            case tirx.Evaluate():
+                return self._call(stmt.value)
+        return []
+
+    def _loop(self, loop: tirx.For) -> list[_Code]:
+        before, self._cost = self._cost, 0
+        if self._depth == 0:
+            self._kept = {}
+        self._depth += 1
+        counter = self._variable(loop.loop_var)
+        body = self._statement(loop.body)
+        turns = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else _MOST_TURNS + 1
+        cost = turns * (self._cost + _CONDITION_COST)
+        code: list[_Code]
+        if turns > _MOST_TURNS or cost > _MOST_OPERATIONS:
+            self._cost += before + _INDEX_COST
+            code = [_Step("index", (), counter), _Cut(), _Loop([*body, _Step("index", counter, counter)]), _Cut()]
+        else:
+            self._cost = before + cost
+            self.sizes.update(dict.fromkeys(counter, 0))  # its values are constants
+            code = body * turns
+        self._depth -= 1
+        return [_Step("index", (), tuple(self._kept)), *code] if self._depth == 0 and self._kept else code
+
+    def _bind(self, stmt: tirx.Bind) -> list[_Code]:
+        if "float" not in dtype_of(stmt.value):
+            steps, uses = self._expression(stmt.value)
+            return [*steps, _Step("index", uses, self._variable(stmt.var))]
+        if _is_copy(stmt.value):
+            steps, self._copies[self._name(stmt.var)] = self._expression(stmt.value)
+            return steps
+        return self._assign(self._variable(stmt.var), stmt.value)
+
+    def _store(self, stmt: tirx.BufferStore) -> list[_Code]:
+        scope = str(stmt.buffer.scope())
+        if scope == _PRIVATE:
+            values = self._elements(stmt.buffer, stmt.indices[0], lanes_of(stmt.value))
+            return self._assign(values, stmt.value, is_part=self._name(stmt.buffer) in self._whole)
+        place = "local" if scope in _LOCAL else "buffer"
+        self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
+        steps, uses = self._expression(stmt.value)
+        more, indices = self._expression(stmt.indices[0])
+        address = self._local_address(stmt.buffer, stmt.indices[0]) if place == "local" else _ADDRESS[place]
+        return [*steps, *more, _Step("store", uses, (), place, address, indices)]
+
+    def _call(self, call: Any) -> list[_Code]:
+        name = op_name(call)
+        if name == "tirx.tvm_storage_sync":
+            self._cost += 1
+            return [_Step("barrier", ())]
+        if name != "tirx.texture2d_store" and not is_half_store(call):
+            steps, uses = self._expression(call)
+            return [*steps, _Step("value", uses, tuple(use for use in uses if len(use) == 1))]
+        self._cost += _ACCESS_COST
+        place, value, index = ("image", call.args[-1], call.args[1:4]) if name == "tirx.texture2d_store" else ("buffer", call.args[1], [call.args[2]])
+        steps, uses = self._expression(value)
+        read = [self._expression(part) for part in index]
+        indices = tuple(key for _, keys in read for key in keys)
+        return [*steps, *(step for more, _ in read for step in more), _Step("store", uses, (), place, _ADDRESS[place], indices)]
+
+    def _assign(self, values: tuple[_Key, ...], value: Any, *, is_part: bool = False) -> list[_Code]:
+        if _place(value) is not None:
+            return self._load(value, values)
+        steps, uses = self._expression(value)
+        return [*steps, _Step("value", (*uses, *values) if is_part else uses, values)]
+
+    def _load(self, load: Any, values: tuple[_Key, ...]) -> list[_Code]:
+        place = _place(load)
+        assert place is not None
+        index = load.indices if isinstance(load, tvm.ir.TensorLoad) else load.args[1:4] if place == "image" else load.args[1:2]
+        read = [self._expression(part) for part in index]
+        uses = tuple(key for _, keys in read for key in keys)
+        self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
+        is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
+        address = self._local_address(load.source, load.indices[0]) if is_plain else _ADDRESS.get(place, 1)
+        return [*(step for steps, _ in read for step in steps), _Step("load", uses, values, place, address)]
+
+    def _expression(self, expr: Any) -> tuple[list[_Code], tuple[_Key, ...]]:
+        """Steps for the loads in it, and the values that it uses."""
+        if isinstance(expr, tirx.Var):
+            return [], self._copies.get(self._name(expr)) or self._variable(expr)
+        if _place(expr) is not None:
+            values = self._value(("loaded", next(self._fresh)), 0, registers_of(expr), 1)
+            return self._load(expr, values), values
+        if isinstance(expr, tvm.ir.TensorLoad):
+            steps, uses = self._expression(expr.indices[0])
+            return steps, (*self._elements(expr.source, expr.indices[0], lanes_of(expr)), *uses)
+        if isinstance(expr, tirx.Shuffle):
+            (steps, uses), lane = self._expression(expr.vectors[0]), expr.indices[0]
+            return steps, uses[int(lane) : int(lane) + 1] if len(uses) == lanes_of(expr.vectors[0]) and isinstance(lane, tirx.IntImm) else uses
+        if is_conditional(expr):
+            return self._conditional(expr)
+        self._cost += _operations(expr)
+        read = [self._expression(part) for part in _parts(expr)]
+        return [step for steps, _ in read for step in steps], tuple(dict.fromkeys(key for _, keys in read for key in keys))
+
+    def _conditional(self, expr: tvm.ir.Call) -> tuple[list[_Code], tuple[_Key, ...]]:
+        """A load under a condition is a branch of its own. Where the condition has two parts, the way past it leaves the value undefined: it then keeps
+        its registers from one turn to the next."""
+        condition, then, otherwise = expr.args
+        self._cost += _CONDITION_COST
+        (steps, uses), (inside, values), (outside, others) = (self._expression(part) for part in (condition, then, otherwise))
+        if not any(isinstance(step, _Step) and step.kind == "load" for step in inside):
+            return [*steps, *inside, *outside], (*uses, *values, *others)
+        kept: tuple[_Key, ...] = ()
+        if self._depth and isinstance(condition, tirx.And):
+            kept = self._value(("kept", next(self._fresh)), 0, registers_of(expr), 1)
+            self._kept.update(dict.fromkeys(kept))
+            inside = [_Step("index", kept, kept), *inside]
+        return [*steps, _Step("index", uses), _Cut(), *inside, _Cut(), *outside], (*values, *others)
+
+    def _variable(self, var: tirx.Var) -> tuple[_Key, ...]:
+        kind = tvm.DataType(dtype_of(var) or "handle")
+        return self._value((self._name(var),), self._name(var), registers_of(var) if str(kind) != "handle" else 0, int(kind.lanes))
+
+    def _elements(self, buffer: tirx.Var, index: tirx.Expr, lanes: int) -> tuple[_Key, ...]:
+        name, kind = self._name(buffer), tvm.DataType(str(buffer.dtype))
+        if name in self._whole:
+            return self._value((name,), -1, array_registers(buffer), 1)
+        first, each = int(index.base if isinstance(index, tirx.Ramp) else index), int(kind.bits) * int(kind.lanes) / 32
+        places = range(first, first + (lanes // int(kind.lanes)))
+        return tuple(key for place in places for key in self._value((name, place), name, each, int(kind.lanes)))
+
+    def _value(self, key: _Key, name: int, registers: float, lanes: int) -> tuple[_Key, ...]:
+        keys = tuple((*key, "lane", lane) for lane in range(lanes)) if lanes > 1 and name in self._by_lane else (key,)
+        for one in keys:
+            self.sizes.setdefault(one, registers / len(keys))
+        return keys
+
+    def _local_address(self, buffer: tirx.Var, index: tirx.Expr) -> int:
+        """Registers of an address in local memory of its own: 0 where an offset reaches there."""
+        kind = tvm.DataType(str(buffer.dtype))
+        return int(self._starts.get(self._name(buffer), 0) + _constant(index) * int(kind.bits) * int(kind.lanes) // 8 >= _LOCAL_REACH)
+
+    def _name(self, var: Any) -> int:
+        return self._names.setdefault(var, len(self._names) + 1)
+
+
+def _place(expr: Any) -> str | None:
+    """Where an expression loads from: image, buffer, local memory; None for what is no load, or one of a private array."""
+    if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
+        scope = scope_of(expr)
+        return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
+    return "buffer" if is_half_load(expr) else "image" if is_texel_load(expr) else None
+
+
+def _parts(expr: Any) -> list[Any]:
+    """Operands of an expression."""
+    match expr:
+        case tvm.ir.Call():
+            return list(expr.args)
+        case tirx.Ramp():
+            return [expr.base]
+        case tirx.Broadcast() | tirx.Cast():
+            return [expr.value]
+        case tirx.Select():
+            return [expr.condition, expr.true_value, expr.false_value]
+    return [part for part in (getattr(expr, "a", None), getattr(expr, "b", None)) if part is not None]
+
+
+def _operations(expr: Any) -> int:
+    if isinstance(expr, (tirx.Mul, tvm.ir.Call)) and multiply_adds_of(expr):
+        return multiply_adds_of(expr)
+    return _INDEX_COST if isinstance(expr, _ARITHMETIC) and "float" not in dtype_of(expr) else 0
+
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
+
+
+def _constant(index: Any) -> int:
+    """The constant of a sum."""
+    match index:
+        case tirx.IntImm():
+            return int(index)
+        case tirx.Add():
+            return _constant(index.a) + _constant(index.b)
+        case tirx.Sub():
+            return _constant(index.a) - _constant(index.b)
+        case tirx.Ramp():
+            return _constant(index.base)
+    return 0
+
+
+def _is_copy(expr: Any) -> bool:
+    """Whether an expression is lanes of values that there are."""
+    match expr:
+        case tirx.Var():
+            return True
+        case tvm.ir.TensorLoad():
+            return _place(expr) is None
+        case tirx.Shuffle():
+            return all(map(_is_copy, expr.vectors))
+        case tirx.Broadcast():
+            return _is_copy(expr.value)
+        case tvm.ir.Call():
+            return (extern_name(expr) or "").startswith("(float") and all(map(_is_copy, expr.args[1:]))
+    return False
+
+
+def _live(code: Sequence[_Code], behind: frozenset[_Key], sizes: dict[_Key, float]) -> list[_Code]:
+    """The code in stretches with what lives before and behind each, from the end; loops twice, as the next turn uses what one leaves."""
+    found: list[_Code] = []
+    live = behind
+
+    def close(steps: list[_Step]) -> None:
+        nonlocal live
+        if steps:
+            now = set(live)
+            for step in steps:  # from the last one on
+                now.difference_update(step.defines)
+                now.update(step.uses, step.indices)
+            found.append(_Stretch(steps[::-1], frozenset(now), live))
+            live = frozenset(now)
+            steps.clear()
+
+    steps: list[_Step] = []
+    for item in reversed(code):
+        if isinstance(item, _Step):
+            steps.append(item)
+            continue
+        close(steps)
+        if isinstance(item, _Loop):
+            first = _before(_live(item.body, live, sizes), live)
+            body = _live(item.body, live | first, sizes)
+            found.append(_Loop(body))
+            live = _before(body, live | first)
+    close(steps)
+    return found[::-1]
+
+
+def _before(code: Sequence[_Code], behind: frozenset[_Key]) -> frozenset[_Key]:
+    """What lives before code that `_live` made."""
+    for item in code:
+        return item.before if isinstance(item, _Stretch) else _before(item.body, behind) if isinstance(item, _Loop) else behind
+    return behind
+
+
+def _stretches(code: Sequence[_Code]) -> Iterator[tuple[Sequence[_Step], frozenset[_Key], frozenset[_Key]]]:
+    for item in code:
+        if isinstance(item, _Stretch):
+            yield item.steps, item.before, item.behind
+        elif isinstance(item, _Loop):
+            yield from _stretches(item.body)
+
+
+class _Schedule:
+    """One stretch of straight code, put in order step by step.
+
+    A load and a store are put in order twice, first their address.
+    """
+
+    def __init__(self, steps: Sequence[_Step], before: frozenset[_Key], behind: frozenset[_Key], sizes: dict[_Key, float]) -> None:
+        self._steps = steps
+        self._sizes = sizes
+        # A value that is defined again is another one: it goes by its key and the step that defines it, -1 for what is there before.
+        last = dict.fromkeys(before, -1)
+        self._used: list[list[tuple[_Key, int]]] = []
+        self._uses_left: dict[tuple[_Key, int], int] = {}
+        self._followers: list[list[int]] = [[] for _ in steps]
+        self._sources: list[set[int]] = []
+        accesses: set[int] = set()
+        self._barriers: list[int] = []
+        for number, step in enumerate(steps):
+            used = [(key, last.get(key, -1)) for key in (*step.uses, *step.indices)]
+            for value in used:
+                self._uses_left[value] = self._uses_left.get(value, 0) + 1
+            self._used.append(used)
+            self._sources.append({source for _, source in used if source >= 0})
+            if step.kind in ("load", "store"):
+                accesses.add(number)
+            elif step.kind == "barrier":
+                self._sources[-1] |= accesses
+                accesses = set()
+                self._barriers.append(number)
+            for source in self._sources[-1]:
+                self._followers[source].append(number)
+            last.update(dict.fromkeys(step.defines, number))
+        self._final = {(key, last.get(key, -1)) for key in behind}
+        self._waits = [len(sources) for sources in self._sources]
+        self._loads_left = sum(step.kind == "load" and step.place != "local" for step in steps)
+        # Steps whose sources are there, by what comes next of them, in the order of the code.
+        self._addresses: list[int] = []
+        self._loads: list[int] = []
+        self._others: list[int] = []
+        # Loads that nothing has waited for.
+        self._under_way: dict[bool, set[int]] = {True: set(), False: set()}
+        self._now = self._peak = self._written = sum(sizes[key] for key in before)
+
+    def run(self) -> tuple[float, float]:
+        """Registers that live at once at most, and those that are written one after the other, with those that were there."""
+        for number, waits in enumerate(self._waits):
+            if not waits:
+                self._make_ready(number)
+        while self._addresses or self._loads or self._others:
+            self._step()
+        return self._peak, self._written
+
+    def _step(self) -> None:
+        if (other := self._first_other(waits=False, adds=False)) is not None:
+            return self._do(other)
+        if (load := self._first_load(is_limited=True, adds=False)) is not None:
+            return self._load(load)
+        # All that is left adds registers, or waits. Addresses are used first, by their loads; then comes what is first in the code.
+        if self._addresses:
+            return self._compute_address()
+        for is_limited in (True, False):
+            if not is_limited and (other := self._first_other(waits=True, adds=False)) is not None:
+                return self._do(other)
+            load, other = self._first_load(is_limited=is_limited, adds=True), self._first_other(waits=not is_limited, adds=True)
+            if load is not None and (other is None or load < other):
+                return self._load(load)
+            if other is not None:
+                return self._do(other)
+        raise AssertionError("something is ready as long as anything is left")
+
+    def _first_other(self, *, waits: bool, adds: bool) -> int | None:
+        """The first step that is neither load nor address; one that waits for loads only if `waits`, one that adds registers only if `adds`."""
+        for number in self._others:
+            if self._is_barred(number):
+                continue
+            sources = self._sources[number]
+            if not waits and ((self._loads_left and sources & self._under_way[False]) or sources & self._under_way[True]):
+                continue
+            if adds or self._defined(number) - self._freed(number) - self._steps[number].address <= 0:
+                return number
+        return None
+
+    def _first_load(self, *, is_limited: bool, adds: bool) -> int | None:
+        for number in self._loads:
+            step = self._steps[number]
+            if self._is_barred(number):
+                continue
+            if is_limited and len(self._under_way[step.place == "local"]) >= _UNDER_WAY:
+                continue
+            if adds or self._defined(number) <= step.address:
+                return number
+        return None
+
+    def _is_barred(self, number: int) -> bool:
+        return self._steps[number].kind in ("load", "store") and bool(self._barriers) and number > self._barriers[0]
+
+    def _do(self, number: int) -> None:
+        self._others.remove(number)
+        if self._steps[number].kind == "barrier":
+            self._barriers.remove(number)
+        for loads in self._under_way.values():
+            if self._sources[number] & loads:
+                loads.clear()
+        self._now -= self._steps[number].address
+        self._use(number)
+        self._define(number)
+
+    def _compute_address(self) -> None:
+        number = self._addresses.pop(0)
+        step = self._steps[number]
+        if step.kind == "index":
+            self._use(number)
+            self._define(number)
+            return
+        if step.kind == "load":
+            self._use(number)
+        self._now += step.address
+        self._written += step.address
+        is_long = step.address > 0 and step.place != "local"
+        self._peak = max(self._peak, self._now + is_long * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
+        insort(self._loads if step.kind == "load" else self._others, number)
+
+    def _load(self, number: int) -> None:
+        step = self._steps[number]
+        self._loads.remove(number)
+        self._under_way[step.place == "local"].add(number)
+        self._loads_left -= step.place != "local"
+        self._now -= step.address
+        self._written += self._defined(number)
+        self._define(number)
+
+    def _use(self, number: int) -> None:
+        self._now -= self._freed(number)
+        for value in self._used[number]:
+            self._uses_left[value] -= 1
+
+    def _define(self, number: int) -> None:
+        self._now += self._defined(number)
+        self._peak = max(self._peak, self._now)
+        for follower in self._followers[number]:
+            self._waits[follower] -= 1
+            if not self._waits[follower]:
+                self._make_ready(follower)
+
+    def _make_ready(self, number: int) -> None:
+        insort(self._others if self._steps[number].kind in ("value", "barrier") else self._addresses, number)
+
+    def _freed(self, number: int) -> float:
+        return sum(self._sizes[value[0]] for value in self._used[number] if self._uses_left[value] == 1 and value not in self._final)
+
+    def _defined(self, number: int) -> float:
+        values = ((key, number) for key in self._steps[number].defines)
+        return sum(self._sizes[value[0]] for value in values if value in self._uses_left or value in self._final)

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Learns out of recorded spaces by how much the estimate is wrong on their device: romou/search/lessons, which `romou tune` begins with there.
+
+python scripts/make_lessons.py      of scripts/data/spaces_h200, recorded on an NVIDIA H200; after a change of features, usage or estimate
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from romou.records import RecordedSpace
+from romou.search.device_lessons import DeviceLessons, file_of
+from romou.search.replay import ReplayTask
+from romou.target import Target
+
+
+@click.command()
+@click.option(
+    "--spaces", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(__file__).parent / "data/spaces_h200", help="Folder of recordings."
+)
+@click.option("--device", default="nvidia_h200", show_default=True, help="They were recorded on it.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File to write; default: the one that ships.")
+def main(spaces: Path, device: str, out: Path | None) -> None:
+    """See the file's docstring."""
+    target = Target(f"opencl -device={device}")
+    tasks = [ReplayTask.of_recording(RecordedSpace.load(path)) for path in sorted(spaces.glob("*.json.gz"))]
+    out = out or file_of(target)
+    out.parent.mkdir(exist_ok=True)
+    DeviceLessons.of_recordings(tasks, target).save(out)
+    click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(tasks)} recordings")
+
+
+if __name__ == "__main__":
+    main()

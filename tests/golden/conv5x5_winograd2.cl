@@ -1,0 +1,221 @@
+// Function: main_kernel
+__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
+__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
+__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
+__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr) {
+  int group_x = (convert_int(get_group_id(0)));
+  float4 data_tile_local_ptr[6];
+  __local float4 data_rows_shared_ptr[576];
+  float4 data_rows_shared_local_ptr[6];
+  int local_x = (convert_int(get_local_id(0)));
+  int local_y = (convert_int(get_local_id(1)));
+  int at = ((group_x * 16) + local_x);
+  int at_1 = min((int)at, (int)49);
+  int at_2 = ((at_1 * 41) >> 10);
+  int at_3 = (at_1 - (at_2 * 25));
+  int at_4 = ((at_1 * 13) >> 6);
+  int at_5 = ((at_1 + (local_y >> 1)) - (at_4 * 5));
+  int at_6 = ((local_y + (at_1 * 2)) - (at_4 * 10));
+  bool inside = (((bool)(((bool)(at_3 >= 5)) && ((bool)(at_5 >= 1)))) && ((bool)(at_6 < 11)));
+  int at_7 = (((at_6 + (at_2 * 81)) + (((at_3 * 13) >> 6) * 18)) - 20);
+  float4 condval;
+  if (inside) {
+    condval = data_ptr[at_7];
+  } else {
+    condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  }
+  data_tile_local_ptr[0] = condval;
+  float4 condval_1;
+  if (inside) {
+    condval_1 = data_ptr[(at_7 + 9)];
+  } else {
+    condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  }
+  data_tile_local_ptr[1] = condval_1;
+  float4 condval_2;
+  if (((bool)(at_5 >= 1)) && ((bool)(at_6 < 11))) {
+    condval_2 = data_ptr[(at_7 + 18)];
+  } else {
+    condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  }
+  data_tile_local_ptr[2] = condval_2;
+  bool inside_1 = (((bool)(((bool)(at_3 < 20)) && ((bool)(at_5 >= 1)))) && ((bool)(at_6 < 11)));
+  float4 condval_3;
+  if (inside_1) {
+    condval_3 = data_ptr[(at_7 + 27)];
+  } else {
+    condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  }
+  data_tile_local_ptr[3] = condval_3;
+  float4 condval_4;
+  if (inside_1) {
+    condval_4 = data_ptr[(at_7 + 36)];
+  } else {
+    condval_4 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  }
+  data_tile_local_ptr[4] = condval_4;
+  float4 condval_5;
+  if (((bool)(((bool)(at_3 < 15)) && ((bool)(at_5 >= 1)))) && ((bool)(at_6 < 11))) {
+    condval_5 = data_ptr[(at_7 + 45)];
+  } else {
+    condval_5 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  }
+  data_tile_local_ptr[5] = condval_5;
+  int at_8 = (local_x + (local_y * 16));
+  data_rows_shared_ptr[at_8] = (((data_tile_local_ptr[0] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))) + data_tile_local_ptr[4]) - (data_tile_local_ptr[2] * ((float4)(5.000000e+00f, 5.000000e+00f, 5.000000e+00f, 5.000000e+00f))));
+  data_rows_shared_ptr[(at_8 + 96)] = (((data_tile_local_ptr[3] + data_tile_local_ptr[4]) - (data_tile_local_ptr[1] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f)))) - (data_tile_local_ptr[2] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))));
+  data_rows_shared_ptr[(at_8 + 192)] = ((((data_tile_local_ptr[1] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))) + data_tile_local_ptr[4]) - (data_tile_local_ptr[2] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f)))) - data_tile_local_ptr[3]);
+  data_rows_shared_ptr[(at_8 + 288)] = ((((data_tile_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))) + data_tile_local_ptr[4]) - (data_tile_local_ptr[1] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f)))) - data_tile_local_ptr[2]);
+  data_rows_shared_ptr[(at_8 + 384)] = ((((data_tile_local_ptr[1] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))) + data_tile_local_ptr[4]) - data_tile_local_ptr[2]) - (data_tile_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))));
+  data_rows_shared_ptr[(at_8 + 480)] = (((data_tile_local_ptr[1] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))) + data_tile_local_ptr[5]) - (data_tile_local_ptr[3] * ((float4)(5.000000e+00f, 5.000000e+00f, 5.000000e+00f, 5.000000e+00f))));
+  barrier(CLK_LOCAL_MEM_FENCE);
+  int at_9 = (local_x + (local_y * 96));
+  data_rows_shared_local_ptr[0] = data_rows_shared_ptr[at_9];
+  data_rows_shared_local_ptr[1] = data_rows_shared_ptr[(at_9 + 16)];
+  data_rows_shared_local_ptr[2] = data_rows_shared_ptr[(at_9 + 32)];
+  data_rows_shared_local_ptr[3] = data_rows_shared_ptr[(at_9 + 48)];
+  data_rows_shared_local_ptr[4] = data_rows_shared_ptr[(at_9 + 64)];
+  data_rows_shared_local_ptr[5] = data_rows_shared_ptr[(at_9 + 80)];
+  bool inside_2 = (((group_x * 8) + (local_x >> 1)) < 25);
+  int at_10 = (at + (local_y * 300));
+  if (inside_2) {
+    transformed_ptr[at_10] = (((data_rows_shared_local_ptr[0] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))) + data_rows_shared_local_ptr[4]) - (data_rows_shared_local_ptr[2] * ((float4)(5.000000e+00f, 5.000000e+00f, 5.000000e+00f, 5.000000e+00f))));
+  }
+  if (inside_2) {
+    transformed_ptr[(at_10 + 50)] = (((data_rows_shared_local_ptr[3] + data_rows_shared_local_ptr[4]) - (data_rows_shared_local_ptr[1] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f)))) - (data_rows_shared_local_ptr[2] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))));
+  }
+  if (inside_2) {
+    transformed_ptr[(at_10 + 100)] = ((((data_rows_shared_local_ptr[1] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))) + data_rows_shared_local_ptr[4]) - (data_rows_shared_local_ptr[2] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f)))) - data_rows_shared_local_ptr[3]);
+  }
+  if (inside_2) {
+    transformed_ptr[(at_10 + 150)] = ((((data_rows_shared_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))) + data_rows_shared_local_ptr[4]) - (data_rows_shared_local_ptr[1] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f)))) - data_rows_shared_local_ptr[2]);
+  }
+  if (inside_2) {
+    transformed_ptr[(at_10 + 200)] = ((((data_rows_shared_local_ptr[1] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))) + data_rows_shared_local_ptr[4]) - data_rows_shared_local_ptr[2]) - (data_rows_shared_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))));
+  }
+  if (inside_2) {
+    transformed_ptr[(at_10 + 250)] = (((data_rows_shared_local_ptr[1] * ((float4)(4.000000e+00f, 4.000000e+00f, 4.000000e+00f, 4.000000e+00f))) + data_rows_shared_local_ptr[5]) - (data_rows_shared_local_ptr[3] * ((float4)(5.000000e+00f, 5.000000e+00f, 5.000000e+00f, 5.000000e+00f))));
+  }
+}
+
+// Function: main_kernel_1
+__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
+__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
+__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
+__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr) {
+  float4 acc_local_ptr[4];
+  float4 patch_local_ptr[4];
+  int group_x = (convert_int(get_group_id(0)));
+  int local_x = (convert_int(get_local_id(0)));
+  int local_y = (convert_int(get_local_id(1)));
+  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  int at = (group_x >> 1);
+  int at_1 = (group_x & 1);
+  int at_2 = ((local_x * 4) + (at_1 * 16));
+  int at_3 = (at * 50);
+  int at_4 = (at_3 + min((int)at_2, (int)24));
+  int at_5 = (at_3 + min((int)(at_2 + 1), (int)24));
+  int at_6 = (at_3 + min((int)(at_2 + 2), (int)24));
+  int at_7 = (at_3 + min((int)(at_2 + 3), (int)24));
+  int at_8 = ((at * 12) + min((int)local_y, (int)2));
+  for (int ax6 = 0; ax6 < 2; ++ax6) {
+    int at_9 = (ax6 * 25);
+    patch_local_ptr[0] = transformed_ptr[(at_4 + at_9)];
+    patch_local_ptr[1] = transformed_ptr[(at_5 + at_9)];
+    patch_local_ptr[2] = transformed_ptr[(at_6 + at_9)];
+    patch_local_ptr[3] = transformed_ptr[(at_7 + at_9)];
+    int at_10 = (at_8 + (ax6 * 432));
+    float4 value = weight_ptr[at_10];
+    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+    float4 value_1 = weight_ptr[(at_10 + 3)];
+    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
+    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
+    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
+    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+    float4 value_2 = weight_ptr[(at_10 + 6)];
+    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
+    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
+    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
+    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+    float4 value_3 = weight_ptr[(at_10 + 9)];
+    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
+    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
+    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
+    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+  }
+  int at_11 = ((at_2 + (local_y * 25)) + (at * 75));
+  if (((bool)(local_y < 3)) && ((bool)(at_2 < 25))) {
+    products_ptr[at_11] = acc_local_ptr[0];
+  }
+  if (((bool)(local_y < 3)) && ((bool)((local_x + (at_1 * 4)) < 6))) {
+    products_ptr[(at_11 + 1)] = acc_local_ptr[1];
+  }
+  if (((bool)(local_y < 3)) && ((bool)(at_2 < 23))) {
+    products_ptr[(at_11 + 2)] = acc_local_ptr[2];
+  }
+  if (((bool)(local_y < 3)) && ((bool)(((local_x * 2) + (at_1 * 8)) < 11))) {
+    products_ptr[(at_11 + 3)] = acc_local_ptr[3];
+  }
+}
+
+// Function: main_kernel_2
+__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
+__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
+__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
+__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr) {
+  int group_x = (convert_int(get_group_id(0)));
+  __local float4 output_rows_shared_ptr[384];
+  float4 output_column_local_ptr[6];
+  float4 output_rows_shared_local_ptr[6];
+  float4 output_tile_local_ptr[2];
+  int local_x = (convert_int(get_local_id(0)));
+  int local_y = (convert_int(get_local_id(1)));
+  int at = ((group_x * 32) + local_x);
+  int at_1 = ((local_y * 75) + min((int)at, (int)74));
+  int at_2 = (local_x + (local_y * 32));
+  for (int ax1_0 = 0; ax1_0 < 3; ++ax1_0) {
+    int at_3 = (at_1 + (ax1_0 * 150));
+    output_column_local_ptr[0] = products_ptr[at_3];
+    output_column_local_ptr[1] = products_ptr[(at_3 + 450)];
+    output_column_local_ptr[2] = products_ptr[(at_3 + 900)];
+    output_column_local_ptr[3] = products_ptr[(at_3 + 1350)];
+    output_column_local_ptr[4] = products_ptr[(at_3 + 1800)];
+    output_column_local_ptr[5] = products_ptr[(at_3 + 2250)];
+    int at_4 = (at_2 + (ax1_0 * 64));
+    output_rows_shared_ptr[at_4] = ((((output_column_local_ptr[0] + output_column_local_ptr[1]) + output_column_local_ptr[2]) + output_column_local_ptr[3]) + output_column_local_ptr[4]);
+    output_rows_shared_ptr[(at_4 + 192)] = ((((output_column_local_ptr[1] + (output_column_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f)))) + output_column_local_ptr[5]) - output_column_local_ptr[2]) - (output_column_local_ptr[4] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))));
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  int at_5 = (local_x + (local_y * 192));
+  output_rows_shared_local_ptr[0] = output_rows_shared_ptr[at_5];
+  output_rows_shared_local_ptr[1] = output_rows_shared_ptr[(at_5 + 32)];
+  output_rows_shared_local_ptr[2] = output_rows_shared_ptr[(at_5 + 64)];
+  output_rows_shared_local_ptr[3] = output_rows_shared_ptr[(at_5 + 96)];
+  output_rows_shared_local_ptr[4] = output_rows_shared_ptr[(at_5 + 128)];
+  output_rows_shared_local_ptr[5] = output_rows_shared_ptr[(at_5 + 160)];
+  output_tile_local_ptr[0] = ((((output_rows_shared_local_ptr[0] + output_rows_shared_local_ptr[1]) + output_rows_shared_local_ptr[2]) + output_rows_shared_local_ptr[3]) + output_rows_shared_local_ptr[4]);
+  output_tile_local_ptr[1] = ((((output_rows_shared_local_ptr[1] + (output_rows_shared_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f)))) + output_rows_shared_local_ptr[5]) - output_rows_shared_local_ptr[2]) - (output_rows_shared_local_ptr[4] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))));
+  bool inside = (at < 75);
+  int at_6 = ((at * 41) >> 10);
+  int at_7 = (((at - (at_6 * 25)) * 13) >> 6);
+  int at_8 = (local_y + (at_7 * 2));
+  int at_9 = ((at * 103) >> 9);
+  int at_10 = ((((((group_x * 64) + (local_x * 2)) + (local_y * 9)) + (at_6 * 81)) + (at_7 * 18)) - (at_9 * 10));
+  if (inside) {
+    if (at_8 < 9) {
+      relu_ptr[at_10] = max((output_tile_local_ptr[0] + bias_ptr[at_6]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    }
+  }
+  if (inside) {
+    if (((bool)(at_8 < 9)) && ((bool)((at - (at_9 * 5)) < 4))) {
+      relu_ptr[(at_10 + 1)] = max((output_tile_local_ptr[1] + bias_ptr[at_6]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    }
+  }
+}
+
