@@ -36,7 +36,7 @@ MAX_TILE = 32
 # Turns of the reduction from which on local memory may be buffered twice.
 _BUFFERED_TURNS = 3
 # Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
-TURN, _MOST_UNROLLED = "turn", 4096
+TURN, _MOST_UNROLLED = "turn", 2048
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
 _TEXELS, _STAGED_TEXELS = ("patch", "right"), ("texels", "right")
 Expr: TypeAlias = "tirx.Expr | int"
