@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 from romou.schedules import tensor_core
 from romou.schedules.loops import ALONG_MEMORY, Block, Loop, bind_threads, load_texels, loops_below, padded_texels, stage_in_local_memory, unroll_tile
 from tvm import s_tir, te, tirx
@@ -93,6 +92,7 @@ class Limits:
         are spelled, and the compiler fuses them by itself.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     has_tensor_cores: whether warps multiply matrices of halfs (CUDA, compute capability 8.0 and newer).
+    allows_tf32: whether they may do so with floats, which are rounded to TF32 then.
     """
 
     max_work_group_size: int
@@ -104,6 +104,7 @@ class Limits:
     has_half_arithmetic: bool = False
     has_vector_arithmetic: bool = True
     has_tensor_cores: bool = False
+    allows_tf32: bool = False
 
 
 def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits, dtype: str) -> None:
@@ -115,7 +116,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"
-    has_mma = limits.has_tensor_cores and not flat.is_batched and tensor_core.can_use(flat, dtype)
+    instruction = tensor_core.instruction(dtype, limits)
+    has_mma = instruction is not None and not flat.is_batched and tensor_core.can_use(flat)
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
     # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
@@ -133,8 +135,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
     space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
-    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
-    if limits.has_tensor_cores and dtype == "float16":
+    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [instruction] * has_mma)
+    if instruction is not None:
         space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
     # With two turns alone, half of all loads would be waited for as before.
     space.define_knob("local_buffers", [1, 2] if any(isinstance(s, int) and 0 < _BUFFERED_TURNS * s <= first for s in space.knobs["local"]) else [1])
@@ -183,15 +185,15 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
     partial = number * (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
     *window, lanes = list(c.reduce.values())[1:]
     local, is_mma = config["local"], tensor_core.is_mma(config)
-    number = np.where(is_mma, 2, number)
     patch, kernel = math.prod(window) * group_w, math.prod(window) * LANES * group_o
-    # What runs along memory is padded, but for tensor cores.
-    steps = np.where(is_mma, 1, local)
+    # What runs along memory is padded.
     if c.lhs_neighbours == "reduction":
-        patch = padded_texels(patch, (c.texel or lanes) * number, steps)
+        patch = padded_texels(patch, (c.texel or lanes) * number, local)
     if c.rhs_vector == "reduction":
-        kernel = padded_texels(kernel, lanes * number, steps)
-    return partial + number * config["local_buffers"] * local * ((c.texel or lanes) * patch + lanes * kernel)
+        kernel = padded_texels(kernel, lanes * number, local)
+    by_itself = number * config["local_buffers"] * local * ((c.texel or lanes) * patch + lanes * kernel)
+    # Where no config has tensor cores, nothing depends on their knobs.
+    return partial + (by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself))
 
 
 def _number_bytes(config: Columns) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_half_store, is_load_for_tensor_cores, is_texel_load, op_name
+from romou.calls import extern_name, is_async_copy, is_conditional, is_half_load, is_half_store, is_load_for_tensor_cores, is_texel_load, op_name
 from romou.inspection.estimates import array_registers, dtype_of, lanes_of, multiply_adds_of, registers_of, scope_of
 
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
@@ -90,6 +90,7 @@ class _Step:
     kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", or "barrier", which no access of memory passes.
     uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
     address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
+    offset: bytes of the address in local memory that are constant, and how many each turn of a loop adds to them.
     """
 
     kind: str
@@ -98,6 +99,12 @@ class _Step:
     place: str = ""
     address: int = 0
     indices: tuple[_Key, ...] = ()
+    offset: tuple[int, int, int] = (0, 0, 0)
+
+    def in_turn(self, loop: int, turn: int) -> _Step:
+        """The same in that turn of a loop that is unrolled: beyond the reach of an offset, an address is one of its own."""
+        start, counter, each = self.offset
+        return replace(self, address=int(start + turn * each >= _LOCAL_REACH)) if each and counter == loop else self
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +114,7 @@ class _Loop:
 
 @dataclass(frozen=True, eq=False)
 class _Cut:
-    """An end of straight code: a barrier, or a branch."""
+    """An end of straight code: a branch, or the start or the end of a loop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +130,12 @@ _Code: TypeAlias = "_Step | _Loop | _Cut | _Stretch"
 
 
 class _Reader:
-    """Reads statements into steps. `cost` counts operations of what was read last, as `_MOST_OPERATIONS` does."""
+    """Reads statements into steps."""
 
     def __init__(self) -> None:
         # Registers of each value.
         self.sizes: dict[_Key, float] = {}
+        # Operations of the loop's body so far, as `_MOST_OPERATIONS` counts them.
         self._cost = 0
         # Names of variables and private arrays, which are numbers here; arrays that are accessed as a whole, and values that are read by lane.
         self._names: dict[Any, int] = {}
@@ -135,6 +143,9 @@ class _Reader:
         self._by_lane: set[int] = set()
         # Variables that are lanes of others, and so take no registers.
         self._copies: dict[int, tuple[_Key, ...]] = {}
+        # Counters of loops, and variables that one of them adds to: the counter, and how much a turn adds.
+        self._counters: set[int] = set()
+        self._strides: dict[int, tuple[int, int]] = {}
         # Bytes of local memory before each of its arrays.
         self._starts: dict[int, int] = {}
         self._fresh = itertools.count()
@@ -199,6 +210,7 @@ class _Reader:
             self._kept = {}
         self._depth += 1
         counter = self._variable(loop.loop_var)
+        self._counters.add(self._name(loop.loop_var))
         body = self._statement(loop.body)
         turns = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else _MOST_TURNS + 1
         cost = turns * (self._cost + _CONDITION_COST)
@@ -209,13 +221,15 @@ class _Reader:
         else:
             self._cost = before + cost
             self.sizes.update(dict.fromkeys(counter, 0))  # its values are constants
-            code = body * turns
+            name = self._name(loop.loop_var)
+            code = [step.in_turn(name, turn) if isinstance(step, _Step) else step for turn in range(turns) for step in body]
         self._depth -= 1
         return [_Step("index", (), tuple(self._kept)), *code] if self._depth == 0 and self._kept else code
 
     def _bind(self, stmt: tirx.Bind) -> list[_Code]:
         if "float" not in dtype_of(stmt.value):
             steps, uses = self._expression(stmt.value)
+            self._strides[self._name(stmt.var)] = self._stride(stmt.value)
             return [*steps, _Step("index", uses, self._variable(stmt.var))]
         if _is_copy(stmt.value):
             steps, self._copies[self._name(stmt.var)] = self._expression(stmt.value)
@@ -231,14 +245,20 @@ class _Reader:
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         steps, uses = self._expression(stmt.value)
         more, indices = self._expression(stmt.indices[0])
-        address = self._local_address(stmt.buffer, stmt.indices[0]) if place == "local" else _ADDRESS[place]
-        return [*steps, *more, _Step("store", uses, (), place, address, indices)]
+        offset = self._offset(stmt.buffer, stmt.indices[0]) if place == "local" else (0, 0, 0)
+        address = int(offset[0] >= _LOCAL_REACH) if place == "local" else _ADDRESS[place]
+        return [*steps, *more, _Step("store", uses, (), place, address, indices, offset)]
 
     def _call(self, call: Any) -> list[_Code]:
         name = op_name(call)
         if name == "tirx.tvm_storage_sync":
             self._cost += 1
             return [_Step("barrier", ())]
+        if is_async_copy(call):
+            # The texel passes by the registers.
+            parts = [self._expression(call.args[place]) for place in (1, 3, 5)]
+            uses = tuple(key for _, keys in parts for key in keys)
+            return [*(step for steps, _ in parts for step in steps), _Step("store", (), (), "buffer", _ADDRESS["buffer"], uses)]
         if name != "tirx.texture2d_store" and not is_half_store(call):
             steps, uses = self._expression(call)
             return [*steps, _Step("value", uses, tuple(use for use in uses if len(use) == 1))]
@@ -263,8 +283,9 @@ class _Reader:
         uses = tuple(key for _, keys in read for key in keys)
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
-        address = self._local_address(load.source, load.indices[0]) if is_plain else _ADDRESS.get(place, 1)
-        return [*(step for steps, _ in read for step in steps), _Step("load", uses, values, place, address)]
+        offset = self._offset(load.source, load.indices[0]) if is_plain else (0, 0, 0)
+        address = int(offset[0] >= _LOCAL_REACH) if is_plain else _ADDRESS.get(place, 1)
+        return [*(step for steps, _ in read for step in steps), _Step("load", uses, values, place, address, (), offset)]
 
     def _expression(self, expr: Any) -> tuple[list[_Code], tuple[_Key, ...]]:
         """Steps for the loads in it, and the values that it uses."""
@@ -318,10 +339,26 @@ class _Reader:
             self.sizes.setdefault(one, registers / len(keys))
         return keys
 
-    def _local_address(self, buffer: tirx.Var, index: tirx.Expr) -> int:
-        """Registers of an address in local memory of its own: 0 where an offset reaches there."""
+    def _offset(self, buffer: tirx.Var, index: tirx.Expr) -> tuple[int, int, int]:
+        """`_Step.offset`, without the address of the first element that is not constant."""
         kind = tvm.DataType(str(buffer.dtype))
-        return int(self._starts.get(self._name(buffer), 0) + _constant(index) * int(kind.bits) * int(kind.lanes) // 8 >= _LOCAL_REACH)
+        size, (counter, each) = int(kind.bits) * int(kind.lanes) // 8, self._stride(index)
+        return self._starts.get(self._name(buffer), 0) + _constant(index) * size, counter, each * size
+
+    def _stride(self, index: Any) -> tuple[int, int]:
+        """The counter of a loop in a sum, or in a variable of it, and how much a turn adds; (0, 0) if there is none."""
+        match index:
+            case tirx.Var():
+                name = self._name(index)
+                return (name, 1) if name in self._counters else self._strides.get(name, (0, 0))
+            case tirx.Mul() if isinstance(index.b, tirx.IntImm):
+                counter, each = self._stride(index.a)
+                return counter, each * int(index.b)
+            case tirx.Add() | tirx.Sub():
+                return max(self._stride(index.a), self._stride(index.b), key=lambda stride: stride[0])
+            case tirx.Ramp():
+                return self._stride(index.base)
+        return 0, 0
 
     def _name(self, var: Any) -> int:
         return self._names.setdefault(var, len(self._names) + 1)
@@ -467,12 +504,16 @@ class _Schedule:
                 self._followers[source].append(number)
             last.update(dict.fromkeys(step.defines, number))
         self._final = {(key, last.get(key, -1)) for key in behind}
+        self._defined = [
+            sum(sizes[key] for key in step.defines if (key, number) in self._uses_left or (key, number) in self._final) for number, step in enumerate(steps)
+        ]
         self._waits = [len(sources) for sources in self._sources]
         self._loads_left = sum(step.kind == "load" and step.place != "local" for step in steps)
         # Steps whose sources are there, by what comes next of them, in the order of the code.
         self._addresses: list[int] = []
-        self._loads: list[int] = []
         self._others: list[int] = []
+        # Loads by whether they read local memory, and whether their value takes more registers than their address.
+        self._loads: dict[tuple[bool, bool], list[int]] = {(is_local, takes_more): [] for is_local in (False, True) for takes_more in (False, True)}
         # Loads that nothing has waited for.
         self._under_way: dict[bool, set[int]] = {True: set(), False: set()}
         self._now = self._peak = self._written = sum(sizes[key] for key in before)
@@ -482,7 +523,7 @@ class _Schedule:
         for number, waits in enumerate(self._waits):
             if not waits:
                 self._make_ready(number)
-        while self._addresses or self._loads or self._others:
+        while self._addresses or self._others or any(self._loads.values()):
             self._step()
         return self._peak, self._written
 
@@ -512,20 +553,18 @@ class _Schedule:
             sources = self._sources[number]
             if not waits and ((self._loads_left and sources & self._under_way[False]) or sources & self._under_way[True]):
                 continue
-            if adds or self._defined(number) - self._freed(number) - self._steps[number].address <= 0:
+            if adds or self._defined[number] - self._freed(number) - self._steps[number].address <= 0:
                 return number
         return None
 
     def _first_load(self, *, is_limited: bool, adds: bool) -> int | None:
-        for number in self._loads:
-            step = self._steps[number]
-            if self._is_barred(number):
-                continue
-            if is_limited and len(self._under_way[step.place == "local"]) >= _UNDER_WAY:
-                continue
-            if adds or self._defined(number) <= step.address:
-                return number
-        return None
+        """The first load, within the limit of those under way or not."""
+        found = [
+            loads[0]
+            for (is_local, takes_more), loads in self._loads.items()
+            if loads and takes_more <= adds and not (is_limited and len(self._under_way[is_local]) >= _UNDER_WAY) and not self._is_barred(loads[0])
+        ]
+        return min(found, default=None)
 
     def _is_barred(self, number: int) -> bool:
         return self._steps[number].kind in ("load", "store") and bool(self._barriers) and number > self._barriers[0]
@@ -554,15 +593,15 @@ class _Schedule:
         self._written += step.address
         is_long = step.address > 0 and step.place != "local"
         self._peak = max(self._peak, self._now + is_long * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
-        insort(self._loads if step.kind == "load" else self._others, number)
+        insort(self._loads[self._kind(number)] if step.kind == "load" else self._others, number)
 
     def _load(self, number: int) -> None:
         step = self._steps[number]
-        self._loads.remove(number)
+        self._loads[self._kind(number)].remove(number)
         self._under_way[step.place == "local"].add(number)
         self._loads_left -= step.place != "local"
         self._now -= step.address
-        self._written += self._defined(number)
+        self._written += self._defined[number]
         self._define(number)
 
     def _use(self, number: int) -> None:
@@ -571,7 +610,7 @@ class _Schedule:
             self._uses_left[value] -= 1
 
     def _define(self, number: int) -> None:
-        self._now += self._defined(number)
+        self._now += self._defined[number]
         self._peak = max(self._peak, self._now)
         for follower in self._followers[number]:
             self._waits[follower] -= 1
@@ -584,6 +623,6 @@ class _Schedule:
     def _freed(self, number: int) -> float:
         return sum(self._sizes[value[0]] for value in self._used[number] if self._uses_left[value] == 1 and value not in self._final)
 
-    def _defined(self, number: int) -> float:
-        values = ((key, number) for key in self._steps[number].defines)
-        return sum(self._sizes[value[0]] for value in values if value in self._uses_left or value in self._final)
+    def _kind(self, number: int) -> tuple[bool, bool]:
+        step = self._steps[number]
+        return step.place == "local", self._defined[number] > step.address

@@ -50,7 +50,7 @@ _WORDS = {
         ("float32", "float16"),
         ("blocked", "striped"),
         ("lanes", "window", "taps", "turn"),
-        ("mad", "fma", "plain", "mma"),
+        ("mad", "fma", "plain", "mma", "tf32"),
         ("direct", "winograd2", "winograd4", "winograd6"),
         ("memory", "registers", "local"),
     )

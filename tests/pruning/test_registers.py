@@ -92,6 +92,29 @@ def test_an_offset_does_not_reach_all_of_a_large_local_array() -> None:
     assert local_sum(300) == local_sum(64) + 2
 
 
+def sum_of_turns(each: int) -> float:
+    """Of a sum of vectors in local memory that lie so many vectors apart from turn to turn of an unrolled loop."""
+
+    @T.prim_func(s_tir=True, private=True)
+    def sums(b: T.Buffer((64,), "float32x4")) -> None:
+        staged = T.alloc_buffer((1024,), "float32x4", scope="shared")
+        acc = T.alloc_buffer((1,), "float32x4", scope="local")
+        for i in range(64):
+            acc[0] = T.Broadcast(T.float32(0), 4)
+            for j in range(16):
+                at: T.let[T.int32] = i + j * each
+                acc[0] = acc[0] + staged[at]
+            b[i] = acc[0]
+
+    return live(sums)
+
+
+def test_an_offset_does_not_reach_the_later_turns_of_an_unrolled_loop() -> None:
+    # 16 turns of 16 vectors of 16 bytes are just within reach; of twice as many, the last eight turns are not.
+    assert sum_of_turns(16) == sum_of_turns(1)
+    assert sum_of_turns(32) == sum_of_turns(1) + 8
+
+
 def guarded(*, parts: int, turns: int) -> float:
     """Of a loop that adds up what it reads under a condition of one or two parts."""
 
