@@ -26,7 +26,7 @@ from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.frontend.tasks import count_calls, extract_tasks
 from romou.hardware import known_devices
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.layout import fuse_operators, pack_channels, place_images, share_buffers
+from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers, tasks_of
 from romou.library import compiler_for, is_here
 from romou.measure import DeviceFingerprint, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, scheduled_functions
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 # Of the whole model's outputs against onnxruntime; half-precision storage rounds at every layer.
-TOLERANCE = {"float32": 1e-4, "float16": 2e-2}
+# TF32 rounds factors to as many bits as halfs have, but nothing that lies in memory.
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 WHOLE_MODEL_REPEATS = 5
 # NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
 _BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
@@ -63,12 +64,44 @@ _BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 
 @dataclass(frozen=True, kw_only=True)
 class _Graph:
-    """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task)."""
+    """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
+
+    placed: fused functions before tensors became parts of others.   pairs: of these functions that could share a kernel; which do is measured.
+    """
 
     imported: ImportedModel
+    placed: tvm.IRModule
     fused: tvm.IRModule
     tasks: list[Task]
     task_of: dict[str, Task]
+    pairs: list[Pair]
+
+    @classmethod
+    def of(cls, imported: ImportedModel, placed: tvm.IRModule) -> _Graph:
+        fused = share_buffers(placed)
+        tasks, key_of = extract_tasks(fused)
+        by_key = {task.key: task for task in tasks}
+        task_of = {name: by_key[key] for name, key in key_of.items()}
+        return cls(imported=imported, placed=placed, fused=fused, tasks=tasks, task_of=task_of, pairs=find_pairs(placed))
+
+    @functools.cached_property
+    def alternatives(self) -> dict[str, tuple[str, str]]:
+        """Key of a joined task -> keys of the two tasks that it stands for."""
+        return {pair.task.key: pair.keys for pair in self.pairs}
+
+    def joined_where(self, is_chosen: Callable[[str], bool]) -> _Graph:
+        """The graph with the pairs joined of whose tasks, by key, that is true; itself where that is none."""
+        chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
+        return _Graph.of(self.imported, join_pairs(self.placed, chosen)) if chosen else self
+
+    def joined_where_faster(self, seconds: Mapping[str, float]) -> _Graph:
+        """The graph with the pairs joined that take less time as one kernel than as two; seconds: by task key, of those with a kernel that works."""
+
+        def is_faster(key: str) -> bool:
+            keys = (key, *self.alternatives[key])
+            return all(k in seconds for k in keys) and seconds[keys[0]] < seconds[keys[1]] + seconds[keys[2]]
+
+        return self.joined_where(is_faster)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +137,7 @@ def tune(
     seed: int = 0,
     progress: bool = False,
     prune: bool = True,
+    allow_tf32: bool = False,
     explorer: str = "evolution",
     rpc: str | None = None,
 ) -> TunedModel:
@@ -118,7 +152,8 @@ def tune(
         to name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
     trials
         Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
-        are the default schedules of each task; those that move less than 64 KiB and sum no products keep them, without a trial.
+        are the default schedules of each task; those that move less than 64 KiB and sum no products keep them, without a trial. A depthwise
+        convolution and the pointwise one behind it are tasks by themselves and, as one kernel, a third one: the model takes what is faster.
     seconds
         Stop searching after this time; the model is compiled with what was found.
     no_progress
@@ -133,6 +168,10 @@ def tune(
         Show a progress bar on stderr.
     prune
         Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default schedules are tried in any case.
+    allow_tf32
+        Kernels may multiply floats on tensor cores (CUDA, compute capability 8.0 and newer), which round them to TF32, 10 bits behind the point; sums
+        stay in single precision. Such a kernel may differ from the reference by a relative L2 error of 2e-3 instead of 1e-4, the whole model's outputs
+        from onnxruntime's by 1e-2. The same as the target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
     explorer
         How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
     rpc
@@ -152,7 +191,7 @@ def tune(
     """
     started = time.monotonic()
     check_versions()
-    target = as_target(target)
+    target = as_target(target).allowing_tf32() if allow_tf32 else as_target(target)
     options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **_BATCHES.get(target.kind, {}))
     imported = _import(model, shapes)
     measuring = MeasureOptions(seed=seed)
@@ -165,9 +204,17 @@ def tune(
                 _records(work_dir) as store,
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
+                worth += tasks_of(graph.pairs)
                 tasks = prune_all(worth, place.target) if prune else worth
                 session = TuningSession(
-                    tasks, place.target, store=store, builder=builder, runner=runner, options=options, device_lessons=known_lessons(place.target)
+                    tasks,
+                    place.target,
+                    store=store,
+                    builder=builder,
+                    runner=runner,
+                    options=options,
+                    alternatives=graph.alternatives,
+                    device_lessons=known_lessons(place.target),
                 )
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
@@ -230,7 +277,9 @@ def inspect(
     check_versions()
     target = as_target(target)
     graph = _lower(_import(model, shapes), target)
-    functions = scheduled_functions(graph.fused, graph.task_of, _recorded_configs(work_dir), target)
+    seconds, configs = _recorded(work_dir, graph, target)
+    graph = graph.joined_where_faster(seconds)
+    functions = scheduled_functions(graph.fused, graph.task_of, configs, target)
     found: list[InspectedKernel] = []
     known = {one.name for one in functions}
     for one in functions:
@@ -267,20 +316,34 @@ def pruned_spaces(
     return [(task, task.pruned_space(target, rules)) for task in _lower(_import(model, shapes), target).tasks]
 
 
-def _recorded_configs(work_dir: str | Path | None, device: DeviceFingerprint | None = None) -> dict[str, Config | None]:
-    """Task key -> config of its fastest record. device: records of others do not count; None: all do."""
+def _recorded(
+    work_dir: str | Path | None, graph: _Graph, target: Target, device: DeviceFingerprint | None = None
+) -> tuple[dict[str, float], dict[str, Config | None]]:
+    """Task key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
+
+    device: records of others do not count; None: all do.
+    """
     if work_dir is None:
-        return {}
+        return {}, {}
     if not Path(work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
     # The last time of a config counts: it may have been measured again.
     times: dict[str, dict[Config, float | None]] = {}
+    spaces = {task.key: task.space(target) for task in (*graph.tasks, *(pair.task for pair in graph.pairs))}
+    left_out = 0
     with RecordStore(work_dir) as store:
         for record in store:
-            if device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name):
+            if record.task_key not in spaces or not (device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name)):
+                continue
+            if spaces[record.task_key].knows(record.config):
                 times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
+            else:
+                left_out += 1
+    if left_out:
+        logger.warning("%d records in %s do not count: made for other knobs than this version and target have", left_out, work_dir)
     timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
-    return {key: min(found, key=lambda pair: pair[0])[1] for key, found in timed.items() if found}
+    fastest = {key: min(found, key=lambda pair: pair[0]) for key, found in timed.items() if found}
+    return {key: time_s for key, (time_s, _) in fastest.items()}, {key: config for key, (_, config) in fastest.items()}
 
 
 def bench(
@@ -432,7 +495,12 @@ def _bench(
     imported = _import(model, shapes)
     at = _Place(named=target, target=target) if place is None else place()
     graph = _lower(imported, at.target)
-    chosen = _recorded_configs(work_dir, at.device) if configs is None else _valid_configs(graph.tasks, configs, at.target)
+    if configs is None:
+        seconds, chosen = _recorded(work_dir, graph, at.target, at.device)
+        graph = graph.joined_where_faster(seconds)
+    else:
+        graph = graph.joined_where(configs.__contains__)
+        chosen = _valid_configs(graph.tasks, configs, at.target)
     made = Bench(
         model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name),
         target=target.to_json(),
@@ -453,12 +521,10 @@ def _valid_configs(tasks: Sequence[Task], configs: Mapping[str, Config], target:
     found: dict[str, Config | None] = {}
     for task in tasks:
         if task.key in configs:
-            try:
-                task.space(target).index_of(configs[task.key])
-            except UsageError:
-                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
-            else:
+            if task.space(target).knows(configs[task.key]):
                 found[task.key] = configs[task.key]
+            else:
+                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
     return found
 
 
@@ -488,14 +554,12 @@ def _import(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[i
 
 
 def _lower(imported: ImportedModel, target: Target) -> _Graph:
-    fused = share_buffers(place_images(fuse_operators(pack_channels(imported.mod), target), target))
-    tasks, key_of = extract_tasks(fused)
-    by_key = {task.key: task for task in tasks}
+    graph = _Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
     limits = limits_of(target)
-    for task in tasks if limits.prefers_images else ():
+    for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():
             logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)
-    return _Graph(imported=imported, fused=fused, tasks=tasks, task_of={name: by_key[key] for name, key in key_of.items()})
+    return graph
 
 
 @contextlib.contextmanager
@@ -582,18 +646,19 @@ def _assemble(graph: _Graph, place: _Place, results: Mapping[str, TaskResult], s
     # A task where no config worked is left to TVM in both.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
     default = _model_of(graph, place, broken, plain)
-    is_tuned = any(result.config is not None and not result.is_default for result in results.values())
-    tuned = _model_of(graph, place, configs, plain) if is_tuned else default
+    joined = graph.joined_where_faster({key: result.best_ms / 1e3 for key, result in results.items() if result.best_ms is not None})
+    is_tuned = joined is not graph or any(results[t.key].config is not None and not results[t.key].is_default for t in graph.tasks if t.key in results)
+    tuned = _model_of(joined, place, configs, plain) if is_tuned else default
     default_times, tuned_times = [], []
     for _ in range(WHOLE_MODEL_REPEATS):
         # In turns, so that a slow moment of the machine hits both.
         default_times += default.times(repeat=1)
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
-    error, limit = _check(graph, tuned)
+    error, limit = _check(graph, tuned, "tf32" if place.target.allows_tf32 else "float32")
     summary = Summary(
         target=str(place.named),
         device=place.name,
-        rows=_rows(graph, results),
+        rows=_rows(joined, results, graph.alternatives),
         default_ms=float(np.median(default_times)),
         tuned_ms=float(np.median(tuned_times)),
         relative_l2_error=error,
@@ -621,20 +686,27 @@ def _model_of(graph: _Graph, place: _Place, configs: Mapping[str, Config | None]
     )
 
 
-def _check(graph: _Graph, model: TunedModel) -> tuple[float | None, float | None]:
-    """(relative L2 error of the worst output against onnxruntime, what it may be); None where onnxruntime cannot run the model."""
+def _check(graph: _Graph, model: TunedModel, precision: str) -> tuple[float | None, float | None]:
+    """(relative L2 error of the worst output against onnxruntime, what it may be where floats are multiplied in `precision`); None where onnxruntime
+    cannot run the model."""
     inputs = random_inputs(graph.imported.inputs, seed=0)
     reference = run_onnxruntime(graph.imported.onnx_model, inputs)
     if reference is None:
         return None, None
     error = max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
-    limit = max(TOLERANCE.get(str(output.dtype), TOLERANCE["float32"]) for output in reference)
+    limit = max(TOLERANCE[precision], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
     if not error <= limit:
         logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
     return error, limit
 
 
-def _rows(graph: _Graph, results: Mapping[str, TaskResult]) -> tuple[LayerRow, ...]:
+def _rows(graph: _Graph, results: Mapping[str, TaskResult], alternatives: Mapping[str, tuple[str, str]] | None = None) -> tuple[LayerRow, ...]:
+    """One for each task of `graph`; before it was tuned, one that stands for two others took what they do."""
+
+    def default_ms(key: str) -> float | None:
+        found = [results[k].default_ms if k in results else None for k in (alternatives or {}).get(key, (key,))]
+        return None if None in found else sum(found)  # type: ignore[arg-type]
+
     rows = []
     for task in graph.tasks:
         result = results.get(task.key)
@@ -644,7 +716,7 @@ def _rows(graph: _Graph, results: Mapping[str, TaskResult]) -> tuple[LayerRow, .
                 calls=task.calls,
                 trials=result.trials if result else 0,
                 flops=task.flops,
-                default_ms=result.default_ms if result else None,
+                default_ms=default_ms(task.key),
                 tuned_ms=result.best_ms if result else None,
                 config=dict(result.config) if result and result.config else {},
             )

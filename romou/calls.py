@@ -46,20 +46,33 @@ def is_half_conversion(expr: Any) -> bool:
 
 
 def is_load_for_tensor_cores(expr: Any) -> bool:
-    """Whether halfs are read as they are (`passes/tensor_cores.py`): (name, texel or pair of texels, pointer, ...)."""
+    """Whether texels are read as they are (`passes/tensor_cores.py`, `passes/async_copies.py`): (name, texel or pair of texels, pointer, ...)."""
     return texels_for_tensor_cores(expr) > 0
 
 
 def texels_for_tensor_cores(expr: Any) -> int:
-    """How many texels of halfs a call reads as they are; 0 for any other expression."""
-    if extern_name(expr) == "load_texel":
+    """How many texels a call reads as they are; 0 for any other expression."""
+    if extern_name(expr) == "load_texel" or is_async_copy(expr):
         return 1
     return 2 if _called(expr) == "load_texel_pair" else 0
 
 
+def is_async_copy(expr: Any) -> bool:
+    """Whether a texel is copied to local memory past the registers: (name, texel, pointer, texel there, pointer there, whether it is not zero)."""
+    return _called(expr) in _ASYNC_COPIES
+
+
+def texel_bytes(expr: Any) -> int:
+    """Of a texel that a call reads as it is."""
+    return 16 if _called(expr) == "copy_floats_async" else 8
+
+
 def is_tensor_core_fma(expr: Any) -> bool:
     """Whether tensor cores add products to 16 numbers of a work-item: (name, first number, pointer to them, ...)."""
-    return _called(expr) == "tensor_core_fma"
+    return _called(expr) in ("tensor_core_fma", "tensor_core_fma_tf32")
+
+
+_ASYNC_COPIES = ("copy_halfs_async", "copy_floats_async")
 
 
 def _called(expr: Any) -> str | None:

@@ -75,12 +75,24 @@ def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx
     return tirx.Evaluate(tirx.call_extern("int32", "load_texel_pair", offset, buffer.data, into.data))
 
 
+def copy_texel_async(offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr) -> tirx.Stmt:
+    """Begin to copy the texel buffer[4 * offset] and on to into[4 * into_offset] and on, in local memory; zeros where it is not `inside` (CUDA)."""
+    name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
+    return tirx.Evaluate(tirx.call_extern("int32", name, offset, buffer.data, into_offset, into.data, inside))
+
+
+def tf32s_of_floats(value: tirx.Expr) -> tirx.Expr:
+    """Floats rounded to TF32: to the nearest, and away from zero where two are equally near (CUDA)."""
+    return tirx.call_pure_extern(str(value.ty), "tf32_of_float", value)
+
+
 def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
     """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four lanes (CUDA).
 
-    weight: four output channels for each of four input channels.   data: four input channels.
+    weight: four output channels for each of four input channels.   data: four input channels.   Both are bits of halfs, or floats rounded to TF32.
     """
-    return tirx.Evaluate(tirx.call_extern("int32", "tensor_core_fma", first, acc.data, *weight, data))
+    name = "tensor_core_fma_tf32" if "float32" in str(data.ty) else "tensor_core_fma"
+    return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
 
 
 def _vector(base: str, lanes: int) -> str:
@@ -134,6 +146,45 @@ __device__ __forceinline__ int tensor_core_fma(int first, float* acc, unsigned l
         : "r"(lane_pair(w0, w1, lane)), "r"(lane_pair(w0, w1, lane + 1)), "r"(lane_pair(w2, w3, lane)), "r"(lane_pair(w2, w3, lane + 1)),
           "r"((unsigned int)data), "r"((unsigned int)(data >> 32)));
   }
+  return 0;
+}
+""",
+    "copy_halfs_async": """
+__device__ __forceinline__ int copy_halfs_async(int offset, const void* texels, int into_offset, void* into, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+      :: "l"(__cvta_generic_to_shared((char*)into + 8 * into_offset)), "l"((const char*)texels + 8LL * offset), "r"(inside ? 8 : 0));
+  return 0;
+}
+""",
+    "copy_floats_async": """
+__device__ __forceinline__ int copy_floats_async(int offset, const void* texels, int into_offset, void* into, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+      :: "l"(__cvta_generic_to_shared((char*)into + 16 * into_offset)), "l"((const char*)texels + 16LL * offset), "r"(inside ? 16 : 0));
+  return 0;
+}
+""",
+    "tf32_of_float": """
+__device__ __forceinline__ float tf32_of_float(float value) {
+  unsigned int bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return __uint_as_float(bits);
+}
+""",
+    "tensor_core_fma_tf32": """
+// Two lanes of two texels of the weight (w: input channel, output channel), two of one of the data.
+__device__ __forceinline__ void mma_tf32(float* c, float w00, float w01, float w10, float w11, float x0, float x1) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[4]), "+f"(c[1]), "+f"(c[5])
+      : "r"(__float_as_uint(w00)), "r"(__float_as_uint(w01)), "r"(__float_as_uint(w10)), "r"(__float_as_uint(w11)),
+        "r"(__float_as_uint(x0)), "r"(__float_as_uint(x1)));
+}
+
+__device__ __forceinline__ int tensor_core_fma_tf32(int first, float* acc, float4 w0, float4 w1, float4 w2, float4 w3, float4 data) {
+  float* c = acc + first;
+  mma_tf32(c, w0.x, w0.y, w1.x, w1.y, data.x, data.y);
+  mma_tf32(c + 2, w0.z, w0.w, w1.z, w1.w, data.x, data.y);
+  mma_tf32(c, w2.x, w2.y, w3.x, w3.y, data.z, data.w);
+  mma_tf32(c + 2, w2.z, w2.w, w3.z, w3.w, data.z, data.w);
   return 0;
 }
 """,

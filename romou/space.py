@@ -67,8 +67,9 @@ class Space:
 
     def __init__(self) -> None:
         self.knobs: dict[str, tuple[Choice, ...]] = {}
-        # The knob whose choices are spaces of their own (`one_of`).
+        # The knob whose choices are spaces of their own, and these (`one_of`).
         self.divided_by: str | None = None
+        self._spaces: Mapping[Any, Space] = {}
         self._constraints: list[Callable[[Columns], Any]] = []
 
     def define_knob(self, name: str, choices: Sequence[Choice]) -> None:
@@ -94,7 +95,7 @@ class Space:
         """
         whole = cls()
         whole.define_knob(knob, list(spaces))
-        whole.divided_by = knob
+        whole.divided_by, whole._spaces = knob, spaces
         names = list(next(iter(spaces.values())).knobs)
         for name in names:
             whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
@@ -172,6 +173,14 @@ class Space:
             index = index * len(choices) + digit
         return index
 
+    def knows(self, config: Mapping[str, Choice]) -> bool:
+        """Whether the config has a choice of every knob and nothing else, be it valid or not: records may be of other targets or versions."""
+        try:
+            self.index_of(config)
+        except UsageError:
+            return False
+        return True
+
     def is_valid(self, config: Config) -> bool:
         """Whether every constraint admits the config."""
         return all(bool(is_allowed(config)) for is_allowed in self._constraints)
@@ -182,22 +191,30 @@ class Space:
     def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
         """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`; fewer when no more are found."""
         found: dict[str, Config] = {}
-        given = where or {}
-        if self.size <= 4 * count:
-            order = rng.permutation(self.size)
-            candidates: Iterator[Config] = map(self.at, (int(i) for i in order))
+        box = self._box(where or {})
+        if box.size <= 4 * count:
+            order = rng.permutation(box.size)
+            candidates: Iterator[Config] = map(box.at, (int(i) for i in order))
         else:
-            candidates = (self.at(int(rng.integers(self.size))) for _ in range(50 * count + 200))
-        for config in (c.replace(**given) for c in candidates):
+            candidates = (box.at(int(rng.integers(box.size))) for _ in range(50 * count + 200))
+        for config in candidates:
             if len(found) == count:
                 break
             if config.key not in found and config.key not in exclude and self.is_valid(config):
                 found[config.key] = config
-        if len(found) < count and 4 * count < self.size <= _ENUMERATE_LIMIT:
-            left = [c for c in self if c.key not in found and c.key not in exclude and c.items() >= given.items()]
+        if len(found) < count and 4 * count < box.size <= _ENUMERATE_LIMIT:
+            left = [c for c in box if c.key not in found and c.key not in exclude and self.is_valid(c)]
             for i in rng.permutation(len(left))[: count - len(found)]:
                 found[left[int(i)].key] = left[int(i)]
         return list(found.values())
+
+    def _box(self, where: Mapping[str, Choice]) -> Space:
+        """The product of knobs that configs with these choices are in, without constraints."""
+        box, inside = Space(), self
+        if self.divided_by is not None and self.divided_by in where:
+            inside = self._spaces[where[self.divided_by]]
+        box.knobs = {name: (where[name],) if name in where else inside.knobs[name] for name in self.knobs}
+        return box
 
     def mutate(self, config: Config, rng: np.random.Generator) -> Config:
         """A valid config that differs from `config` in one or two knobs; `config` itself when none is found."""

@@ -7,6 +7,7 @@
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
     Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU; facts from a file
     Target("cuda -arch=sm_80")                  machine code for another architecture than the device's
+    Target("cuda -tf32=allow")                  kernels may round the factors of products of floats to TF32
     Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
 
 TVM no longer parses "-key=value" text, so this file does. TVM itself is imported only when `tvm_target` is asked for.
@@ -42,9 +43,11 @@ LIMITS = (
 )
 COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
 # Kind -> what its text may set.
-_OPTIONS = {"opencl": ("device", "host", "half", *LIMITS), "cuda": ("device", "arch", "host", *COMMON_LIMITS)}
+_OPTIONS = {"opencl": ("device", "host", "half", *LIMITS), "cuda": ("device", "arch", "host", "tf32", *COMMON_LIMITS)}
 # What halfs are for: numbers to compute with, where the device can, or only to store.
 _HALF_USES = ("arithmetic", "storage")
+# It changes numbers: without a word nobody's products are rounded.
+_TF32_USES = ("allow",)
 
 _CUDA_SHARED_BYTES = 49152
 # Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions of the generation.
@@ -74,7 +77,7 @@ class Target:
         For an unknown kind, device or option (with the known ones and the nearest name) or a value out of range.
     """
 
-    __slots__ = ("_arch", "_device_name", "_half", "_host", "_kind", "_limits", "_spec", "_tvm_target")
+    __slots__ = ("_arch", "_device_name", "_half", "_host", "_kind", "_limits", "_spec", "_tf32", "_tvm_target")
 
     def __init__(self, target: str | Mapping[str, Any] | tvm.target.Target | Target = "opencl", *, host: str | None = None) -> None:
         if isinstance(target, Target):
@@ -90,7 +93,7 @@ class Target:
         if host is not None:
             options["host"] = host
         self._kind = kind
-        self._device_name, self._host, self._half, self._arch, self._limits = _checked_options(kind, options)
+        self._device_name, self._host, self._half, self._arch, self._tf32, self._limits = _checked_options(kind, options)
         self._spec: HardwareSpec | None = None
         self._tvm_target: Any = None
         if self._device_name is not None:
@@ -132,6 +135,17 @@ class Target:
         """Whether warps multiply matrices of halfs, 16 deep, by one instruction: NVIDIA GPUs of compute capability 8.0 and newer."""
         number = re.match(r"sm_(\d+)", self.arch or "")
         return number is not None and int(number[1]) >= _TENSOR_CORES_FROM
+
+    @property
+    def allows_tf32(self) -> bool:
+        """Whether kernels may multiply floats on tensor cores, which round them to TF32: to 10 bits behind the point, as halfs have."""
+        return self._tf32 == "allow" and self.has_tensor_cores
+
+    def allowing_tf32(self) -> Target:
+        """This target with `allows_tf32`, as far as its GPU has tensor cores. UsageError for any other kind than "cuda"."""
+        if self._kind != "cuda":
+            raise UsageError(f"TF32 is a format of NVIDIA's tensor cores; the target is {str(self)!r}", hint="Leave allow_tf32 out, or use target 'cuda'.")
+        return Target({"kind": self._kind, **self._options(), "tf32": "allow"})
 
     @property
     def arch(self) -> str | None:
@@ -246,7 +260,7 @@ class Target:
         return {name: value for name, value in found.items() if value is not None}
 
     def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"device": self._device_name, "host": self._host, "half": self._half, "arch": self._arch}
+        options: dict[str, Any] = {"device": self._device_name, "host": self._host, "half": self._half, "arch": self._arch, "tf32": self._tf32}
         return {k: v for k, v in options.items() if v is not None} | self._limits
 
     def to_json(self) -> str:
@@ -386,8 +400,8 @@ def _host_triple(host: Any) -> str | None:
     return None if triple == tvm.target.Target("llvm").export().get("mtriple") else str(triple)
 
 
-def _checked_options(kind: str, options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None, dict[str, int]]:
-    """(device, host, use of halfs, CUDA architecture, limits), each checked."""
+def _checked_options(kind: str, options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None, str | None, str | None, dict[str, int]]:
+    """(device, host, use of halfs, CUDA architecture, use of TF32, limits), each checked."""
     for name in options:
         if name not in _OPTIONS[kind]:
             raise unknown_name("target option", name, _OPTIONS[kind])
@@ -401,8 +415,11 @@ def _checked_options(kind: str, options: Mapping[str, Any]) -> tuple[str | None,
     arch = options.get("arch")
     if arch is not None and not re.fullmatch(r"sm_\d{2,3}[af]?", str(arch)):
         raise UsageError(f"target option -arch={arch}: must be a CUDA architecture such as sm_80 or sm_90a", option="arch", value=arch)
+    tf32 = options.get("tf32")
+    if tf32 is not None and tf32 not in _TF32_USES:
+        raise UsageError(f"target option -tf32={tf32}: must be {' or '.join(_TF32_USES)}, or left out", option="tf32", value=tf32)
     device = options.get("device")
-    return (None if device is None else str(device)), host, half, arch, limits
+    return (None if device is None else str(device)), host, half, arch, tf32, limits
 
 
 def _positive(name: str, value: Any) -> int:

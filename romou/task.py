@@ -24,7 +24,7 @@ from romou.pruning.prune import LEAST_KEPT
 from romou.pruning.usage import work_group_size
 from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.schedules.template import template_of
+from romou.schedules.templates import template_of
 from romou.schedules.winograd import StoredWeight
 from romou.space import Config, Space
 
@@ -135,6 +135,10 @@ class Task:
         """How the kernel of `config` wants the weight; None where it takes that of `func` as it is."""
         return self.template.stored_weight(config)
 
+    def precision(self, config: Config) -> str | None:
+        """What the kernel of `config` rounds its factors to, "tf32"; None where it multiplies numbers as they lie in memory."""
+        return self.template.precision(config)
+
     def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
         """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
         stored = self.stored_weight(config)
@@ -244,5 +248,6 @@ def limits_of(target: Target) -> Limits:
         has_half_arithmetic=target.has_half_arithmetic,
         has_vector_arithmetic=target.kind == "opencl",
         has_tensor_cores=target.has_tensor_cores,
+        allows_tf32=target.allows_tf32,
         prefers_images=bool(has_images and spec.l1_texture_cache_bytes and spec.l1_buffer_cache_bytes == 0),
     )

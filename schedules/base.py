@@ -81,6 +81,10 @@ class Template(ABC):
         """How the kernel of `config` wants the weight; None where it takes that of the function as it is."""
         return None
 
+    def precision(self, config: Mapping[str, Any]) -> str | None:
+        """What the kernel of `config` rounds its factors to; None where it multiplies numbers as they lie in memory."""
+        return None
+
     def transform_bytes(self, config: Mapping[str, Any]) -> int:
         """What kernels beside the one whose traffic counts read and write."""
         return 0

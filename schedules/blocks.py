@@ -32,7 +32,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
         made = []
         for store, start in parts:
             part = s_tir.SBlock(block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start)
-            made.append(_with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))  # type: ignore[misc]
+            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))  # type: ignore[misc]
         return made
 
     if all(len(block.writes) == 1 for block in find_blocks(func)):
@@ -43,7 +43,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
 
 
-def _with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
+def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
     """The same loops with variables of their own."""
     found: list[tirx.Var] = []
     structural_walk(nest, [(tirx.For, lambda loop: found.append(loop.loop_var)), (s_tir.SBlock, lambda block: found.extend(i.var for i in block.iter_vars))])

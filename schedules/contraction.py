@@ -86,6 +86,7 @@ class Limits:
         are spelled, and the compiler fuses them by itself.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     has_tensor_cores: whether warps multiply matrices of halfs (CUDA, compute capability 8.0 and newer).
+    allows_tf32: whether they may do so with floats, which are rounded to TF32 then.
     """
 
     max_work_group_size: int
@@ -97,6 +98,7 @@ class Limits:
     has_half_arithmetic: bool = False
     has_vector_arithmetic: bool = True
     has_tensor_cores: bool = False
+    allows_tf32: bool = False
 
 
 def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits, dtype: str) -> None:
@@ -108,7 +110,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"
-    has_mma = limits.has_tensor_cores and not flat.is_batched and tensor_core.can_use(flat, dtype)
+    instruction = tensor_core.instruction(dtype, limits)
+    has_mma = instruction is not None and not flat.is_batched and tensor_core.can_use(flat)
     first, *window = flat.reduce.values()
     space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
     # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
@@ -126,8 +129,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
     space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
-    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [tensor_core.MMA] * has_mma)
-    if limits.has_tensor_cores and dtype == "float16":
+    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [instruction] * has_mma)
+    if instruction is not None:
         space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
     if has_mma:
         space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
@@ -169,7 +172,10 @@ def local_bytes(config: Columns, reduce: Mapping[str, int], texel: int | None = 
     partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
     *window, lanes = list(reduce.values())[1:]
     staged = config["local"] * math.prod(window) * ((texel or lanes) * group_w + lanes * LANES * group_o)
-    return (4 - 2 * (config["accumulate"] == "float16")) * partial + (4 - 2 * ((config["accumulate"] == "float16") | tensor_core.is_mma(config))) * staged
+    number, is_mma = 4 - 2 * (config["accumulate"] == "float16"), tensor_core.is_mma(config)
+    by_itself = number * staged
+    # Where no config has tensor cores, nothing depends on their knobs.
+    return number * partial + (by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself))
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:

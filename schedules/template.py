@@ -25,12 +25,6 @@ _KINDS: dict[str, type[Workload]] = {"dense": Dense, "batch_matmul": BatchMatmul
 DIRECT = "direct"
 
 
-def template_of(func: tirx.PrimFunc) -> Template | None:
-    """The template that fits a fused function; None where none does."""
-    others = (family.template_of(func) for family in FAMILIES.values() if hasattr(family, "template_of"))
-    return ContractionTemplate.of(func) or next((template for template in others if template is not None), None)
-
-
 class ContractionTemplate(Template):
     """That of convolutions, dense layers and products of matrices."""
 
@@ -64,8 +58,7 @@ class ContractionTemplate(Template):
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
         direct = self._direct_space(limits)
-        # Fewer products are no gain where tensor cores make them.
-        names = () if _has_tensor_cores(direct) else self._others(limits)
+        names = () if _has_fast_products(direct) else self._others(limits)
         others = {name: self._winograd_space(name, limits) for name in names}
         return Space.one_of("algorithm", {DIRECT: direct, **others}) if others else direct
 
@@ -111,7 +104,7 @@ class ContractionTemplate(Template):
 
     def _places(self, name: str, limits: Limits, algorithm: str = DIRECT) -> list[str]:
         """Where the operator's data, weight or output may lie: activations where the graph put them, unless it leaves them free."""
-        buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
+        buffer = {"data": self._data, "weight": self._weight, "output": self.func.params[-1]}[name]
         if is_image(buffer):
             return ["image"]
         is_free = name == "weight" or (self.func.attrs is not None and FREE_IMAGES in self.func.attrs)
@@ -132,7 +125,7 @@ class ContractionTemplate(Template):
 
     def _scopes(self, name: str, limits: Limits, algorithm: str = DIRECT) -> Iterator[tuple[str, str | None]]:
         """Texture scopes that hold the lanes of data, weight or output as texels, each with what is too large for it."""
-        buffer = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}[name]
+        buffer = {"data": self._data, "weight": self._weight, "output": self.func.params[-1]}[name]
         form, most = self._winograd(algorithm) if name == "weight" else None, limits.max_image
         shape = [int(d) for d in buffer.shape] if form is None else form.weight_shape
         has_texels = self.contraction(flat=True).vector if name == "weight" else self.works_in_texels
@@ -142,6 +135,11 @@ class ContractionTemplate(Template):
         for scope in ("global.texture-weight", "global.texture") if name == "weight" else ("global.texture",):
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
             yield scope, next((f"its {side} would be {extent} texels, the device allows {limit}" for side, extent, limit in sides if extent > limit), None)
+
+    @property
+    def _data(self) -> tirx.Buffer:
+        """The operator's first input."""
+        return self._reads[0]
 
     @property
     def _weight(self) -> tirx.Buffer:
@@ -156,7 +154,7 @@ class ContractionTemplate(Template):
     @property
     def names(self) -> dict[str, str]:
         """Of the parameters that are the operator's "data" and "weight" and the function's "output"."""
-        buffers = {"data": self._reads[0], "weight": self._weight, "output": self.func.params[-1]}
+        buffers = {"data": self._data, "weight": self._weight, "output": self.func.params[-1]}
         return {role: str(buffer.name) for role, buffer in buffers.items()}
 
     def weight_scope(self, limits: Limits, algorithm: str = DIRECT) -> str | None:
@@ -187,6 +185,10 @@ class ContractionTemplate(Template):
         form = self._winograd(_algorithm(config))
         return None if form is None else StoredWeight(name=self.names["weight"], shape=form.weight_shape, tile=form.tile)
 
+    def precision(self, config: Mapping[str, Any]) -> str | None:
+        """As `Template.precision`: TF32 where the config has it."""
+        return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
+
     def _winograd(self, algorithm: str) -> Winograd | None:
         if algorithm == DIRECT:
             return None
@@ -214,13 +216,15 @@ class ContractionTemplate(Template):
         return self.starts(limits)[0]
 
     def starts(self, limits: Limits) -> list[Config]:
-        """A decent config of each algorithm, the direct one first."""
+        """A decent config of each algorithm, the direct one first; and where there are tensor cores, one whose operands are staged."""
         space = self._direct_space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        names = () if _has_tensor_cores(space) else self._others(limits)
+        staged = tensor_core.staged_config(space, self.contraction(flat=direct.get("pixels", "flat") == "flat"), direct, limits)
+        found = [direct] if staged is None else [direct, staged]
+        names = () if _has_fast_products(space) else self._others(limits)
         if not names:
-            return [direct]
-        found = [Config({"algorithm": DIRECT, **direct})]
+            return found
+        found = [Config({"algorithm": DIRECT, **config}) for config in found]
         for name in names:
             form = self.contraction(flat=False, config={"algorithm": name})
             found.append(Config({"algorithm": name, **default_config(self._winograd_space(name, limits), form, form, limits)}))
@@ -342,7 +346,8 @@ def _inline_epilogue(sch: s_tir.Schedule) -> s_tir.schedule.SBlockRV:
     return output
 
 
-def _has_tensor_cores(space: Space) -> bool:
+def _has_fast_products(space: Space) -> bool:
+    """Whether tensor cores make so many products in a cycle that fewer of them are no gain: of halfs, not of floats, on an H200."""
     return tensor_core.MMA in space.knobs["multiply_add"]
 
 

@@ -1,5 +1,7 @@
 """Contractions on tensor cores: the same work groups and register tiles as `contraction.py`, dealt out so that a warp can sum up together.
 
+Halfs are multiplied as they are; floats are rounded to TF32 (10 bits behind the point, as halfs have; the range of floats), where the user allows it.
+
 A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input
 channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each work-item; here stands only the nest
 that it looks for, which by itself computes the same:
@@ -13,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +28,8 @@ from romou.space import Columns, Config, Space
 if TYPE_CHECKING:
     from romou.schedules.contraction import Contraction, Limits
 
-# Choice of the knob `multiply_add`; PTX calls the instruction so.
-MMA = "mma"
+# Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats.
+MMA, TF32 = "mma", "tf32"
 # Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
 # conditions of its own.
 TAPS = "taps"
@@ -35,14 +37,25 @@ TAPS = "taps"
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
+# Bytes of all banks of local memory, and how far apart in them texels begin that a warp reads together: none waits for another.
+_LINE, _APART = 128, 32
 # Cycles of a core, and warps that it has room for: see `default_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
+# Cycles until a turn of staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
+_WAITED, _MOVED = 120, 20
 
 
-def can_use(c: Contraction, dtype: str) -> bool:
-    """Whether the contraction is a sum over texels of halfs, on both sides, with the same data for all output channels."""
+def instruction(dtype: str, limits: Limits) -> str | None:
+    """The choice of `multiply_add` that multiplies numbers of this type on tensor cores; None where there is none."""
+    if dtype == "float16":
+        return MMA if limits.has_tensor_cores else None
+    return TF32 if dtype == "float32" and limits.allows_tf32 else None
+
+
+def can_use(c: Contraction) -> bool:
+    """Whether the contraction is a sum over texels, on both sides, with the same data for all output channels."""
     *axes, last = c.reduce.values()
-    return dtype == "float16" and c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
+    return c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
 
 
 def is_allowed(config: Columns, c: Contraction) -> Any:
@@ -53,18 +66,23 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
-        & ((config["local"] == 0) | ((config["steps"] == 1) & (texels == first) & (config["unroll"] != TAPS)))
+        & ((config["local"] == 0) | ((texels == first) & (config["unroll"] == "lanes") & (turns_of_staged(config, c) > 0)))
         # What is added to fill the last turn is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * _whole(texels, GROUP))
     )
-    is_other = (config["multiply_add"] != MMA) & (config["steps"] == 1) & (config["unroll"] != TAPS)
+    is_other = (config["multiply_add"] == "fma") & (config["steps"] == 1) & (config["unroll"] != TAPS)
     return is_whole | (is_other & (first % config["split_k"] == 0))
 
 
 def is_mma(config: Columns) -> Any:
     """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing depends on the knob."""
-    found = config["multiply_add"] == MMA
+    found = takes_halfs(config) | (config["multiply_add"] == TF32)
     return found if np.any(found) else False
+
+
+def takes_halfs(config: Columns) -> Any:
+    """Whether a config, or which of many, hands halfs to tensor cores as they lie in memory."""
+    return config["multiply_add"] == MMA
 
 
 def fills_warps(config: Columns) -> Any:
@@ -80,12 +98,34 @@ def together(config: Columns) -> Any:
 
 def pair_of_weights(config: Config, texels: int) -> int:
     """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
-    return PAIR if is_mma(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
+    # A texel of floats is as much as one load brings.
+    return PAIR if takes_halfs(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
     """Texels of the reduction, so many more that they come in whole turns of every piece; what is staged comes in them anyhow."""
     return _whole(texels, (config["local"] == 0) * (GROUP * config.get("steps", 1) * config["split_k"] - 1) + 1)
+
+
+def turns_of_staged(config: Columns, c: Contraction) -> Any:
+    """Turns with copies and sums, where operands are staged: the first `steps` of them have copies alone, the last ones sums."""
+    first, *window, _ = c.reduce.values()
+    return first // np.maximum(config["local"], 1) * math.prod(window) - config["steps"]
+
+
+def staged_bytes(config: Columns) -> Any:
+    """Of local memory, where operands are staged: those of the turn that is summed up, and of as many more as are copied ahead."""
+    number = _number_bytes(config)
+
+    def row(numbers: Any) -> Any:
+        return numbers + (_APART // number - numbers) % (_LINE // number)
+
+    rows = row(LANES * config["wg_w"] * config["tile_w"]) + row(LANES * LANES * config["wg_o"] * config["tile_o"])
+    return (config.get("steps", 1) + 1) * config["local"] * rows * number
+
+
+def _number_bytes(config: Columns) -> Any:
+    return 4 - 2 * takes_halfs(config)
 
 
 def _whole(number: int, unit: Any) -> Any:
@@ -126,7 +166,7 @@ def regroup(c: Contraction, config: Config) -> Contraction:
         *taps, member, last = rest
         texel = group * GROUP + member
         value = lhs(o, h, w, lane, texel, *taps, last)
-        return value if groups * GROUP == extent else te.if_then_else(texel < extent, value, tirx.const(0, "float16"))
+        return value if groups * GROUP == extent else te.if_then_else(texel < extent, value, tirx.const(0, c.inputs[0].dtype))
 
     def weight(o: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:
         *taps, member, last = rest
@@ -139,29 +179,73 @@ def regroup(c: Contraction, config: Config) -> Contraction:
 def default_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
     """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
 
-    A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction; a turn
-    waits for its loads, while other groups on the core go on.
+    A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction, of which
+    floats need twice as many; a turn waits for its loads, while other groups on the core go on.
     """
-    if MMA not in space.knobs["multiply_add"]:
+    choice = _choice_of(space)
+    if choice is None:
         return config
-    o, _, w = c.extents
     texels, *window, _ = flatten(c).reduce.values()
-    cores = max(limits.busy_work_items // limits.max_work_group_size, 1)
+    issued = 2 if choice == MMA else 4
+    cores = _cores(limits)
 
     def cycles(candidate: Config) -> float:
         tile_o, tile_w, split = candidate["tile_o"], candidate["tile_w"], candidate["split_k"]
-        groups = -(-o // (candidate["wg_o"] * tile_o)) * -(-w // (candidate["wg_w"] * tile_w))
-        warps = candidate["wg_o"] * candidate["wg_w"] * split // (WARP_O * WARP_W)
+        groups, warps = _groups(c, candidate), candidate["wg_o"] * candidate["wg_w"] * split // (WARP_O * WARP_W)
         steps = padded(texels, candidate) // (GROUP * split) * math.prod(window)
-        busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // PAIR) + 2 * tile_o * tile_w)
+        busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // PAIR) + issued * tile_o * tile_w)
         rounds = -(-groups // (cores * max(_WARPS_OF_CORE // warps, 1)))
         return float(busy + rounds * (_STARTED + steps / candidate["steps"] * _LATENCY))
 
     sides = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "split_k": space.knobs["split_k"], "steps": (1, 2)}
-    warp = config.replace(multiply_add=MMA, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    warp = config.replace(multiply_add=choice, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    return min(_candidates(space, warp, sides), key=cycles, default=config)
+
+
+def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
+    """A decent config whose operands are staged, by the cycles of a turn; None where there is none.
+
+    In a turn every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
+    memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough
+    ahead.
+    """
+    choice = _choice_of(space)
+    if choice is None or max(space.knobs["local"]) == 0:
+        return None
+    texels, *window, _ = c.reduce.values()
+    numbers, cores = 1 if choice == MMA else 2, _cores(limits)
+
+    def cycles(candidate: Config) -> float:
+        tile_o, tile_w, local = candidate["tile_o"], candidate["tile_w"], candidate["local"]
+        groups, warps = -(-_groups(c, candidate) // cores), candidate["wg_o"] * candidate["wg_w"] // (WARP_O * WARP_W)
+        sums = numbers * local // GROUP * tile_o * tile_w
+        loads = 2 * numbers * local // GROUP * (LANES * tile_o + tile_w // PAIR)
+        copied = numbers * local * (candidate["wg_w"] * tile_w + LANES * candidate["wg_o"] * tile_o) * 2 * LANES
+        turn = max(_WAITED + 8 * sums * -(-groups * warps // 4), groups * (warps * loads + copied / _LINE), groups * copied / _MOVED)
+        return float(texels // local * math.prod(window) * turn)
+
+    sides = {"tile_o": (1, 2), "tile_w": (4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "local": (8, 4, 16), "steps": (4, 2)}
+    warp = config.replace(multiply_add=choice, tile_h=1, split_k=1, vector_width=LANES, unroll="lanes")
+    return min(_candidates(space, warp, sides), key=cycles, default=None)
+
+
+def _choice_of(space: Space) -> str | None:
+    return next((choice for choice in (MMA, TF32) if choice in space.knobs["multiply_add"]), None)
+
+
+def _cores(limits: Limits) -> int:
+    return max(limits.busy_work_items // limits.max_work_group_size, 1)
+
+
+def _groups(c: Contraction, config: Config) -> int:
+    o, h, w = c.extents
+    return int(-(-o // (config["wg_o"] * config["tile_o"])) * h * -(-w // (config["wg_w"] * config["tile_w"])))
+
+
+def _candidates(space: Space, config: Config, sides: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
+    """`config` with each combination of choices of some knobs, as far as they are valid."""
     choices = ([value for value in values if value in space.knobs[name]] for name, values in sides.items())
-    candidates = (warp.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices))
-    return min(filter(space.is_valid, candidates), key=cycles, default=config)
+    return filter(space.is_valid, (config.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices)))
 
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
@@ -189,10 +273,22 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     *reduction, _o, _h, _w, _lane = sch.get_loops(sums)[-len(reduce_names) - 4 :]
     first, *window, group, _ilane = reduction
     if config["local"]:
-        outer, _ = sch.split(first, [None, config["local"] // GROUP])
+        # Tap by tap: of a whole window little would fit.
+        outer, inner = sch.split(first, [None, config["local"] // GROUP])
+        sch.reorder(outer, *window, inner, group)
+        outer = sch.fuse(outer, *window)
+        window = []
         sch.compute_inline(sch.get_sblock("texels"))
         for name in ("patch", "kernel"):
-            stage_in_local_memory(sch, sch.get_sblock(name), outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
+            block = sch.get_sblock(name)
+            stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
+            sch.unroll(loops_below(sch, block, outer)[0])
+            # The four texels that a warp reads at once: (..., texel, row, pixel, lane), (..., texel, lane, channel, lane).
+            sch.storage_align(block, 0, len(sch.get(block).writes[0].source.shape) - 4, *(_LINE // _number_bytes(config), _APART // _number_bytes(config)))
+        sch.unroll(inner)
+        # The copies are ahead of their use.
+        for key, value in (("stage", [0, 0, config["steps"]]), ("order", [0, 1, 2]), ("async_stages", [0])):
+            sch.annotate(outer, f"software_pipeline_{key}", value)
     else:
         outer, inner = sch.split(first, [None, config["steps"]])
         order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]

@@ -151,7 +151,7 @@ class Torch:
         PyTorch is not installed, or sees no GPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_tf32: bool = False) -> None:
         hint = "Install PyTorch with CUDA (pip install torch), or give --no-peer for Romou's times alone."
         try:
             import torch
@@ -161,8 +161,8 @@ class Torch:
             raise UsageError("the vendor's side of the comparison runs through PyTorch, which sees no NVIDIA GPU", hint=hint)
         self.torch = torch
         torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
 
     @property
     def versions(self) -> str:
@@ -248,7 +248,7 @@ def romou_timer(task: Task, config: Config, target: Target, device: tvm.runtime.
     tensors = [device_tensor(array, device, scopes.get(name, "global")) for name, array in zip(names, task.arguments((*inputs, poison), config), strict=True)]
     module["main"](*tensors)
     device.sync()
-    compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy())
+    compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
     once = float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0])
     number = max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once, 1e-6))))
     if target.kind == "cuda":
@@ -257,7 +257,7 @@ def romou_timer(task: Task, config: Config, target: Target, device: tvm.runtime.
             graph = CudaGraph(device, None, lambda: [module["main"](*tensors) for _ in range(number)])
             graph.time_ms()
             # What was not captured is not timed either.
-            replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy())
+            replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
             # The graph itself keeps neither the kernels nor what they read and write.
             return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else replayed
     timed = module.time_evaluator("main", device, number=number, repeat=1)
@@ -280,6 +280,7 @@ class Options:
     only: str
     has_peer: bool
     is_pruned: bool
+    allows_tf32: bool
     seed: int
     output: Path | None
 
@@ -301,6 +302,7 @@ def command(function: Callable[..., None]) -> click.Command:
         click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Limit of the search in this call; the table comes on top."),
         click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("bench_records"), show_default=True, help="Of the records."),
         click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True),
+        click.option("--tf32", "allows_tf32", is_flag=True, help="Both sides may multiply floats in TF32, on tensor cores."),
         click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side, in turns."),
         click.option("--only", default="", help="Operators whose name contains one of these, with commas."),
         click.option("--no-peer", is_flag=True, help="Romou's side alone; PyTorch is not needed."),
@@ -319,8 +321,8 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
     us: Romou's time. peer_us: of the faster of the vendor's `layouts`. ratio: peer_us / us. roofline: the least time that the device's peak rate
     or bandwidth allows, over us; None where they are not known. peak: share of the device's peak rate. problem: where the output is wrong.
     """
-    peer = Torch() if options.has_peer else None
-    asked = Target(options.target)
+    peer = Torch(allow_tf32=options.allows_tf32) if options.has_peer else None
+    asked = Target(options.target).allowing_tf32() if options.allows_tf32 else Target(options.target)
     index = int(backend(asked.kind).device_index(asked.device_name))
     facts = backend(asked.kind).list_devices()[index]
     target, device = asked.limited_to(facts), tvm.device(asked.kind, index)
@@ -333,7 +335,7 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
     spec = facts_for_roofline(target, facts)
     head = {
         "device": {key: facts[key] for key in ("name", "platform", "driver")},
-        "target": options.target,
+        "target": str(asked),
         "dtype": options.dtype,
         "peer": peer.versions if peer else None,
         "peak_gflops": spec.fp32_peak_gflops if spec else None,
@@ -426,7 +428,7 @@ def configs_text(config: Mapping[str, Any]) -> str:
     rest = [f"{k}={config[k]}" for k in ("split_k", "local", "steps") if config.get(k) not in (0, 1, None)]
     known = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "split_k", "local", "steps", "autobroadcast", "multiply_add", "accumulate")
     words = [str(v) for k, v in config.items() if k not in known and v not in ("buffer", "lanes", 4)]
-    words += ["mma"] if config.get("multiply_add") == "mma" else []
+    words += [word for word in ("mma", "tf32") if config.get("multiply_add") == word]
     return " ".join([f"tile {tile} group {group}", *rest, *words])
 
 

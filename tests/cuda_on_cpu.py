@@ -28,12 +28,16 @@ from romou.task import Task
 MARGIN = 4096
 INSIDE = slice(MARGIN, -MARGIN)
 _ASM = re.compile(r"asm(?: volatile)?\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
-_OPERAND = re.compile(r"[:,]?\s*\"[+=]?[rfh]\"")
+_OPERAND = re.compile(r"[:,\s]*\"[+=]?[rfhl]\"")
 # Instruction -> function of the prelude with the same operands in the same order.
 _INSTRUCTIONS = {
     "cvt.f32.f16 %0, %1;": "cvt_f32_f16",
     "cvt.rn.f16.f32 %0, %1;": "cvt_f16_f32",
     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k16",
+    "cvt.rna.tf32.f32 %0, %1;": "cvt_rna_tf32_f32",
+    "cp.async.ca.shared.global [%0], [%1], 8, %2;": "cp_async<8>",
+    "cp.async.ca.shared.global [%0], [%1], 16, %2;": "cp_async<16>",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k8_tf32",
 }
 _PRELUDE = r"""
 #include <immintrin.h>
@@ -60,6 +64,10 @@ static inline int max(int a, int b) { return a > b ? a : b; }
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline void cvt_f32_f16(float& value, ushort bits) { value = _cvtsh_ss(bits); }
+static inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
+// To the nearest of 10 bits behind the point; halves go away from zero, which is up where the sign is a bit of its own.
+static inline void cvt_rna_tf32_f32(unsigned& bits, float value) { bits = (__float_as_uint(value) + 0x1000) & ~0x1fffu; }
 static inline void cvt_f16_f32(ushort& bits, float value) { bits = _cvtss_sh(value, 0); }
 static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   uint64_t bytes = ((uint64_t)b << 32) | a;
@@ -83,6 +91,28 @@ static void wait(Barrier& barrier, int members) {
 static Barrier group_barrier, warp_barriers[32];
 static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * blockDim.z); }
 
+// Copies past the registers are not there before they are waited for: so late that what is not waited for is not seen.
+struct Copy { char* into; const char* from; int bytes, of; };
+static std::vector<std::vector<std::vector<Copy>>> copies;
+static void* __cvta_generic_to_shared(void* pointer) { return pointer; }
+template <int size> static void cp_async(void* into, const char* from, int bytes) { copies[current].back().push_back({(char*)into, from, bytes, size}); }
+static void tvm_builtin_ptx_cp_async_commit_group_async_commit_group() { copies[current].emplace_back(); }
+static void wait_for_copies(size_t under_way) {
+  auto& groups = copies[current];
+  while (groups.size() > under_way + 1) {
+    for (Copy c : groups.front()) {
+      memset(c.into, 0, c.of);
+      memcpy(c.into, c.from, c.bytes);
+    }
+    groups.erase(groups.begin());
+  }
+}
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_0() { wait_for_copies(0); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_1() { wait_for_copies(1); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_2() { wait_for_copies(2); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_3() { wait_for_copies(3); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_4() { wait_for_copies(4); }
+
 struct Fragments { unsigned a[4], b[2]; };
 static Fragments warps[32][32];
 static float half_at(const unsigned* registers, int element) { return _cvtsh_ss((ushort)(registers[element / 2] >> (16 * (element % 2)))); }
@@ -103,6 +133,23 @@ static void mma_m16n8k16(float& c0, float& c1, float& c2, float& c3, unsigned a0
     for (int k = 0; k < 16; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
   wait(warp_barriers[warp], 32);
 }
+// A (16 x 8): element i of a lane lies in row lane / 4 (+ 8 for i = 1, 3) and column lane % 4 (+ 4 for i = 2, 3).
+// B (8 x 8): element i lies in row lane % 4 (+ 4 for i = 1) and column lane / 4.
+// C (16 x 8): as above. Of the factors, which are floats, the last 13 bits do not count.
+static void mma_m16n8k8_tf32(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  int warp = current / 32, me = current % 32;
+  warps[warp][me] = {{a0, a1, a2, a3}, {b0, b1}};
+  wait(warp_barriers[warp], 32);
+  float A[16][8], B[8][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) A[lane / 4 + (i % 2 ? 8 : 0)][lane % 4 + (i >= 2 ? 4 : 0)] = __uint_as_float(warps[warp][lane].a[i] & ~0x1fffu);
+    for (int i = 0; i < 2; ++i) B[lane % 4 + (i ? 4 : 0)][lane / 4] = __uint_as_float(warps[warp][lane].b[i] & ~0x1fffu);
+  }
+  float* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 8; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
+  wait(warp_barriers[warp], 32);
+}
 """
 _LAUNCH = r"""
 static void** arguments;
@@ -117,6 +164,7 @@ extern "C" void launch(void** given, const unsigned* grid, const unsigned* block
   for (unsigned z = 0; z < grid[2]; ++z) for (unsigned y = 0; y < grid[1]; ++y) for (unsigned x = 0; x < grid[0]; ++x) {
     blockIdx = {x, y, z};
     living = items;
+    copies.assign(items, {{}});
     for (int i = 0; i < items; ++i) {
       getcontext(&fibers[i]);
       fibers[i].uc_stack.ss_sp = stacks[i].data();

@@ -81,6 +81,18 @@ class Wrong:
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.float32(0.25)
 
 
+def scaled(factor: float) -> tvm.IRModule:
+    """The right output times a factor."""
+
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            for lane in range(4):
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] * T.float32(factor)
+
+    return tvm.IRModule({"main": main.with_attr("global_symbol", "main")})
+
+
 @I.ir_module
 class Unwritten:
     @T.prim_func
@@ -148,6 +160,8 @@ class BadSource:
 
 
 _MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "slow": Slow, "bad_source": BadSource}
+# As much as TF32 takes away, and a share of 1%.
+_MODULES |= {"rounded": scaled(1 + 2.0**-11), "off": scaled(1.01)}
 
 
 def build(made: Task, chosen: Config, target: Target) -> tvm.runtime.Module:

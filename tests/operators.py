@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
+from romou.schedules.depthwise_pointwise import join
 from romou.schedules.workload import Dense
 from tvm import relax
 
@@ -29,6 +30,7 @@ __all__ = [
     "error_on",
     "has_device",
     "matmul",
+    "pair_of",
     "random_arrays",
     "reference",
     "relax_tasks",
@@ -62,6 +64,15 @@ def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, de
         module = build_task(task, config, target)
     module["main"](*tensors)
     return tensors[-1].numpy().astype(np.float64)
+
+
+def pair_of(channels: int, size: tuple[int, int], outputs: int, dtype: str = "float32", *, kernel: tuple[int, int] = (3, 3), **given: object) -> Task:
+    """A depthwise convolution and the pointwise one that reads it as one function, each with a bias and a ReLU; `given`: of the depthwise one."""
+    first = conv(channels, size, channels, kernel, dtype, groups=channels, **given)
+    second = conv(channels, first.out_hw, outputs, (1, 1), dtype, batch=first.batch)
+    task = Task.of(join(task_of(first).func, task_of(second).func, 0))
+    assert task is not None
+    return task
 
 
 def target_of(kind: str) -> Target:

@@ -46,6 +46,7 @@ def default_output(model: str) -> Path:
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
+@click.option("--allow-tf32", is_flag=True, help="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.")
 @rpc_option
 @click.option("--explorer", default="evolution", show_default=True, help="evolution, annealing, random or exhaustive: how candidates are chosen.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search; the same seed tries the same candidates first.")
@@ -61,6 +62,7 @@ def command(
     shapes: tuple[str, ...],
     output: Path | None,
     prune: bool,
+    allow_tf32: bool,
     explorer: str,
     rpc: str | None,
     seed: int,
@@ -78,7 +80,7 @@ def command(
     import romou
 
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
-    how |= {"work_dir": work_dir, "prune": prune, "rpc": rpc}
+    how |= {"work_dir": work_dir, "prune": prune, "allow_tf32": allow_tf32, "rpc": rpc}
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
     path = output or default_output(model)
     tuned.save(path)

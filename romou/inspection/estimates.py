@@ -10,13 +10,12 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_visit, structural_walk
 
-from romou.calls import extern_name, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, texels_for_tensor_cores
+from romou.calls import extern_name, is_load_for_tensor_cores, is_tensor_core_fma, is_texel_load, texel_bytes, texels_for_tensor_cores
 
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
 # Buffer scope -> where it lies.
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
-TEXEL_OF_HALFS_BYTES = 8
 # A call of `tensor_core_fma` adds to two pixels of four lanes, 16 products each.
 _TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 8, 16
 
@@ -215,7 +214,7 @@ def lanes_of(expr: Any) -> int:
 
 def _bytes(expr: Any) -> int:
     if is_load_for_tensor_cores(expr):
-        return texels_for_tensor_cores(expr) * TEXEL_OF_HALFS_BYTES
+        return texels_for_tensor_cores(expr) * texel_bytes(expr)
     kind = tvm.DataType(dtype_of(expr))
     return int(kind.bits) * int(kind.lanes) // 8
 

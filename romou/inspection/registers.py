@@ -18,7 +18,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import extern_name, is_conditional, is_half_load, is_half_store, is_load_for_tensor_cores, is_texel_load, op_name
+from romou.calls import extern_name, is_async_copy, is_conditional, is_half_load, is_half_store, is_load_for_tensor_cores, is_texel_load, op_name
 from romou.inspection.estimates import array_registers, dtype_of, lanes_of, multiply_adds_of, registers_of, scope_of
 
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
@@ -254,6 +254,11 @@ class _Reader:
         if name == "tirx.tvm_storage_sync":
             self._cost += 1
             return [_Step("barrier", ())]
+        if is_async_copy(call):
+            # The texel passes by the registers.
+            parts = [self._expression(call.args[place]) for place in (1, 3, 5)]
+            uses = tuple(key for _, keys in parts for key in keys)
+            return [*(step for steps, _ in parts for step in steps), _Step("store", (), (), "buffer", _ADDRESS["buffer"], uses)]
         if name != "tirx.texture2d_store" and not is_half_store(call):
             steps, uses = self._expression(call)
             return [*steps, _Step("value", uses, tuple(use for use in uses if len(use) == 1))]

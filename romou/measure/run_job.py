@@ -44,7 +44,7 @@ class RunSpec:
     """One candidate for `run`, in a form that crosses the process border.
 
     entry: the function of the library that is the candidate, under a name that no other candidate's library has.
-    scopes: the memory scope of each parameter, "global" for a buffer.   stored: see `BuildResult`.
+    scopes: the memory scope of each parameter, "global" for a buffer.   stored: see `BuildResult`.   precision: see `verify.compare`.
     """
 
     library: str
@@ -57,6 +57,7 @@ class RunSpec:
     min_repeat_ms: float
     skip_above_s: float
     timing_limit_s: float
+    precision: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,14 +165,14 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunRe
         function(*tensors)
         device.sync()
         output = tensors[-1].numpy()
-    checked = verify.compare(output, reference)
+    checked = verify.compare(output, reference, spec.precision)
     errors: dict[str, Any] = {"relative_l2_error": checked.relative_l2_error, "max_error": checked.max_error}
     if checked.problem is not None:
         return RunReply(outcome="wrong_result", error=checked.problem, **errors)
     times = _time(spec, module, device, tensors)
     with _kernel_call("reading the output after timing"):
         output = tensors[-1].numpy()
-    again = verify.compare(output, reference)
+    again = verify.compare(output, reference, spec.precision)
     if again.problem is not None:
         # Right once and wrong later: a race between work-items, or an output that is added to instead of written.
         return RunReply(outcome="wrong_result", error=f"right in the first run, wrong after repeated runs: {again.problem}", **errors)

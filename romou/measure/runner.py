@@ -140,6 +140,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         min_repeat_ms=options.min_repeat_ms,
         skip_above_s=best_s * options.skip_ratio,
         timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
+        precision=built.candidate.task.precision(built.candidate.config),
     )
 
 

@@ -16,6 +16,7 @@ from tvm.tirx import compilation_pipeline
 from romou.dialects import CUDA, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
+from romou.passes.async_copies import copy_asynchronously
 from romou.passes.half_storage import widen_halfs
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.register_reads import name_register_reads
@@ -53,6 +54,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.LowerMatchBuffer(),
             s_tir.transform.StmtSimplify(),
             s_tir.transform.AnnotateIrregularLoop(),
+            s_tir.transform.InjectSoftwarePipeline(),
             s_tir.transform.LowerOpaqueBlock(),
             flatten_without_images,
             # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are flattened.
@@ -94,6 +96,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             tirx.transform.LowerWarpMemory(),
             # While accesses still are those of scalar buffers
             widen_halfs,
+            copy_asynchronously,
             vectorize_pointers,
             tirx.transform.StmtSimplify(),
             use_tensor_cores,

@@ -19,6 +19,9 @@ sums of its own tile, and nothing behind the nest changes:
           * weight(group, ilane, o, lane)
 
 where column g is pixel w + g % 2 of work-item x = g / 2.
+
+Floats take two of `mma.sync.m16n8k8` for one of halfs, each with two lanes of the input texel: of work-item (t, g) it wants depths t and t + 4 in A and B,
+and gives the same C. They are rounded to TF32 once, when they are loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
 from romou.calls import is_conditional, is_half_conversion
-from romou.dialects import load_texel, load_texel_pair, tensor_core_fma
+from romou.dialects import load_texel, load_texel_pair, tensor_core_fma, tf32s_of_floats
 from romou.errors import BuildError
 from romou.passes.bindings import statements_of
 from romou.primitives import LANES, TENSOR_CORES
@@ -41,6 +44,8 @@ from romou.primitives import LANES, TENSOR_CORES
 _ROWS = 8
 # Pixels that one instruction takes of a work-item, and texels that one load may bring.
 PAIR = 2
+# Texels in registers: the bits of halfs as they lie in memory, or floats.
+_HALFS, _FLOATS = "uint64", "float32x4"
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -80,8 +85,10 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
         return {lane: tirx.const(0, "int32"), group: t, **numbers}
 
     def bind(name: str, factor: tirx.Expr) -> tirx.Var:
-        variable = tirx.Var(name, "uint64")
-        statements.append(tirx.Bind(variable, _texel_of(factor, analyzer)))
+        texel = _texel_of(factor, analyzer)
+        is_halfs = str(texel.ty.dtype) == _HALFS
+        variable = tirx.Var(name, _HALFS if is_halfs else _FLOATS)
+        statements.append(tirx.Bind(variable, texel if is_halfs else tf32s_of_floats(texel)))
         return variable
 
     weights: list[list[tirx.Expr]] = [[] for _ in range(texels)]
@@ -91,7 +98,7 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
         if place_of_pair is None:
             values: list[tirx.Expr] = [bind("weight", factor) for factor in factors]
         else:
-            both = tirx.decl_buffer([PAIR], "uint64", "weights", scope="local")
+            both = tirx.decl_buffer([PAIR], _HALFS, "weights", scope="local")
             statements += [tirx.AllocBuffer(both), load_texel_pair(*place_of_pair, both)]
             values = [tirx.BufferLoad(both, [one]) for one in range(PAIR)]
         for one, value in enumerate(values):
@@ -128,14 +135,18 @@ def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Ex
 
 
 def _texel_of(factor: tirx.Expr, analyzer: Any) -> tirx.Expr:
-    """The bits of the four halfs that start with a factor of the product; zeros where the factor is zero."""
+    """The four floats, or the bits of the four halfs, that start with a factor of the product; zeros where the factor is zero."""
     if is_conditional(factor):
         condition, value, otherwise = factor.args
-        return tirx.if_then_else(condition, _texel_of(value, analyzer), _texel_of(otherwise, analyzer))
-    if isinstance(factor, tirx.FloatImm) and float(factor.value) == 0:
-        return tirx.const(0, "uint64")
+        texel = _texel_of(value, analyzer)
+        is_zero = isinstance(otherwise, tirx.FloatImm) and float(otherwise.value) == 0
+        zeros = tirx.const(0, _HALFS) if str(texel.ty.dtype) == _HALFS else tirx.Broadcast(tirx.const(0.0, "float32"), LANES)
+        return tirx.if_then_else(condition, texel, zeros if is_zero else _texel_of(otherwise, analyzer))
+    if isinstance(factor, tvm.ir.TensorLoad) and str(factor.ty.dtype) == "float32":
+        (index,) = factor.indices
+        return tirx.BufferLoad(factor.source, [tirx.Ramp(analyzer.simplify(index), tirx.const(1, "int32"), LANES)])
     if not is_half_conversion(factor):
-        raise BuildError(f"tensor cores multiply halfs that are read from memory, not {factor}")
+        raise BuildError(f"tensor cores multiply halfs or floats that are read from memory, not {factor}")
     bits = factor.args[1]
     (index,) = bits.indices
     return load_texel(analyzer.simplify(index // LANES), bits.source)

@@ -38,7 +38,7 @@ BOUNDED = frozenset({"registers", "occupancy"})
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 _PITCH = 1 << 20
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
-_IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes"}
+_IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
 
 
 class ClosedForm(Form):
@@ -98,8 +98,12 @@ class ClosedForm(Form):
         size = get("wg_o") * get("wg_w") * split
         images = {name: get(name) == "image" for name in ("data", "weight", "output")}
         is_staged = local > 0
-        has_window = is_staged | (get("unroll") == "window")
         on_tensor_cores = tensor_core.fills_warps(columns)
+        # Tensor cores stage tap by tap, some turns ahead.
+        is_ahead = is_staged & on_tensor_cores
+        ahead = np.where(is_ahead, columns.get("steps", 1), 0)
+        has_window = (is_staged & np.logical_not(is_ahead)) | (get("unroll") == "window")
+        staged_window = np.where(is_ahead, 1, self._window)
         window = np.where(on_tensor_cores, self._taps_of_texel, self._window)
         taps = np.where(has_window, window, 1) * self._last
         # Steps of the first axis in one turn: those that are staged together, or for each piece of the split one, or what tensor cores take together.
@@ -118,16 +122,16 @@ class ClosedForm(Form):
         channels_of_one = np.where(images["weight"], tile_o * LANES, texels_of_one * LANES - has_last * (o * LANES - self._columns))
         weights_of_one = channels_of_one * taps * tabulate(self._distinct_steps, *taken, True)
         group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
-        place = (pixels, images["data"], has_window, tile_h)
+        place = (pixels, images["data"], has_window, ahead, tile_h)
         data = tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
         # Of every pair of pixels, tensor cores take one of each work-item.
         stride = np.where(on_tensor_cores, tensor_core.PAIR, 1) * turns_w
         data_of_one = tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
         # Staged: the group's share is dealt out to the work-items, texel by texel.
-        staged_texels = local * self._window * tile_h * group_w
+        staged_texels = local * staged_window * tile_h * group_w
         data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
         along, across = (self._last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), self._last)
-        weights_of_one = np.where(is_staged, -(-(local * self._window * across * group_o) // size) * along, weights_of_one)
+        weights_of_one = np.where(is_staged, -(-(local * staged_window * across * group_o) // size) * along, weights_of_one)
 
         def by_place(of_data: Any, of_weights: Any) -> tuple[Any, Any]:
             in_images = of_data * images["data"] + of_weights * images["weight"]
@@ -146,7 +150,7 @@ class ClosedForm(Form):
             literal_image_bytes=literal_image_bytes,
             access_width=self._access_width(columns, is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
-            turns=first // steps * np.where(has_window, 1, window),
+            turns=first // steps * np.where(has_window, 1, window) - ahead,
             multiply_adds=pixels_of_one * tile_o * LANES * taps * together,
             local_loads=self._local_loads(columns),
             work_group_size=size,
@@ -157,6 +161,7 @@ class ClosedForm(Form):
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=on_tensor_cores,
+            turns_ahead=ahead,
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
         )
@@ -175,7 +180,7 @@ class ClosedForm(Form):
         Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
         """
         found = self._lines(columns, warp_size, line_bytes)
-        # Where there are tensor cores, an operator has no other algorithms for its knob.
+        # Where halfs have tensor cores, an operator has no other algorithms for its knob.
         for name, form in self._others.items() if "algorithm" in columns else ():
             inside = form._lines({**columns, **_workspace_columns()}, warp_size, line_bytes)
             data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))
@@ -222,8 +227,8 @@ class ClosedForm(Form):
         # A warp shares what it reads: one pixel of each pair, and of four input texels one.
         shared = (columns["tile_w"] // tensor_core.PAIR + columns["tile_o"] * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
-        numbers = columns["local"] * self._window * np.where(on_tensor_cores, shared, by_itself)
-        return numbers * np.where((columns["accumulate"] == "float16") | on_tensor_cores, 2, 4)
+        numbers = columns["local"] * np.where(on_tensor_cores, shared, self._window * by_itself)
+        return numbers * np.where((columns["accumulate"] == "float16") | tensor_core.takes_halfs(columns) & on_tensor_cores, 2, 4)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
         """At least these: the sums, the tile of data, and the addresses of one turn's weights, which a compiler computes ahead."""
@@ -239,8 +244,8 @@ class ClosedForm(Form):
         is_guarded = (columns["data"] == "buffer") & any(self._read(name, False).condition is not None for name in self._forms)
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, self._last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == "image")
-        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels.
-        weights = 2 * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
+        # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels. Of floats it is four.
+        weights = np.where(tensor_core.takes_halfs(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
         return RegisterUse(sums + np.where(on_tensor_cores, weights, ahead))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
@@ -250,6 +255,7 @@ class ClosedForm(Form):
         pixels: str,
         is_image: bool,
         has_window: bool,
+        ahead: int,
         tile_h: int,
         width: int,
         stride: int,
@@ -261,10 +267,15 @@ class ClosedForm(Form):
         is_one: bool,
     ) -> int:
         """Of the first work group, in the middle of the loops; `stride`: of the pixels that count, in a row of `width`. Else see `_steps`."""
-        steps = self._steps(on_tensor_cores, first, pieces, together, is_one)
+        steps, turn = self._steps(on_tensor_cores, first, pieces, together, is_one), 0
+        if ahead:
+            # Turns go through the taps of a window for some texels, then for the next ones.
+            turns = first // together * self._window
+            outer, turn = divmod((turns - ahead) // 2 + ahead, self._window)
+            steps = outer * together + np.arange(together)
         if on_tensor_cores and self._warp_forms[pixels] is not self._forms[pixels]:
             return self._distinct_taps(pixels, width, stride, steps)
-        places = self._pixels(pixels, is_image, has_window, tile_h, width, stride)
+        places = self._pixels(pixels, is_image, has_window, turn if ahead else None, tile_h, width, stride)
         if not len(places):
             return 0
         channels = self._channels(pixels, is_image, group_o, tuple(steps[steps < self._first].tolist()))
@@ -313,12 +324,16 @@ class ClosedForm(Form):
             places = places[np.broadcast_to(read.value(read.condition, *at), places.shape)]
         return len(np.unique(places)) * self._lane_axis
 
-    def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tile_h: int, width: int, stride: int) -> np.ndarray:
+    def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tap: int | None, tile_h: int, width: int, stride: int) -> np.ndarray:
+        """`tap`: the one that counts, in order; None: the one in the middle, or where there is a window all of them."""
         read = self._read(pixels, is_image)
         h = _as_read(np.arange(tile_h), read.extents[1], is_image)
         w = _as_read(np.arange(0, width, stride), read.extents[2], is_image)
         first, *middle, last = self._reduce.values()
-        taps = [np.arange(extent) if has_window else np.asarray([extent // 2]) for extent in middle]
+        if tap is None:
+            taps = [np.arange(extent) if has_window else np.asarray([extent // 2]) for extent in middle]
+        else:
+            taps = [np.asarray([place]) for place in np.unravel_index(tap, middle or [1])[: len(middle)]]
         # Lanes of an input texel are neighbours: one stands for all.
         taps.append(np.arange(last if self._varies == "by lane" else 1))
         grid = np.ix_(h, w, *taps)

@@ -16,9 +16,19 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import is_conditional, is_half_load, is_half_store, is_tensor_core_fma, is_texel_load, op_name, texels_for_tensor_cores
+from romou.calls import (
+    is_async_copy,
+    is_conditional,
+    is_half_load,
+    is_half_store,
+    is_tensor_core_fma,
+    is_texel_load,
+    op_name,
+    texel_bytes,
+    texels_for_tensor_cores,
+)
 from romou.dialects import CUDA, dialect_of
-from romou.inspection.estimates import TENSOR_CORE_DEPTH, TEXEL_OF_HALFS_BYTES, dtype_of, lanes_of, multiply_adds_of, scope_of
+from romou.inspection.estimates import TENSOR_CORE_DEPTH, dtype_of, lanes_of, multiply_adds_of, scope_of
 from romou.inspection.registers import register_use
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
     from romou.schedules.base import Template
 
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
+# TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
+_UNDER_WAY = "async_wait_inflight_count"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +61,7 @@ class KernelUsage:
     local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
+    turns_ahead: how many turns before their use copies to local memory begin; turns of copies or of use alone are not among `turns`.
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
@@ -77,6 +90,7 @@ class KernelUsage:
     has_copies: Any
     padding: Any
     on_tensor_cores: Any = False
+    turns_ahead: Any = 0
     transform_bytes: Any = 0
     transform_registers: Any = 0
     is_streamed: Any = False
@@ -125,6 +139,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         has_copies=kernel.has_copies,
         padding=(kernel.outputs if template.sums_products else groups * kernel.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
+        turns_ahead=kernel.turns_ahead,
         transform_bytes=template.transform_bytes(config),
         transform_registers=template.transform_registers(config),
         is_streamed=not template.sums_products,
@@ -173,11 +188,14 @@ class _Kernel:
         self.is_staged = False
         self.has_copies = False
         self.on_tensor_cores = False
+        self.turns_ahead = 0
         self.local_memory_bytes = 0
         self.turns = 1
         self.multiply_adds = 0
         self.local_loads = 0
         self._accumulators: dict[tuple[str, str], int] = {}
+        # Registers that are something before anything is summed up.
+        self._begun: set[str] = set()
         self._env: dict[Any, Any] = {}
         self._depth = 0
         self._trips: list[int] = []
@@ -196,6 +214,7 @@ class _Kernel:
     def run(self, *, has_turns: bool) -> None:
         """Fill in everything; without turns, all of the kernel is one."""
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
+        structural_walk(self.func.body, (tirx.BufferStore, self._start_of_sum))
         structural_walk(
             self.func.body, [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._call), (tirx.Broadcast, self._copy)]
         )
@@ -241,16 +260,24 @@ class _Kernel:
     def _extent(self, stmt: tirx.AttrStmt) -> None:
         if stmt.attr_key == "thread_extent":
             self.extents[str(stmt.node.thread_tag)] = int(stmt.value)
+        elif stmt.attr_key == _UNDER_WAY:
+            # That of the turn itself is waited for.
+            self.turns_ahead = max(self.turns_ahead, int(stmt.value) + 1)
 
     def _allocation(self, stmt: tirx.AllocBuffer) -> None:
         if str(stmt.buffer.scope()) in _LOCAL:
             kind = tvm.DataType(str(stmt.buffer.dtype))
             self.local_memory_bytes += math.prod(int(d) for d in stmt.buffer.shape) * int(kind.bits) * int(kind.lanes) // 8
 
+    def _start_of_sum(self, stmt: tirx.BufferStore) -> None:
+        value = stmt.value.value if isinstance(stmt.value, tirx.Broadcast) else stmt.value
+        if str(stmt.buffer.scope()) == _PRIVATE and isinstance(value, tirx.FloatImm):
+            self._begun.add(str(stmt.buffer.name))
+
     def _store(self, stmt: tirx.BufferStore) -> None:
         if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
             self.is_staged = True
-        if str(stmt.buffer.scope()) == _PRIVATE and _products(stmt.value):
+        if self._accumulates(stmt):
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
@@ -259,6 +286,8 @@ class _Kernel:
             self.has_copies = True
 
     def _call(self, call: tvm.ir.Call) -> None:
+        if is_async_copy(call):
+            self.is_staged = True
         if is_tensor_core_fma(call):
             self.on_tensor_cores = True
             # A number from the first one on for each pixel and lane.
@@ -268,7 +297,18 @@ class _Kernel:
         return any(True for _ in self._loads(node))
 
     def _is_turn(self, loop: tirx.For) -> bool:
-        return bool(_products(loop.body)) and self._has_loads(loop.body)
+        found: list[bool] = []
+        stores = (tirx.BufferStore, lambda store: found.append(self._accumulates(store)))
+        structural_walk(loop.body, [stores, (tvm.ir.Call, lambda call: found.append(is_tensor_core_fma(call)))])
+        return any(found) and self._has_loads(loop.body)
+
+    def _accumulates(self, store: tirx.BufferStore) -> bool:
+        """Whether products are added to those of earlier turns."""
+        return str(store.buffer.name) in self._begun and _products(store.value) > 0
+
+    def _is_summed_at_once(self, store: tirx.BufferStore) -> bool:
+        """Whether a register gets a sum of products that is whole: the window of a convolution that is staged next."""
+        return str(store.buffer.scope()) == _PRIVATE and _products(store.value) > 0 and not self._accumulates(store)
 
     def _loads(self, node: Any) -> Iterator[tvm.ir.TensorLoad | tvm.ir.Call]:
         """Loads of data and weight, be it from buffers, images or, as halfs, through a pointer."""
@@ -356,12 +396,15 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
-        is_carried = isinstance(node, tirx.BufferStore) and str(node.buffer.scope()) in _LOCAL
+        is_staging = isinstance(node, tirx.BufferStore) and (str(node.buffer.scope()) in _LOCAL or self._is_summed_at_once(node))
+        is_carried = is_staging or is_async_copy(getattr(node, "value", None))
 
         def guard(call: tvm.ir.Call) -> None:
             if is_conditional(call):
                 condition, then, otherwise = call.args
                 guards.extend([(list(self._loads(then)), condition), (list(self._loads(otherwise)), tirx.Not(condition))])
+            elif is_async_copy(call):
+                guards.append(([call], call.args[5]))
 
         if in_turn:
             structural_walk(node, (tvm.ir.Call, guard))
@@ -381,7 +424,7 @@ class _Kernel:
             is_active = np.broadcast_to(active, shape)
             for guarded, condition in guards:
                 if any(load.same_as(one) for one in guarded):
-                    is_active = is_active & evaluate(condition, self._env)
+                    is_active = is_active & (evaluate(condition, self._env) != 0)
             whole = [np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(shape))], *shape)) for p in places]
             everyone = self._of_everyone(places, is_active)
             # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
@@ -438,7 +481,7 @@ def _local_bytes(node: Any) -> int:
         texels = texels_for_tensor_cores(load)
         if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:
             return 0
-        return texels * TEXEL_OF_HALFS_BYTES or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
+        return texels * texel_bytes(load) or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
     return _weighted(node, size, (tvm.ir.TensorLoad, tvm.ir.Call))
 

@@ -56,7 +56,8 @@ def evolve(look: Outlook) -> list[Config]:
 
 def anneal(look: Outlook) -> list[Config]:
     """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer they go; the best of all."""
-    chains = [*_fastest(look, _CHAINS // 2), *_fresh(look, _CHAINS)][:_CHAINS]
+    fastest = _fastest(look, _CHAINS // 2)
+    chains = [*fastest, *_fresh(look, _CHAINS - len(fastest))]
     scores = look.score(chains)
     seen = {c.key: c for c in chains}
     for step in range(_STEPS):

@@ -49,7 +49,7 @@ _WORDS = {
         ("float32", "float16"),
         ("blocked", "striped"),
         ("lanes", "window", "taps"),
-        ("mad", "fma", "plain", "mma"),
+        ("mad", "fma", "plain", "mma", "tf32"),
         ("direct", "winograd2", "winograd4", "winograd6"),
         ("memory", "registers", "local"),
     )

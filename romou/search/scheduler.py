@@ -27,6 +27,16 @@ class Progression:
             return len(self.times)
         return len(self.times) - 1 - self.times.index(best)
 
+    def is_hopeless_beside(self, others: Sequence[Progression]) -> bool:
+        """Whether a task that does what others do together is so much slower than they are that trials of it are in vain.
+
+        The more trials it had, the less it may be slower: nine times after the first one, three times after four, half as much again after sixteen.
+        """
+        best, theirs = self.best_s, [other.best_s for other in others]
+        if not others or not self.times or None in theirs:
+            return False
+        return best is None or best > (1 + 8 / len(self.times)) * sum(t for t in theirs if t is not None)
+
     def gain(self) -> float:
         """Seconds a run of the model may win by another batch, up to a factor: what the task costs now, times what share of that is still won.
 

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING
 
@@ -169,6 +169,8 @@ class TuningSession:
         See `romou.measure`. Both are closed by the caller.
     clock
         Seconds by which the budget of seconds is kept; that of builder and runner.
+    alternatives
+        Key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
     learn_from
         Tasks that are not tuned; their records teach the cost model, as do those of the tuned tasks of each other, and of other devices.
     device_lessons
@@ -185,9 +187,11 @@ class TuningSession:
         runner: Runner,
         options: TuningOptions,
         clock: Callable[[], float] = time.monotonic,
+        alternatives: Mapping[str, Sequence[str]] | None = None,
         learn_from: Sequence[Task] = (),
         device_lessons: DeviceLessons | None = None,
     ) -> None:
+        self._alternatives = alternatives or {}
         self._clock = clock
         self._target = target
         self._store = store
@@ -215,12 +219,13 @@ class TuningSession:
                 continue
             reason = origin.refusal(Origin.of(record))
             config = Config(record.config)
-            # A space that has changed since may no longer know the config.
-            if reason is None and set(config) != set(state.space.knobs):
-                reason = "made for other knobs than this version's"
+            # A space that has changed since, or is that of a target that allows less, does not know the config.
+            is_known = state.space.knows(config)
+            if reason is None and not is_known:
+                reason = "made for other knobs than this version and target have"
             if reason is not None:
                 refusals[reason] += 1
-                if set(config) == set(state.space.knobs) and not record.is_again:
+                if is_known and not record.is_again:
                     elsewhere = state.elsewhere.setdefault(f"{record.device} {record.romou} {record.tvm}", [])
                     elsewhere.append((config, record.time_s))
             elif record.is_again:
@@ -333,11 +338,11 @@ class TuningSession:
     def _untried(self, count: int) -> list[_State]:
         return [state for state in self._states if not state.measured and not state.waiting][:count]
 
-    @staticmethod
-    def _expected(state: _State) -> Progression:
+    def _expected(self, state: _State) -> Progression:
         """The progression as if what is under way had brought nothing: one task must not take every batch that is built ahead."""
-        past = state.progression
-        return Progression(past.calls, past.times + [None] * state.waiting, past.is_exhausted) if state.waiting else past
+        past, others = state.progression, [self._by_key[key].progression for key in self._alternatives.get(state.task.key, ()) if key in self._by_key]
+        is_over = past.is_exhausted or past.is_hopeless_beside(others)
+        return Progression(past.calls, past.times + [None] * state.waiting, is_over) if state.waiting or is_over else past
 
     def _measured(self, batch: list[BuildResult]) -> Iterator[tuple[BuildResult, MeasureResult]]:
         """Each candidate of a batch with its result, as soon as it is there; one that the time limit cuts off has none."""
@@ -400,8 +405,9 @@ class TuningSession:
 
     def _status(self, state: _State, record: Record) -> Status:
         best_s = state.progression.best_s
-        bests = [s.progression.best_s for s in self._states]
-        total_s = None if None in bests else sum(b * s.task.calls for b, s in zip(bests, self._states, strict=True) if b is not None)
+        apart = [s for s in self._states if s.task.key not in self._alternatives]
+        bests = [s.progression.best_s for s in apart]
+        total_s = None if None in bests else sum(b * s.task.calls for b, s in zip(bests, apart, strict=True) if b is not None)
         return Status(
             task=state.task.name,
             outcome=record.outcome,

@@ -227,6 +227,7 @@ def test_a_truncated_last_record_is_repaired(tmp_path: Path, opencl_device: tvm.
         ({"target": "opencl -device=adreno641"}, UsageError, "adreno640"),
         ({"target": "metal"}, UsageError, "unknown target kind 'metal'"),
         ({"trials": -1}, UsageError, "trials=-1"),
+        ({"allow_tf32": True}, UsageError, "TF32 is a format of NVIDIA's tensor cores"),
         ({"seconds": 0}, UsageError, "seconds=0"),
         ({"shapes": {"img": (1, 3, 11, 11)}}, UsageError, "did you mean 'image'"),
     ],

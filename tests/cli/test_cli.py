@@ -56,6 +56,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tune", "none.onnx"], "romou: model file 'none.onnx' does not exist\nBundled networks: bundled:alexnet, "),
         (["tune", "resnet18"], "romou: model file 'resnet18' does not exist\nbundled:resnet18 is a bundled network."),
         (["tune", "bundled:resnet19"], "romou: unknown bundled model 'resnet19'"),
+        (["tune", "bundled:squeezenet1_0", "--allow-tf32"], "romou: TF32 is a format of NVIDIA's tensor cores; the target is 'opencl'"),
         (["tune", "x.onnx", "--target", "vulkan"], "romou: target kind 'vulkan' is not supported in this version"),
         (["tune", "x.onnx", "--shape", "a"], "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224"),
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),

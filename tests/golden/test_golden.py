@@ -19,6 +19,7 @@ from romou.target import Target
 
 # Suffix of the golden files -> target.
 TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda")}
+TENSOR_CORES = ("mma", "tf32")
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
 TILES = {
@@ -37,6 +38,11 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
         conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_o": 2, "wg_o": 8, "wg_w": 8},
     ),
+    "conv3x3_tensor_cores_staged": (
+        conv(16, (6, 6), 32, (3, 3), "float16", padding=(1, 1, 1, 1)),
+        BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_w": 2, "wg_o": 8, "local": 4, "steps": 2},
+    ),
+    "dense_tf32": (Dense(m=16, k=64, n=50, dtype="float32"), BUFFERS | {"multiply_add": "tf32", "tile_w": 2, "wg_o": 8}),
     "conv3x3_winograd2": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
     "conv5x5_winograd2": (conv(8, (9, 9), 12, (5, 5), padding=(2, 2, 2, 2)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
     "conv3x3_local_memory": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"}),
@@ -50,20 +56,22 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
 
 
 # CUDA has no images, and alone tensor cores.
-CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") != "mma"]
+CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") not in TENSOR_CORES]
 CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"]]
 
 
 @pytest.mark.parametrize(("name", "suffix"), CASES)
 def test_kernel(name: str, suffix: str, request: pytest.FixtureRequest) -> None:
     (work, choices), target = KERNELS[name], TARGETS[suffix]
+    if choices.get("multiply_add") == "tf32":
+        target = target.allowing_tf32()
     task = task_of(work).with_free_images()
     knobs = task.space(target).knobs
     wanted = {knob: value for knob, value in (TILES | SPELLING | choices).items() if knob in knobs}
     config = Config({knob: value if value in knobs[knob] else knobs[knob][0] for knob, value in wanted.items()} if suffix == "cu" else wanted)
     assert task.space(target).is_valid(config)
     arrays = random_arrays(task, np.random.default_rng(11))
-    assert error_on(target, task, config, arrays, reference(task, arrays)) < (1e-5 if work.dtype == "float32" else 1e-3)
+    assert error_on(target, task, config, arrays, reference(task, arrays)) < (1e-5 if work.dtype == "float32" and task.precision(config) is None else 1e-3)
 
     source = build_task(task, config, target).imports[0].inspect_source()
     if suffix == "cu":

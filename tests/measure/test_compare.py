@@ -24,6 +24,22 @@ def test_a_right_output_passes_and_one_wrong_element_does_not(dtype: str, scale:
     assert "off by more than" in (compare(wrong, reference).problem or "")
 
 
+def test_tf32_rounds_factors_and_a_share_of_a_percent_is_wrong() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((64, 512), dtype="float32"), rng.standard_normal((512, 300), dtype="float32")
+    reference = a @ b
+    rounded = [((x.view("uint32") + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view("float32") for x in (a, b)]
+    output = rounded[0] @ rounded[1]
+    found = compare(output, reference, "tf32")
+    assert found.problem is None
+    assert found.relative_l2_error == pytest.approx(2.8e-4, rel=0.1)
+    assert "relative L2 error" in (compare(output, reference).problem or "")
+    assert "relative L2 error 1.0" in (compare(output * np.float32(1.01), reference, "tf32").problem or "")
+    one = output.copy()
+    one[7, 7] += np.float32(0.02 * (abs(one[7, 7]) + np.sqrt((one**2).mean())))
+    assert "1 of 19200 elements are off by more than 0.01" in (compare(one, reference, "tf32").problem or "")
+
+
 def test_a_huge_output_is_wrong() -> None:
     reference = np.random.default_rng(0).standard_normal(100).astype("float32")
     found = compare(reference + np.float32(1e30), reference)

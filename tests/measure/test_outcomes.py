@@ -66,6 +66,18 @@ def test_each_fault_ends_as_itself(builder: LocalBuilder, runner: LocalRunner, f
     assert after.outcome == "ok", after.error
 
 
+def test_a_candidate_with_tf32_is_held_to_what_tf32_allows(builder: LocalBuilder, runner: LocalRunner) -> None:
+    def outcome(trial: int, fault: str, **knobs: str) -> str:
+        chosen = faulty_kernels.config(fault).replace(**knobs)
+        (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=chosen, trial=trial)])
+        (result,) = runner.run([built])
+        return result.outcome
+
+    assert outcome(200, "rounded") == "wrong_result"
+    assert outcome(201, "rounded", multiply_add="tf32") == "ok"
+    assert outcome(202, "off", multiply_add="tf32") == "wrong_result"
+
+
 def test_a_right_candidate_is_timed(builder: LocalBuilder, runner: LocalRunner) -> None:
     result = measure(builder, runner, "none")
     assert isinstance(result, MeasureResult)

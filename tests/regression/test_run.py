@@ -122,14 +122,19 @@ def test_without_the_compiled_model_recorded_times_are_compared(model: Path, bas
     assert "Times were NOT compared: the baseline was measured on 'Another'" in " ".join(result.stdout.split())
 
 
-def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_path: Path) -> None:
+def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain = romou.bench(model, has_times=False)
     conv = next(o for o in plain.operators if o.name == CONV)
     other = {**conv.config, "tile_w": 2 if conv.config["tile_w"] != 2 else 1}
+    # Faster, but what this target has no choice for: it was allowed to another one.
+    elsewhere = {**other, "multiply_add": "tf32", "steps": 2}
     with RecordStore(tmp_path / "records") as store:
+        store.append(Record(task_key=conv.key, task_name=CONV, config=elsewhere, device={}, outcome="ok", times_s=(0.5,)))
         store.append(Record(task_key=conv.key, task_name=CONV, config=other, device={}, outcome="ok", times_s=(1.0,)))
     tuned = romou.bench(model, has_times=False, work_dir=tmp_path / "records")
     assert next(o for o in tuned.operators if o.name == CONV).config == other
+    assert "1 records in" in caplog.text
+    assert "made for other knobs than this version and target have" in caplog.text
     found = romou.compare(tuned, model, has_times=False)
     assert all(row.notes == () for row in found.rows), "built again as the baseline was"
     found = romou.compare(plain, tuned, has_times=False)

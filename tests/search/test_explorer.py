@@ -144,17 +144,17 @@ def test_too_few_points_teach_nothing() -> None:
 
 
 def divided_space() -> Space:
-    """A thousand times as many configs of one algorithm as of the other."""
+    """Some ten thousand times as many configs of one algorithm as of the other."""
     large, small = Space(), Space()
-    for name in ("a", "b", "c", "d", "e"):
+    for name in "abcdef":
         large.define_knob(name, POWERS)
-        small.define_knob(name, POWERS[2:4] if name != "e" else POWERS[:1])
+        small.define_knob(name, POWERS[2:4] if name in "abc" else POWERS[:1])
     return Space.one_of("algorithm", {"large": large, "small": small})
 
 
 def divided_cost(config: Config) -> float:
     """Seconds: the small space holds the best, beside some that are slower than the best of the large one."""
-    off = sum(abs(math.log2(config[n]) - w) for n, w in (("a", 3), ("b", 2), ("c", 3), ("d", 2)))
+    off = sum(abs(math.log2(config[n]) - w) for n, w in (("a", 3), ("b", 2), ("c", 3)))
     return 1e-3 * (1 + off / 2) if config["algorithm"] == "small" else 1e-3 * (2 + 0.1 * off)
 
 
@@ -162,13 +162,13 @@ def divided_cost(config: Config) -> float:
 def test_a_small_space_inside_of_a_large_one_is_searched_as_well(explorer: str) -> None:
     space, found = divided_space(), []
     for seed in range(3):
-        default = Config({"algorithm": "large", **dict.fromkeys("abcde", 1)})
+        default = Config({"algorithm": "large", **dict.fromkeys("abcdef", 1)})
         looking = Explorer(space, default, TuningOptions(seed=seed, explorer=explorer), np.random.default_rng(seed))
         measured: dict[str, tuple[Config, float | None]] = {}
-        while len(measured) < 48:
+        while len(measured) < 40:
             measured.update((c.key, (c, divided_cost(c))) for c in looking.propose(4, measured))
         found.append(min(t for _, t in measured.values() if t is not None))
-    # Of 16 small configs, one is the best of all; of all 16823, drawn evenly, 48 hold it once in 350 times.
+    # One of 8 small configs is the best of all; of all 117657, drawn evenly, 40 hold it once in 3000 times.
     assert found == pytest.approx([1e-3] * 3)
 
 

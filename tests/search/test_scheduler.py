@@ -62,3 +62,19 @@ def test_exhausted_tasks_get_nothing() -> None:
 def test_a_task_where_nothing_works_does_not_eat_the_budget() -> None:
     assert next_task([Progression(1, [None] * 5), Progression(1, [1.0])], patience=50) == 0
     assert next_task([Progression(1, [None] * 16), Progression(1, [1.0])], patience=50) == 1
+
+
+def test_what_is_much_slower_than_its_parts_together_has_no_more_trials() -> None:
+    """A joined task waits for the others' times; then the more trials it had, the closer it has to be."""
+    parts = [Progression(calls=1, times=[1.0]), Progression(calls=1, times=[3.0, 2.0])]
+    joined = Progression(calls=1, times=[20.0])
+    assert not joined.is_hopeless_beside([])
+    assert not joined.is_hopeless_beside(parts)
+    joined.times += [None, 10.0, 12.0]
+    assert joined.is_hopeless_beside(parts)
+    assert not joined.is_hopeless_beside([*parts, Progression(calls=1, times=[None])])
+    joined.times += [3.5]
+    assert not joined.is_hopeless_beside(parts)
+    # What never worked is slower than anything.
+    assert Progression(calls=1, times=[None]).is_hopeless_beside(parts)
+    assert not Progression(calls=1).is_hopeless_beside(parts)

@@ -85,6 +85,17 @@ def test_cuda_compiles_for_the_architecture_of_the_device_unless_told_otherwise(
         assert Target(Target(text).tvm_target) == Target(text)
 
 
+def test_tf32_has_to_be_allowed_and_reaches_other_processes() -> None:
+    target = Target("cuda -device=nvidia_h200")
+    allowed = target.allowing_tf32()
+    assert str(allowed) == "cuda -device=nvidia_h200 -tf32=allow"
+    assert (target.allows_tf32, allowed.allows_tf32) == (False, True)
+    assert Target.from_json(allowed.to_json()) == Target(str(allowed)) == allowed.allowing_tf32() == allowed
+    assert not Target("cuda -arch=sm_75 -tf32=allow").allows_tf32, "no tensor cores that could"
+    with pytest.raises(UsageError, match="TF32 is a format of NVIDIA's tensor cores; the target is 'opencl"):
+        Target("opencl -device=adreno640").allowing_tf32()
+
+
 def test_given_limits_win_over_the_device() -> None:
     exported = Target("opencl -device=adreno640 -max_num_threads=128").tvm_target.export()
     assert exported["max_num_threads"] == exported["max_threads_per_block"] == 128
@@ -135,8 +146,9 @@ DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
         ("cuda -arch=90", "target option -arch=90: must be a CUDA architecture such as sm_80 or sm_90a"),
         (
             "cuda -half=storage",
-            "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block, thread_warp_size",
+            "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block, tf32, thread_warp_size",
         ),
+        ("cuda -tf32=yes", "target option -tf32=yes: must be allow, or left out"),
         ("vulkan -device=host", f"target kind 'vulkan' is not supported in this version; {KINDS_TEXT}\nUse 'opencl'."),
         ("opencl -device=adreno64", f"unknown device 'adreno64'; {DEVICES_TEXT}\nDid you mean 'adreno640'?"),
         ("opencl -device=Mali-G76x", f"unknown device 'Mali-G76x'; {DEVICES_TEXT}\nDid you mean 'mali_g76'?"),

@@ -1,0 +1,73 @@
+"""What the kernels of a depthwise and a pointwise convolution use, by formulas: those of the pointwise one, plus the windows that it stages."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from romou.primitives import LANES
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.usage import KernelUsage
+from romou.schedules.contraction import Limits
+from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.space import Columns
+
+# Rows of pixels lie this far apart, so that columns in the padding fall on no other row.
+_PITCH = 1 << 20
+
+
+class DepthwisePointwiseForm(ClosedForm):
+    """The formulas of one pair. Arrays in, arrays out."""
+
+    def __init__(self, template: DepthwisePointwiseTemplate, limits: Limits) -> None:
+        super().__init__(template, limits)
+        self._work = template.windows
+        self._reached = functools.cache(self._count_reached)
+
+    def _contraction_usage(self, columns: Columns) -> KernelUsage:
+        usage = super()._contraction_usage(columns)
+        taps, is_image = math.prod(self._work.kernel), columns["data"] == "image"
+        # Texels that a work-item computes in one turn: of each, the pointwise convolution alone would load one texel.
+        staged = -(-(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size)
+        texel_bytes = LANES * self._element_bytes * usage.work_group_size * staged
+        return replace(
+            usage,
+            buffer_bytes=usage.buffer_bytes + taps * columns["local"] * LANES * self._element_bytes,
+            literal_buffer_bytes=usage.literal_buffer_bytes + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
+            literal_image_bytes=usage.literal_image_bytes + texel_bytes * (taps - 1) * is_image,
+            multiply_adds=usage.multiply_adds + taps * staged * LANES,
+        )
+
+    def _distinct(
+        self,
+        pixels: str,
+        is_image: bool,
+        has_window: bool,
+        ahead: int,
+        tile_h: int,
+        width: int,
+        stride: int,
+        group_o: int,
+        on_tensor_cores: bool,
+        first: int,
+        pieces: int,
+        together: int,
+        is_one: bool,
+    ) -> int:
+        """Of the depthwise convolution's input; the channels of a turn are whole texels, each with the same pixels."""
+        return self._reached(pixels, is_image, tile_h, width) * together * LANES
+
+    def _count_reached(self, pixels: str, is_image: bool, tile_h: int, width: int) -> int:
+        """Input pixels under the windows of the first group; an image gives those in the padding too."""
+        w, at = self._work, self._forms[pixels].extents
+        _, place, _ = w.pixels(pixels == "flat")
+        h, x, kh, kw = np.ix_(*map(np.arange, (tile_h, width, *w.kernel)))
+        n, oy, ox = place(np.minimum(h, at[1] - 1), np.minimum(x, at[2] - 1))
+        y, x = (o * s + k * d - p for o, s, k, d, p in zip((oy, ox), w.stride, (kh, kw), w.dilation, w.padding[:2], strict=True))
+        key: Any = (n * _PITCH + y) * _PITCH + x
+        inside = (y >= 0) & (y < w.in_hw[0]) & (x >= 0) & (x < w.in_hw[1])
+        return len(np.unique(key if is_image else key[np.broadcast_to(inside, key.shape)]))

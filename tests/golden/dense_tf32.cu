@@ -1,0 +1,81 @@
+extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ bias_ptr, float* __restrict__ data_ptr, float* __restrict__ relu_ptr, float* __restrict__ weight_ptr);
+extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__ bias_ptr, float* __restrict__ data_ptr, float* __restrict__ relu_ptr, float* __restrict__ weight_ptr) {
+  int group_y = ((int)blockIdx.y);
+  alignas(64) float acc_local_ptr[8];
+  int group_x = ((int)blockIdx.x);
+  int local_x = ((int)threadIdx.x);
+  int local_y = ((int)threadIdx.y);
+  *(float4*)(acc_local_ptr + 0) = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
+  *(float4*)(acc_local_ptr + 4) = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
+  int at = ((group_y * 8) + local_y);
+  int at_1 = ((local_x * 52) + min(at, 12));
+  int at_2 = (((group_x * 128) + local_x) + ((local_y & 7) * 16));
+  for (int ax6_0 = 0; ax6_0 < 4; ++ax6_0) {
+    int at_3 = (at_1 + (ax6_0 * 208));
+    float4 __1;
+    float4 v_ = *(float4*)(weight_ptr + (at_3 * 4));
+    __1.x = tf32_of_float(v_.x);
+    __1.y = tf32_of_float(v_.y);
+    __1.z = tf32_of_float(v_.z);
+    __1.w = tf32_of_float(v_.w);
+    float4 weight = __1;
+    float4 __2;
+    float4 v__1 = *(float4*)(weight_ptr + ((at_3 + 13) * 4));
+    __2.x = tf32_of_float(v__1.x);
+    __2.y = tf32_of_float(v__1.y);
+    __2.z = tf32_of_float(v__1.z);
+    __2.w = tf32_of_float(v__1.w);
+    float4 weight_1 = __2;
+    float4 __3;
+    float4 v__2 = *(float4*)(weight_ptr + ((at_3 + 26) * 4));
+    __3.x = tf32_of_float(v__2.x);
+    __3.y = tf32_of_float(v__2.y);
+    __3.z = tf32_of_float(v__2.z);
+    __3.w = tf32_of_float(v__2.w);
+    float4 weight_2 = __3;
+    float4 __4;
+    float4 v__3 = *(float4*)(weight_ptr + ((at_3 + 39) * 4));
+    __4.x = tf32_of_float(v__3.x);
+    __4.y = tf32_of_float(v__3.y);
+    __4.z = tf32_of_float(v__3.z);
+    __4.w = tf32_of_float(v__3.w);
+    float4 weight_3 = __4;
+    float4 __5;
+    float4 v__4 = *(float4*)(data_ptr + ((at_2 + (ax6_0 * 4)) * 4));
+    __5.x = tf32_of_float(v__4.x);
+    __5.y = tf32_of_float(v__4.y);
+    __5.z = tf32_of_float(v__4.z);
+    __5.w = tf32_of_float(v__4.w);
+    float4 data = __5;
+    tensor_core_fma_tf32(0, acc_local_ptr, weight, weight_1, weight_2, weight_3, data);
+  }
+  bool inside = ((((group_y * 16) + (local_y * 2)) < 25) && (at < 13));
+  int at_4 = ((group_y * 32) + (local_y * 4));
+  int at_5 = ((at_4 + (group_x * 400)) + (local_x * 100));
+  if (inside) {
+    relu_ptr[at_5] = max((acc_local_ptr[0] + bias_ptr[at_4]), 0x0p+0f/*0.000000e+00*/);
+  }
+  if (inside) {
+    relu_ptr[(at_5 + 1)] = max((acc_local_ptr[1] + bias_ptr[(at_4 + 1)]), 0x0p+0f/*0.000000e+00*/);
+  }
+  bool inside_1 = ((at < 12) && (at < 13));
+  if (inside_1) {
+    relu_ptr[(at_5 + 2)] = max((acc_local_ptr[2] + bias_ptr[(at_4 + 2)]), 0x0p+0f/*0.000000e+00*/);
+  }
+  if (inside_1) {
+    relu_ptr[(at_5 + 3)] = max((acc_local_ptr[3] + bias_ptr[(at_4 + 3)]), 0x0p+0f/*0.000000e+00*/);
+  }
+  if (inside) {
+    relu_ptr[(at_5 + 50)] = max((acc_local_ptr[4] + bias_ptr[at_4]), 0x0p+0f/*0.000000e+00*/);
+  }
+  if (inside) {
+    relu_ptr[(at_5 + 51)] = max((acc_local_ptr[5] + bias_ptr[(at_4 + 1)]), 0x0p+0f/*0.000000e+00*/);
+  }
+  if (inside_1) {
+    relu_ptr[(at_5 + 52)] = max((acc_local_ptr[6] + bias_ptr[(at_4 + 2)]), 0x0p+0f/*0.000000e+00*/);
+  }
+  if (inside_1) {
+    relu_ptr[(at_5 + 53)] = max((acc_local_ptr[7] + bias_ptr[(at_4 + 3)]), 0x0p+0f/*0.000000e+00*/);
+  }
+}
+
