@@ -20,6 +20,12 @@ AUTOBROADCAST, MULTIPLY_ADD, HALF_ARITHMETIC = "pragma_romou_autobroadcast", "pr
 # On a loop, which `passes/tensor_cores.py` carries out.
 TENSOR_CORES = "pragma_romou_tensor_cores"
 
+# On a loop, which `passes/double_buffers.py` carries out.
+DOUBLE_BUFFER = "pragma_romou_double_buffer"
+
+# On a loop, which `passes/unrolled_by_compiler.py` carries out.
+UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
+
 # On a function whose data and output no graph has placed: whether they lie in images is then a knob.
 FREE_IMAGES = "romou.free_images"
 
@@ -90,3 +96,13 @@ def half_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None
 def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
     """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/tensor_core.py`."""
     sch.annotate(loop, TENSOR_CORES, 1)
+
+
+def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
+    """Stage in two halves of local memory what `loop` stages there: the next turn's share is loaded while this turn's is summed up."""
+    sch.annotate(loop, DOUBLE_BUFFER, 1)
+
+
+def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
+    """Leave it to the device's compiler to write out `loop`, so that a kernel of thousands of statements stays a short text."""
+    sch.annotate(loop, UNROLL_BY_COMPILER, 1)

@@ -64,6 +64,7 @@ def contraction(w: BatchMatmul, lhs: te.Tensor, rhs: te.Tensor, flat: bool, is_z
         vector=rhs_vector == "lanes",
         is_batched=True,
         rhs_vector=rhs_vector,
+        lhs_neighbours="reduction" if w.lhs_axes[-1] == len(w.lhs_axes) - 1 else "pixels",
         columns=w.n,
     )
 

@@ -24,14 +24,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from romou.schedules import tensor_core
-from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
+from romou.schedules.loops import ALONG_MEMORY, Block, Loop, bind_threads, load_texels, loops_below, padded_texels, stage_in_local_memory, unroll_tile
 from tvm import s_tir, te, tirx
 
-from romou.primitives import LANES, autobroadcast, half_arithmetic, multiply_add
+from romou.primitives import LANES, autobroadcast, double_buffer, half_arithmetic, multiply_add, unroll_by_compiler
 from romou.space import Columns, Config, Space
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
+# Turns of the reduction from which on local memory may be buffered twice.
+_BUFFERED_TURNS = 3
+# Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
+TURN, _MOST_UNROLLED = "turn", 2048
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
 _TEXELS, _STAGED_TEXELS = ("patch", "right"), ("texels", "right")
 Expr: TypeAlias = "tirx.Expr | int"
@@ -50,6 +54,7 @@ class Contraction:
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
     rhs_vector: what are neighbours in memory on the right: the lanes of a texel; steps of the last reduction axis, which are then loaded together
         into registers as those of lhs are; or neither.
+    lhs_neighbours: what are neighbours in memory on the left, beside the lanes of a texel: those of pixels, or of steps of the first reduction axis.
     texel: lanes of an input texel, which is loaded whole even where the last reduction axis takes fewer of them (an image of three channels).
     columns: of the right side in memory, where they do not fill their last texel.
     output: indices of the output buffer -> (o, h, w, lane).
@@ -67,6 +72,7 @@ class Contraction:
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
     rhs_vector: Literal["lanes", "reduction", "none"] = "lanes"
+    lhs_neighbours: Literal["pixels", "reduction"] = "pixels"
     texel: int | None = None
     columns: int | None = None
     is_image: bool = False
@@ -124,7 +130,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     can_stage = is_shared and flat.rhs_vector != "none"
     space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if can_stage else [0])
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
-    space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma))
+    space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma) + [TURN] * (len(space.knobs["local"]) > 1))
     space.define_knob("vector_width", ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1])
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
@@ -132,6 +138,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [instruction] * has_mma)
     if instruction is not None:
         space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
+    # With two turns alone, half of all loads would be waited for as before.
+    space.define_knob("local_buffers", [1, 2] if any(isinstance(s, int) and 0 < _BUFFERED_TURNS * s <= first for s in space.knobs["local"]) else [1])
     if has_mma:
         space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
 
@@ -145,6 +153,8 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         is_mma = tensor_core.is_mma(config)
         has_image = (config["data"] == "image") | (config["weight"] == "image") | is_stored_whole
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
+        steps = config["local"] * math.prod(window)
+        is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above
         # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
         most = tile * (LANES - (LANES - 1) * is_stored_whole)
         return (
@@ -159,23 +169,36 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
             & ((config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o))
             & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
             & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
-            & (local_bytes(config, flat.reduce, flat.texel) <= limits.local_memory_bytes)
+            & ((config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _BUFFERED_TURNS <= first) & (is_mma == False)))  # noqa: E712  as above
+            & ((config["unroll"] != TURN) | is_turn)
+            & (local_bytes(config, flat) <= limits.local_memory_bytes)
         )
 
     space.add_constraint(is_allowed)
 
 
-def local_bytes(config: Columns, reduce: Mapping[str, int], texel: int | None = None) -> Any:
+def local_bytes(config: Columns, c: Contraction) -> Any:
     """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic
     and what tensor cores read."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
-    partial = (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
-    *window, lanes = list(reduce.values())[1:]
-    staged = config["local"] * math.prod(window) * ((texel or lanes) * group_w + lanes * LANES * group_o)
-    number, is_mma = 4 - 2 * (config["accumulate"] == "float16"), tensor_core.is_mma(config)
-    by_itself = number * staged
+    number = _number_bytes(config)
+    partial = number * (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
+    *window, lanes = list(c.reduce.values())[1:]
+    local, is_mma = config["local"], tensor_core.is_mma(config)
+    patch, kernel = math.prod(window) * group_w, math.prod(window) * LANES * group_o
+    # What runs along memory is padded.
+    if c.lhs_neighbours == "reduction":
+        patch = padded_texels(patch, (c.texel or lanes) * number, local)
+    if c.rhs_vector == "reduction":
+        kernel = padded_texels(kernel, lanes * number, local)
+    by_itself = number * config["local_buffers"] * local * ((c.texel or lanes) * patch + lanes * kernel)
     # Where no config has tensor cores, nothing depends on their knobs.
-    return number * partial + (by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself))
+    return partial + (by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself))
+
+
+def _number_bytes(config: Columns) -> Any:
+    """Of a number that is computed with."""
+    return 4 - 2 * (config["accumulate"] == "float16")
 
 
 def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
@@ -199,6 +222,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         "multiply_add": "mad",
         "steps": 1,
         "accumulate": "float32",
+        "local_buffers": 1,
         **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
     }
     wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == "image" else "flat"
@@ -335,7 +359,8 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     elif c.lhs_varies == "never":
         shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
-            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch")
+            along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else None
+            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch", attrs=along)
             texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name="texels")
         else:
             texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name="patch")
@@ -345,7 +370,8 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     right, rows = rhs, [domain[1]] * c.is_batched
     has_steps = c.rhs_vector == "reduction"
     if config["local"] and has_steps:
-        kernel = te.compute((*rows, *extents[:-1], domain[0], LANES, extents[-1]), lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel")
+        shape, along = (*rows, *extents[:-1], domain[0], LANES, extents[-1]), {ALONG_MEMORY: len(rows)}
+        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel", attrs=along)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
     elif config["local"]:
         kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
@@ -415,7 +441,12 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         for block in _stages_of(sch, _STAGED_TEXELS):
             load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
         for block in _stages_of(sch, ("patch", "kernel")):
-            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"])
+            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(_number_bytes(config)))
+        if config["unroll"] == TURN:
+            for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
+                unroll_by_compiler(sch, loop)
+        if config["local_buffers"] > 1:
+            double_buffer(sch, outer)
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)

@@ -55,4 +55,5 @@ def contraction(w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool, is_zer
         rhs=lambda o, lane, k, s: weight[k * step + s, o, lane],
         output=lambda m, n: (n // LANES, 0, m, n % LANES),
         output_shape=(w.m, w.n),
+        lhs_neighbours="reduction",
     )

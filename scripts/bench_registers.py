@@ -105,7 +105,7 @@ def main(configs: int, seed: int, output: Path | None) -> None:
     rows: list[dict[str, Any]] = []
     for start in range(0, len(kernels), BATCH):
         batch = kernels[start : start + BATCH]
-        for (name, kernel, usage), made in zip(batch, compile_all([k.source for _, k, _ in batch], GPU, timeout_s=60), strict=True):
+        for (name, kernel, usage), made in zip(batch, compile_all([k.source for _, k, _ in batch], GPU, timeout_s=300), strict=True):
             if isinstance(made, BuildError):
                 click.echo(f"{name}: {str(made).splitlines()[0]}", err=True)
                 continue

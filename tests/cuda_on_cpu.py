@@ -53,10 +53,12 @@ _PRELUDE = r"""
 // In the preamble of CUDA kernels it is this one of two types of 64 bits.
 #define uint64_t unsigned long long
 typedef unsigned short ushort;
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) ushort4 { ushort x, y, z, w; };
 struct alignas(16) ulonglong2 { unsigned long long x, y; };
 struct dim3 { unsigned x, y, z; };
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline ushort4 make_ushort4(ushort x, ushort y, ushort z, ushort w) { return {x, y, z, w}; }
 static inline int min(int a, int b) { return a < b ? a : b; }

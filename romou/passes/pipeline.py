@@ -17,12 +17,14 @@ from romou.dialects import CUDA, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
+from romou.passes.double_buffers import double_buffers
 from romou.passes.half_storage import widen_halfs
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
 from romou.passes.tensor_cores import use_tensor_cores
 from romou.passes.truth_values import number_truth_values
+from romou.passes.unrolled_by_compiler import unroll_by_compiler
 from romou.passes.vector_pointers import vectorize_pointers
 
 NAME = "romou"
@@ -35,6 +37,13 @@ def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContex
     """In CUDA, buffers are flat before vectors are made: TVM's schedules for it vectorize other axes than the last."""
     functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
     return tirx.transform.FlattenBuffer()(mod) if any(dialect_of(func) == CUDA for func in functions) else mod
+
+
+@tvm.transform.module_pass(opt_level=0)
+def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """In OpenCL C nothing asks a compiler to unroll a loop: those that are left to it are written out here."""
+    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+    return mod if any(dialect_of(func) == CUDA for func in functions) else tirx.transform.UnrollLoop()(mod)
 
 
 def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]]:
@@ -82,6 +91,8 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.ThreadSync("shared"),
             s_tir.transform.ThreadSync("shared.dyn"),
             s_tir.transform.ThreadSync("warp"),
+            # What was summed up in one half of local memory needs no barrier before the other half is filled.
+            double_buffers,
             s_tir.transform.LowerThreadAllreduce(),
             s_tir.transform.MergeSharedMemoryAllocations(),
             tirx.transform.SplitHostDevice(),
@@ -105,6 +116,11 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             share_loads,
             name_stored_texels,
             name_register_reads,
+            # Registers that loops fill are registers only when these are written out.
+            tirx.transform.UnrollLoop(),
+            # Behind it: these stay loops here.
+            unroll_by_compiler,
+            unroll_without_pragmas,
             tirx.transform.LowerIntrin(),
         ]
     )

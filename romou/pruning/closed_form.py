@@ -27,7 +27,7 @@ from romou.inspection.registers import RegisterUse, address_registers
 from romou.primitives import LANES
 from romou.pruning.evaluate import evaluate
 from romou.pruning.form import Form, loads_of_one
-from romou.pruning.usage import KernelUsage
+from romou.pruning.usage import SERVED, KernelUsage, bank_rounds
 from romou.schedules import tensor_core
 from romou.schedules.contraction import Limits, local_bytes
 from romou.schedules.template import DIRECT, ContractionTemplate
@@ -139,7 +139,9 @@ class ClosedForm(Form):
 
         buffer_bytes, image_bytes = by_place(data, weights)
         literal_buffer_bytes, literal_image_bytes = by_place(data_of_one * size, weights_of_one * size)
-        registers = self._registers(columns, taps, is_staged)
+        # The next turn's share, on its way to local memory.
+        carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * (4 - 2 * (get("accumulate") == "float16")) // 4
+        registers = self._registers(columns, taps, is_staged, carried)
         tiles = [-(-extent // tile) for extent, tile in zip((o, h, w), (group_o, tile_h, group_w), strict=True)]
         return KernelUsage(
             registers=registers.allocated,
@@ -155,7 +157,7 @@ class ClosedForm(Form):
             local_loads=self._local_loads(columns),
             work_group_size=size,
             work_groups=math.prod(tiles),
-            local_memory_bytes=local_bytes(columns, self._reduce, self._texel),
+            local_memory_bytes=local_bytes(columns, self._forms["flat"]),
             is_staged=is_staged,
             images=images,
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
@@ -164,6 +166,7 @@ class ClosedForm(Form):
             turns_ahead=ahead,
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
+            is_prefetched=get("local_buffers") > 1,
         )
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
@@ -222,16 +225,24 @@ class ClosedForm(Form):
         return np.where(is_image, in_image * LANES, in_buffer) * steps
 
     def _local_loads(self, columns: Columns) -> Any:
-        """Bytes that a work-item reads of what is staged, in one turn."""
-        by_itself = columns["tile_h"] * columns["tile_w"] * self._lane_axis + columns["tile_o"] * LANES * self._last
+        """Bytes that a work-item reads of what is staged, in one turn, each as often as local memory is asked for it."""
+        get = columns.__getitem__
+        number_bytes = np.where(get("accumulate") == "float16", 2, 4)
+        # Neighbours read texels side by side, or a tile apart.
+        step_o, step_w = (np.where(get("arrangement") == "striped", 1, get(tile)) for tile in ("tile_o", "tile_w"))
+        along = self._last if self._rhs_vector == "reduction" else 1
+        data = tabulate(_rounds, np.asarray(True), get("wg_o"), get("wg_w"), step_w * self._lane_axis * number_bytes)
+        weights = tabulate(_rounds, np.asarray(False), get("wg_o"), get("wg_w"), step_o * LANES * along * number_bytes)
+        by_itself = data * get("tile_h") * get("tile_w") * self._lane_axis + weights * get("tile_o") * LANES * self._last
         # A warp shares what it reads: one pixel of each pair, and of four input texels one.
-        shared = (columns["tile_w"] // tensor_core.PAIR + columns["tile_o"] * LANES) * LANES // tensor_core.GROUP
+        shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
-        numbers = columns["local"] * np.where(on_tensor_cores, shared, self._window * by_itself)
-        return numbers * np.where((columns["accumulate"] == "float16") | tensor_core.takes_halfs(columns) & on_tensor_cores, 2, 4)
+        numbers = get("local") * np.where(on_tensor_cores, shared, self._window * by_itself)
+        return numbers * np.where((get("accumulate") == "float16") | tensor_core.takes_halfs(columns) & on_tensor_cores, 2, 4)
 
-    def _registers(self, columns: Columns, taps: Any, is_staged: Any) -> RegisterUse:
-        """At least these: the sums, the tile of data, and the addresses of one turn's weights, which a compiler computes ahead."""
+    def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterUse:
+        """At least these: the sums, the tile of data, what is `carried` to local memory, and the addresses of one turn's weights, which a compiler computes
+        ahead."""
         pixels = columns["tile_h"] * columns["tile_w"]
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
@@ -246,7 +257,7 @@ class ClosedForm(Form):
         ahead = data + address_registers(loads, is_image=columns["weight"] == "image")
         # Of halfs as they are, a texel is two registers: of the weights of a pair of output texels. Of floats it is four.
         weights = np.where(tensor_core.takes_halfs(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * self._last
-        return RegisterUse(sums + np.where(on_tensor_cores, weights, ahead))
+        return RegisterUse(sums + carried + np.where(on_tensor_cores, weights, ahead))
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 
@@ -399,6 +410,12 @@ def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     if len(found) != 1:
         raise BuildError(f"expected one read of the data, found {len(found)}")
     return list(found[0].args[1:])
+
+
+def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
+    """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
+    items = np.arange(min(SERVED, high * wide))
+    return bank_rounds((items % wide if is_data else items // wide) * step_bytes)
 
 
 def _workspace_columns() -> dict[str, np.ndarray]:

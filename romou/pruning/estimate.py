@@ -66,8 +66,9 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 
     loads = from_buffers + from_images
     latency = (_BUFFER_LATENCY * from_buffers + _IMAGE_LATENCY * from_images) / np.maximum(loads, 1e-9) * np.sqrt(np.maximum(loads / _UNDER_WAY, 1))
-    # What is copied ahead has been under way for so many turns more.
-    waiting = np.ceil(groups / _groups_in_flight(usage, spec, items)) * (_STARTED + usage.turns * (latency / (1 + usage.turns_ahead) + turn))
+    # What is copied ahead has been under way for so many turns more; of what travels through registers, only what takes longer than a turn is waited for.
+    one_turn = np.where(usage.is_prefetched, np.maximum(latency, turn), latency / (1 + usage.turns_ahead) + turn)
+    waiting = np.ceil(groups / _groups_in_flight(usage, spec, items)) * (_STARTED + usage.turns * one_turn)
 
     def cycles_of(moved: Any, bytes_per_second: Any) -> Any:
         return moved / (bytes_per_second / hertz)

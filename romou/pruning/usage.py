@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
 # TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
 _UNDER_WAY = "async_wait_inflight_count"
+# A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
+SERVED, _VECTOR_BYTES = 8, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,8 @@ class KernelUsage:
     output_bytes: what the launch writes.
     turns, multiply_adds: how many turns a work-item takes, and the multiply-adds of one of them, each lane counted; without products one for each
         number that it loads.
-    local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn.
+    local_loads: bytes of staged data and weight that a work-item reads of local memory in one turn; of products each as often as local memory is
+        asked: where neighbours want other words of the same bank, one after another.
     work_group_size, work_groups: work-items of a group, and groups of the launch.
     local_memory_bytes: of a work group.   is_staged: whether data or weight pass through local memory.
     turns_ahead: how many turns before their use copies to local memory begin; turns of copies or of use alone are not among `turns`.
@@ -67,6 +70,7 @@ class KernelUsage:
     on_tensor_cores: whether warps sum up together.
     transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the
         registers that one of their work-items needs at least (`Template.transform_bytes`, `Template.transform_registers`).
+    is_prefetched: whether the next turn's share is on its way while a turn sums up: then only what takes longer is waited for.
     is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
@@ -94,6 +98,7 @@ class KernelUsage:
     transform_bytes: Any = 0
     transform_registers: Any = 0
     is_streamed: Any = False
+    is_prefetched: Any = False
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
@@ -143,6 +148,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         transform_bytes=template.transform_bytes(config),
         transform_registers=template.transform_registers(config),
         is_streamed=not template.sums_products,
+        is_prefetched=kernel.is_prefetched,
     )
 
 
@@ -165,6 +171,7 @@ class _Access:
     times: how often loops inside the turn repeat it.
     places: element numbers in a buffer, or three coordinates of texels: of all work-items that get there, in all repetitions.
     places_of_one: of the first work-item, the first time.
+    is_ahead: of the turn: each such load counts as it stands.
     """
 
     tensor: str
@@ -173,6 +180,7 @@ class _Access:
     times: int
     places: tuple[np.ndarray, ...]
     places_of_one: tuple[np.ndarray, ...]
+    is_ahead: bool
 
 
 class _Kernel:
@@ -186,6 +194,7 @@ class _Kernel:
         self.accesses: list[_Access] = []
         self.stores: list[tuple[np.ndarray, ...]] = []
         self.is_staged = False
+        self.is_prefetched = False
         self.has_copies = False
         self.on_tensor_cores = False
         self.turns_ahead = 0
@@ -196,6 +205,8 @@ class _Kernel:
         self._accumulators: dict[tuple[str, str], int] = {}
         # Registers that are something before anything is summed up.
         self._begun: set[str] = set()
+        self._carrying: set[str] = set()
+        self._has_turns = False
         self._env: dict[Any, Any] = {}
         self._depth = 0
         self._trips: list[int] = []
@@ -213,6 +224,7 @@ class _Kernel:
 
     def run(self, *, has_turns: bool) -> None:
         """Fill in everything; without turns, all of the kernel is one."""
+        self._has_turns = has_turns
         structural_walk(self.func.body, (tirx.AttrStmt, self._extent))
         structural_walk(self.func.body, (tirx.BufferStore, self._start_of_sum))
         structural_walk(
@@ -227,8 +239,8 @@ class _Kernel:
         self.turns = math.prod(int(loop.extent) for loop in around)
         body = self.func.body if turn is None else turn.body
         self.multiply_adds = _products(body)
-        # The pieces of a split reduction are added up once, behind all turns.
-        self.local_loads = _local_bytes(body) if self.is_staged else 0
+        if not has_turns:
+            self.local_loads = _local_bytes(body) if self.is_staged else 0
         self._visit(self.func.body, around, in_turn=turn is None, active=np.True_)
 
     def distinct_bytes(self, *, is_image: bool) -> int:
@@ -246,8 +258,10 @@ class _Kernel:
 
     def _numbers_of_one(self) -> dict[tuple[str, bool], int]:
         found: dict[tuple[str, bool], int] = {}
-        for tensor, is_image, times in {(a.tensor, a.is_image, a.times) for a in self.accesses}:
-            places = [a.places_of_one for a in self.accesses if (a.tensor, a.times) == (tensor, times)]
+        together: dict[tuple[str, bool, int, int], list[tuple[np.ndarray, ...]]] = {}
+        for number, access in enumerate(self.accesses):
+            together.setdefault((access.tensor, access.is_image, access.times, number if access.is_ahead else -1), []).append(access.places_of_one)
+        for (tensor, is_image, times, _), places in together.items():
             found[tensor, is_image] = found.get((tensor, is_image), 0) + times * _distinct(places)
         return found
 
@@ -277,8 +291,15 @@ class _Kernel:
     def _store(self, stmt: tirx.BufferStore) -> None:
         if str(stmt.buffer.scope()) in _LOCAL and self._has_loads(stmt.value):
             self.is_staged = True
+        if str(stmt.buffer.scope()) in _LOCAL:
+            # Registers on the way to local memory.
+            structural_walk(stmt.value, (tvm.ir.TensorLoad, lambda load: self._carrying.add(str(load.source.name))))
         if self._accumulates(stmt):
             self._accumulators[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
+
+    def _is_ahead(self, store: tirx.BufferStore) -> bool:
+        """Whether it loads into registers what goes to local memory in a turn, and is no sum."""
+        return self._has_turns and str(store.buffer.name) in self._carrying and not _products(store.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
         # In CUDA a lane of a copy is the scalar itself.
@@ -342,7 +363,7 @@ class _Kernel:
                     self._env[stmt.loop_var] = int(stmt.min) + int(stmt.extent) // 2
                     self._visit(stmt.body, around, in_turn=stmt.same_as(around[-1]), active=active)
             case tirx.For():
-                if self._has_loads(stmt.body) or self._stores(stmt.body):
+                if self._has_loads(stmt.body) or self._stores(stmt.body) or (self.is_staged and _local_bytes(stmt.body)):
                     self._depth += 1
                     trips = int(stmt.extent)
                     self._trips.append(trips)
@@ -357,13 +378,30 @@ class _Kernel:
                 if stmt.else_case is not None:
                     self._visit(stmt.else_case, around, in_turn=in_turn, active=active & ~condition)
             case tirx.Bind():
+                self._read_staged(stmt.value, in_turn)
                 self._load_all(stmt.value, in_turn, active)
                 if dtype_of(stmt.value).startswith(("int", "bool")):
                     self._env[stmt.var] = evaluate(stmt.value, self._env)
             case _:
+                self._read_staged(stmt, in_turn)
                 self._load_all(stmt, in_turn, active)
                 for store in self._stores(stmt) if in_turn else ():
                     self._store_all(store, active)
+
+    def _read_staged(self, node: Any, in_turn: bool) -> None:
+        # The pieces of a split reduction are added up once, behind all turns.
+        if not (in_turn and self.is_staged and self._has_turns):
+            return
+        loads: list[Any] = []
+        structural_walk(node, ((tvm.ir.TensorLoad, tvm.ir.Call), loads.append))
+        for load in loads:
+            if size := _local_bytes_of(load):
+                self.local_loads += math.prod(self._trips) * size * (1 if self.on_tensor_cores else self._rounds(load))
+
+    def _rounds(self, load: tvm.ir.TensorLoad) -> int:
+        kind = tvm.DataType(str(load.source.dtype))
+        places = self._elements(load.indices[0], int(kind.lanes), 1)
+        return bank_rounds(places.reshape(-1, self.group_size)[0, :SERVED] * (int(kind.bits) // 8))
 
     def _stores(self, node: Any) -> list[tirx.BufferStore | tvm.ir.Call]:
         """Stores of the output, be it into a buffer, an image or, as halfs, through a pointer."""
@@ -396,8 +434,9 @@ class _Kernel:
 
     def _load_all(self, node: Any, in_turn: bool, active: Any) -> None:
         guards: list[tuple[list[Any], Any]] = []
+        is_ahead = isinstance(node, tirx.BufferStore) and self._is_ahead(node)
         is_staging = isinstance(node, tirx.BufferStore) and (str(node.buffer.scope()) in _LOCAL or self._is_summed_at_once(node))
-        is_carried = is_staging or is_async_copy(getattr(node, "value", None))
+        is_carried = is_ahead or is_staging or is_async_copy(getattr(node, "value", None))
 
         def guard(call: tvm.ir.Call) -> None:
             if is_conditional(call):
@@ -409,6 +448,7 @@ class _Kernel:
         if in_turn:
             structural_walk(node, (tvm.ir.Call, guard))
         for load in self._loads(node) if in_turn else ():
+            self.is_prefetched |= is_ahead
             if isinstance(load, tvm.ir.TensorLoad):
                 tensor, is_image, lanes = _name(load.source), False, lanes_of(load)
                 unit = int(tvm.DataType(str(load.source.dtype)).lanes)
@@ -430,7 +470,7 @@ class _Kernel:
             # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
             is_read = bool(self._trips) or is_carried or bool(is_active[0])
             first = tuple(p.reshape(*p.shape[: p.ndim - len(shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0] for p in whole)
-            self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first))
+            self.accesses.append(_Access(tensor, is_image, lanes, math.prod(self._trips), everyone, first, is_ahead))
 
     def _elements(self, index: tirx.Expr, unit: int, lanes: int) -> np.ndarray:
         """Element numbers of a load, shape (lanes, ...): `index` counts units of so many elements, or is a ramp of elements."""
@@ -438,6 +478,12 @@ class _Kernel:
         first = np.broadcast_to(evaluate(index.base if isinstance(index, tirx.Ramp) else index, self._env), shape)
         step = int(index.stride) if isinstance(index, tirx.Ramp) else 1
         return np.asarray(first[None] * unit + step * np.arange(lanes).reshape(-1, *[1] * len(shape)))
+
+
+def bank_rounds(places: np.ndarray) -> int:
+    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever wants the same is served at once."""
+    words = np.unique((places - places.min()) // _VECTOR_BYTES)
+    return int(np.bincount(words % SERVED).max())
 
 
 def _distinct(places: Sequence[tuple[np.ndarray, ...]]) -> int:
@@ -476,14 +522,15 @@ def _products(node: Any) -> int:
 
 def _local_bytes(node: Any) -> int:
     """Bytes read of local memory."""
+    return _weighted(node, _local_bytes_of, (tvm.ir.TensorLoad, tvm.ir.Call))
 
-    def size(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
-        texels = texels_for_tensor_cores(load)
-        if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:
-            return 0
-        return texels * texel_bytes(load) or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
-    return _weighted(node, size, (tvm.ir.TensorLoad, tvm.ir.Call))
+
+def _local_bytes_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
+    texels = texels_for_tensor_cores(load)
+    if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:
+        return 0
+    return texels * texel_bytes(load) or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
 
 def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:

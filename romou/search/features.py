@@ -40,6 +40,7 @@ _KNOBS = (
     "algorithm",
     "work_group",
     "items",
+    "local_buffers",
 )
 _WORDS = {
     word: number
@@ -48,7 +49,7 @@ _WORDS = {
         ("flat", "rows"),
         ("float32", "float16"),
         ("blocked", "striped"),
-        ("lanes", "window", "taps"),
+        ("lanes", "window", "taps", "turn"),
         ("mad", "fma", "plain", "mma", "tf32"),
         ("direct", "winograd2", "winograd4", "winograd6"),
         ("memory", "registers", "local"),

@@ -3,8 +3,8 @@ __kernel void main_kernel(__global float* restrict bias_ptr, __global float4* re
 __kernel void main_kernel(__global float* restrict bias_ptr, __global float4* restrict lhs_ptr, __global float* restrict relu_ptr, __global float4* restrict rhs_ptr) {
   int group_y = (convert_int(get_group_id(1)));
   float acc_local_ptr[16];
-  __local float4 patch_shared_ptr[32];
-  __local float4 kernel_shared_ptr[32];
+  __local float4 patch_shared_ptr[40];
+  __local float4 kernel_shared_ptr[40];
   float4 texels_local_ptr[4];
   float4 right_local_ptr[4];
   int group_x = (convert_int(get_group_id(0)));
@@ -26,37 +26,39 @@ __kernel void main_kernel(__global float* restrict bias_ptr, __global float4* re
   acc_local_ptr[13] = 0.000000e+00f;
   acc_local_ptr[14] = 0.000000e+00f;
   acc_local_ptr[15] = 0.000000e+00f;
-  int at = (local_x * 8);
-  int at_1 = (local_y * 32);
-  int at_2 = (((group_x * 128) + at) + at_1);
-  int at_3 = (local_y * 4);
-  int at_4 = (local_x + at_3);
-  int at_5 = ((((group_y * 128) + at) + at_1) + ((group_x >> 2) * 512));
-  int at_6 = (local_x * 4);
+  int at = (local_x >> 1);
+  int at_1 = (local_x & 1);
+  int at_2 = (local_y * 16);
+  int at_3 = (at * 8);
+  int at_4 = ((((group_x * 128) + at_2) + at_3) + at_1);
+  int at_5 = (((local_y * 2) + at) + (at_1 * 20));
+  int at_6 = (((((group_y * 128) + at_2) + at_3) + at_1) + ((group_x >> 2) * 512));
+  int at_7 = (local_x * 4);
+  int at_8 = (local_y * 4);
   for (int ax6_0 = 0; ax6_0 < 4; ++ax6_0) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    int at_7 = (ax6_0 * 2);
-    int at_8 = (at_2 + at_7);
-    for (int ax0_ax1_ax2_fused_0 = 0; ax0_ax1_ax2_fused_0 < 2; ++ax0_ax1_ax2_fused_0) {
-      patch_shared_ptr[(at_4 + (ax0_ax1_ax2_fused_0 * 16))] = lhs_ptr[(at_8 + ax0_ax1_ax2_fused_0)];
+    int at_9 = (ax6_0 * 2);
+    int at_10 = (at_4 + at_9);
+    for (int ax1_ax2_ax0_fused_0 = 0; ax1_ax2_ax0_fused_0 < 2; ++ax1_ax2_ax0_fused_0) {
+      patch_shared_ptr[(at_5 + (ax1_ax2_ax0_fused_0 * 8))] = lhs_ptr[(at_10 + (ax1_ax2_ax0_fused_0 * 64))];
     }
-    int at_9 = (at_5 + at_7);
-    for (int ax0_ax1_ax2_ax3_fused_0 = 0; ax0_ax1_ax2_ax3_fused_0 < 2; ++ax0_ax1_ax2_ax3_fused_0) {
-      kernel_shared_ptr[(at_4 + (ax0_ax1_ax2_ax3_fused_0 * 16))] = rhs_ptr[(at_9 + ax0_ax1_ax2_ax3_fused_0)];
+    int at_11 = (at_6 + at_9);
+    for (int ax0_ax2_ax3_ax1_fused_0 = 0; ax0_ax2_ax3_ax1_fused_0 < 2; ++ax0_ax2_ax3_ax1_fused_0) {
+      kernel_shared_ptr[(at_5 + (ax0_ax2_ax3_ax1_fused_0 * 8))] = rhs_ptr[(at_11 + (ax0_ax2_ax3_ax1_fused_0 * 64))];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int ax6_1 = 0; ax6_1 < 2; ++ax6_1) {
-      int at_10 = (ax6_1 * 16);
-      int at_11 = (at_6 + at_10);
-      texels_local_ptr[0] = patch_shared_ptr[at_11];
-      texels_local_ptr[1] = patch_shared_ptr[(at_11 + 1)];
-      texels_local_ptr[2] = patch_shared_ptr[(at_11 + 2)];
-      texels_local_ptr[3] = patch_shared_ptr[(at_11 + 3)];
-      int at_12 = (at_3 + at_10);
-      right_local_ptr[0] = kernel_shared_ptr[at_12];
-      right_local_ptr[1] = kernel_shared_ptr[(at_12 + 1)];
-      right_local_ptr[2] = kernel_shared_ptr[(at_12 + 2)];
-      right_local_ptr[3] = kernel_shared_ptr[(at_12 + 3)];
+      int at_12 = (ax6_1 * 20);
+      int at_13 = (at_7 + at_12);
+      texels_local_ptr[0] = patch_shared_ptr[at_13];
+      texels_local_ptr[1] = patch_shared_ptr[(at_13 + 1)];
+      texels_local_ptr[2] = patch_shared_ptr[(at_13 + 2)];
+      texels_local_ptr[3] = patch_shared_ptr[(at_13 + 3)];
+      int at_14 = (at_8 + at_12);
+      right_local_ptr[0] = kernel_shared_ptr[at_14];
+      right_local_ptr[1] = kernel_shared_ptr[(at_14 + 1)];
+      right_local_ptr[2] = kernel_shared_ptr[(at_14 + 2)];
+      right_local_ptr[3] = kernel_shared_ptr[(at_14 + 3)];
       acc_local_ptr[0] = mad((texels_local_ptr[0]).s0, (right_local_ptr[0]).s0, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((texels_local_ptr[0]).s0, (right_local_ptr[1]).s0, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((texels_local_ptr[0]).s0, (right_local_ptr[2]).s0, acc_local_ptr[2]);
@@ -123,27 +125,27 @@ __kernel void main_kernel(__global float* restrict bias_ptr, __global float4* re
       acc_local_ptr[15] = mad((texels_local_ptr[3]).s3, (right_local_ptr[3]).s3, acc_local_ptr[15]);
     }
   }
-  int at_13 = ((group_y * 16) + at_3);
-  int at_14 = ((at_13 + (group_x * 1024)) + (local_x * 256));
-  float value = bias_ptr[at_13];
-  relu_ptr[at_14] = max((float)(acc_local_ptr[0] + value), (float)0.000000e+00f);
-  float value_1 = bias_ptr[(at_13 + 1)];
-  relu_ptr[(at_14 + 1)] = max((float)(acc_local_ptr[1] + value_1), (float)0.000000e+00f);
-  float value_2 = bias_ptr[(at_13 + 2)];
-  relu_ptr[(at_14 + 2)] = max((float)(acc_local_ptr[2] + value_2), (float)0.000000e+00f);
-  float value_3 = bias_ptr[(at_13 + 3)];
-  relu_ptr[(at_14 + 3)] = max((float)(acc_local_ptr[3] + value_3), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 64)] = max((float)(acc_local_ptr[4] + value), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 65)] = max((float)(acc_local_ptr[5] + value_1), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 66)] = max((float)(acc_local_ptr[6] + value_2), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 67)] = max((float)(acc_local_ptr[7] + value_3), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 128)] = max((float)(acc_local_ptr[8] + value), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 129)] = max((float)(acc_local_ptr[9] + value_1), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 130)] = max((float)(acc_local_ptr[10] + value_2), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 131)] = max((float)(acc_local_ptr[11] + value_3), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 192)] = max((float)(acc_local_ptr[12] + value), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 193)] = max((float)(acc_local_ptr[13] + value_1), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 194)] = max((float)(acc_local_ptr[14] + value_2), (float)0.000000e+00f);
-  relu_ptr[(at_14 + 195)] = max((float)(acc_local_ptr[15] + value_3), (float)0.000000e+00f);
+  int at_15 = ((group_y * 16) + at_8);
+  int at_16 = ((at_15 + (group_x * 1024)) + (local_x * 256));
+  float value = bias_ptr[at_15];
+  relu_ptr[at_16] = max((float)(acc_local_ptr[0] + value), (float)0.000000e+00f);
+  float value_1 = bias_ptr[(at_15 + 1)];
+  relu_ptr[(at_16 + 1)] = max((float)(acc_local_ptr[1] + value_1), (float)0.000000e+00f);
+  float value_2 = bias_ptr[(at_15 + 2)];
+  relu_ptr[(at_16 + 2)] = max((float)(acc_local_ptr[2] + value_2), (float)0.000000e+00f);
+  float value_3 = bias_ptr[(at_15 + 3)];
+  relu_ptr[(at_16 + 3)] = max((float)(acc_local_ptr[3] + value_3), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 64)] = max((float)(acc_local_ptr[4] + value), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 65)] = max((float)(acc_local_ptr[5] + value_1), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 66)] = max((float)(acc_local_ptr[6] + value_2), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 67)] = max((float)(acc_local_ptr[7] + value_3), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 128)] = max((float)(acc_local_ptr[8] + value), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 129)] = max((float)(acc_local_ptr[9] + value_1), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 130)] = max((float)(acc_local_ptr[10] + value_2), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 131)] = max((float)(acc_local_ptr[11] + value_3), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 192)] = max((float)(acc_local_ptr[12] + value), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 193)] = max((float)(acc_local_ptr[13] + value_1), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 194)] = max((float)(acc_local_ptr[14] + value_2), (float)0.000000e+00f);
+  relu_ptr[(at_16 + 195)] = max((float)(acc_local_ptr[15] + value_3), (float)0.000000e+00f);
 }
 

@@ -2,8 +2,8 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__ bias_ptr, float4* __restrict__ lhs_ptr, float* __restrict__ relu_ptr, float4* __restrict__ rhs_ptr) {
   int group_y = ((int)blockIdx.y);
   alignas(64) float acc_local_ptr[16];
-  __shared__ alignas(64) float4 patch_shared_ptr[32];
-  __shared__ alignas(64) float4 kernel_shared_ptr[32];
+  __shared__ alignas(64) float4 patch_shared_ptr[40];
+  __shared__ alignas(64) float4 kernel_shared_ptr[40];
   alignas(64) float4 texels_local_ptr[4];
   alignas(64) float4 right_local_ptr[4];
   int group_x = ((int)blockIdx.x);
@@ -25,37 +25,39 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
   acc_local_ptr[13] = 0x0p+0f/*0.000000e+00*/;
   acc_local_ptr[14] = 0x0p+0f/*0.000000e+00*/;
   acc_local_ptr[15] = 0x0p+0f/*0.000000e+00*/;
-  int at = (local_x * 8);
-  int at_1 = (local_y * 32);
-  int at_2 = (((group_x * 128) + at) + at_1);
-  int at_3 = (local_y * 4);
-  int at_4 = (local_x + at_3);
-  int at_5 = ((((group_y * 128) + at) + at_1) + ((group_x >> 2) * 512));
-  int at_6 = (local_x * 4);
+  int at = (local_x >> 1);
+  int at_1 = (local_x & 1);
+  int at_2 = (local_y * 16);
+  int at_3 = (at * 8);
+  int at_4 = ((((group_x * 128) + at_2) + at_3) + at_1);
+  int at_5 = (((local_y * 2) + at) + (at_1 * 20));
+  int at_6 = (((((group_y * 128) + at_2) + at_3) + at_1) + ((group_x >> 2) * 512));
+  int at_7 = (local_x * 4);
+  int at_8 = (local_y * 4);
   for (int ax6_0 = 0; ax6_0 < 4; ++ax6_0) {
     __syncthreads();
-    int at_7 = (ax6_0 * 2);
-    int at_8 = (at_2 + at_7);
-    for (int ax0_ax1_ax2_fused_0 = 0; ax0_ax1_ax2_fused_0 < 2; ++ax0_ax1_ax2_fused_0) {
-      patch_shared_ptr[(at_4 + (ax0_ax1_ax2_fused_0 * 16))] = lhs_ptr[(at_8 + ax0_ax1_ax2_fused_0)];
+    int at_9 = (ax6_0 * 2);
+    int at_10 = (at_4 + at_9);
+    for (int ax1_ax2_ax0_fused_0 = 0; ax1_ax2_ax0_fused_0 < 2; ++ax1_ax2_ax0_fused_0) {
+      patch_shared_ptr[(at_5 + (ax1_ax2_ax0_fused_0 * 8))] = lhs_ptr[(at_10 + (ax1_ax2_ax0_fused_0 * 64))];
     }
-    int at_9 = (at_5 + at_7);
-    for (int ax0_ax1_ax2_ax3_fused_0 = 0; ax0_ax1_ax2_ax3_fused_0 < 2; ++ax0_ax1_ax2_ax3_fused_0) {
-      kernel_shared_ptr[(at_4 + (ax0_ax1_ax2_ax3_fused_0 * 16))] = rhs_ptr[(at_9 + ax0_ax1_ax2_ax3_fused_0)];
+    int at_11 = (at_6 + at_9);
+    for (int ax0_ax2_ax3_ax1_fused_0 = 0; ax0_ax2_ax3_ax1_fused_0 < 2; ++ax0_ax2_ax3_ax1_fused_0) {
+      kernel_shared_ptr[(at_5 + (ax0_ax2_ax3_ax1_fused_0 * 8))] = rhs_ptr[(at_11 + (ax0_ax2_ax3_ax1_fused_0 * 64))];
     }
     __syncthreads();
     for (int ax6_1 = 0; ax6_1 < 2; ++ax6_1) {
-      int at_10 = (ax6_1 * 16);
-      int at_11 = (at_6 + at_10);
-      texels_local_ptr[0] = patch_shared_ptr[at_11];
-      texels_local_ptr[1] = patch_shared_ptr[(at_11 + 1)];
-      texels_local_ptr[2] = patch_shared_ptr[(at_11 + 2)];
-      texels_local_ptr[3] = patch_shared_ptr[(at_11 + 3)];
-      int at_12 = (at_3 + at_10);
-      right_local_ptr[0] = kernel_shared_ptr[at_12];
-      right_local_ptr[1] = kernel_shared_ptr[(at_12 + 1)];
-      right_local_ptr[2] = kernel_shared_ptr[(at_12 + 2)];
-      right_local_ptr[3] = kernel_shared_ptr[(at_12 + 3)];
+      int at_12 = (ax6_1 * 20);
+      int at_13 = (at_7 + at_12);
+      texels_local_ptr[0] = patch_shared_ptr[at_13];
+      texels_local_ptr[1] = patch_shared_ptr[(at_13 + 1)];
+      texels_local_ptr[2] = patch_shared_ptr[(at_13 + 2)];
+      texels_local_ptr[3] = patch_shared_ptr[(at_13 + 3)];
+      int at_14 = (at_8 + at_12);
+      right_local_ptr[0] = kernel_shared_ptr[at_14];
+      right_local_ptr[1] = kernel_shared_ptr[(at_14 + 1)];
+      right_local_ptr[2] = kernel_shared_ptr[(at_14 + 2)];
+      right_local_ptr[3] = kernel_shared_ptr[(at_14 + 3)];
       float4 read = texels_local_ptr[0];
       float4 read_1 = right_local_ptr[0];
       acc_local_ptr[0] = fma((read).x, (read_1).x, acc_local_ptr[0]);
@@ -250,27 +252,27 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
       acc_local_ptr[15] = fma((read_126).w, (read_127).w, acc_local_ptr[15]);
     }
   }
-  int at_13 = ((group_y * 16) + at_3);
-  int at_14 = ((at_13 + (group_x * 1024)) + (local_x * 256));
-  float value = bias_ptr[at_13];
-  relu_ptr[at_14] = max((acc_local_ptr[0] + value), 0x0p+0f/*0.000000e+00*/);
-  float value_1 = bias_ptr[(at_13 + 1)];
-  relu_ptr[(at_14 + 1)] = max((acc_local_ptr[1] + value_1), 0x0p+0f/*0.000000e+00*/);
-  float value_2 = bias_ptr[(at_13 + 2)];
-  relu_ptr[(at_14 + 2)] = max((acc_local_ptr[2] + value_2), 0x0p+0f/*0.000000e+00*/);
-  float value_3 = bias_ptr[(at_13 + 3)];
-  relu_ptr[(at_14 + 3)] = max((acc_local_ptr[3] + value_3), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 64)] = max((acc_local_ptr[4] + value), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 65)] = max((acc_local_ptr[5] + value_1), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 66)] = max((acc_local_ptr[6] + value_2), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 67)] = max((acc_local_ptr[7] + value_3), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 128)] = max((acc_local_ptr[8] + value), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 129)] = max((acc_local_ptr[9] + value_1), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 130)] = max((acc_local_ptr[10] + value_2), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 131)] = max((acc_local_ptr[11] + value_3), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 192)] = max((acc_local_ptr[12] + value), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 193)] = max((acc_local_ptr[13] + value_1), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 194)] = max((acc_local_ptr[14] + value_2), 0x0p+0f/*0.000000e+00*/);
-  relu_ptr[(at_14 + 195)] = max((acc_local_ptr[15] + value_3), 0x0p+0f/*0.000000e+00*/);
+  int at_15 = ((group_y * 16) + at_8);
+  int at_16 = ((at_15 + (group_x * 1024)) + (local_x * 256));
+  float value = bias_ptr[at_15];
+  relu_ptr[at_16] = max((acc_local_ptr[0] + value), 0x0p+0f/*0.000000e+00*/);
+  float value_1 = bias_ptr[(at_15 + 1)];
+  relu_ptr[(at_16 + 1)] = max((acc_local_ptr[1] + value_1), 0x0p+0f/*0.000000e+00*/);
+  float value_2 = bias_ptr[(at_15 + 2)];
+  relu_ptr[(at_16 + 2)] = max((acc_local_ptr[2] + value_2), 0x0p+0f/*0.000000e+00*/);
+  float value_3 = bias_ptr[(at_15 + 3)];
+  relu_ptr[(at_16 + 3)] = max((acc_local_ptr[3] + value_3), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 64)] = max((acc_local_ptr[4] + value), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 65)] = max((acc_local_ptr[5] + value_1), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 66)] = max((acc_local_ptr[6] + value_2), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 67)] = max((acc_local_ptr[7] + value_3), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 128)] = max((acc_local_ptr[8] + value), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 129)] = max((acc_local_ptr[9] + value_1), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 130)] = max((acc_local_ptr[10] + value_2), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 131)] = max((acc_local_ptr[11] + value_3), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 192)] = max((acc_local_ptr[12] + value), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 193)] = max((acc_local_ptr[13] + value_1), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 194)] = max((acc_local_ptr[14] + value_2), 0x0p+0f/*0.000000e+00*/);
+  relu_ptr[(at_16 + 195)] = max((acc_local_ptr[15] + value_3), 0x0p+0f/*0.000000e+00*/);
 }
 

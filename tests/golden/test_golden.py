@@ -24,7 +24,7 @@ IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
 TILES = {
     "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "arrangement": "blocked", "local": 0,
-    "unroll": "lanes", "vector_width": 4, "steps": 1,
+    "unroll": "lanes", "vector_width": 4, "steps": 1, "local_buffers": 1,
 }
 SPELLING = {"algorithm": "direct", "accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
 
@@ -51,6 +51,7 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
     "conv7x7_first_layer": (conv(3, (56, 56), 32, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)), IMAGES | {"data": "buffer"}),
     "depthwise3x3_images": (conv(32, (28, 28), 32, (3, 3), padding=(1, 1, 1, 1), groups=32), IMAGES | {"autobroadcast": False}),
     "dense_split": (Dense(m=1, k=256, n=100, dtype="float32"), BUFFERS | {"weight": "image", "tile_w": 1, "wg_w": 1, "split_k": 4}),
+    "dense_double_buffered": (Dense(m=33, k=48, n=64, dtype="float32"), BUFFERS | {"tile_o": 2, "arrangement": "striped", "local": 4, "local_buffers": 2}),
     "matmul_transposed_local_memory": (matmul((2,), 64, 32, 64, is_transposed=True), BUFFERS | {"local": 2, "vector_width": 1, "autobroadcast": False}),
 }
 

@@ -64,30 +64,30 @@ def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | Batc
         assert error < 1e-5, f"{config}: {error}"
 
 
-@pytest.mark.parametrize(("split_k", "local"), [(1, 0), (1, 4), (2, 0), (8, 0)])
+@pytest.mark.parametrize(("split_k", "local", "local_buffers"), [(1, 0, 1), (1, 4, 1), (1, 2, 2), (2, 0, 1), (8, 0, 1)])
 @pytest.mark.parametrize(("vector_width", "arrangement"), [(1, "blocked"), (2, "striped"), (4, "blocked"), (4, "striped")])
-def test_each_way_to_share_work(split_k: int, local: int, vector_width: int, arrangement: str, target: Target) -> None:
+def test_each_way_to_share_work(split_k: int, local: int, local_buffers: int, vector_width: int, arrangement: str, target: Target) -> None:
     """Local memory and split reductions meet every vector width and arrangement, on a shape that no tile divides."""
     task, rng = task_of(conv(32, (7, 9), 10, (3, 3), padding=(1, 1, 1, 1))), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    tiles = {"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4}
+    tiles = {"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4, "local_buffers": local_buffers}
     config = task.default_config(target).replace(split_k=split_k, local=local, vector_width=vector_width, arrangement=arrangement, **tiles)
     assert task.space(target).is_valid(config)
     assert error_on(target, task, config, arrays, expected) < 1e-5
 
 
 @pytest.mark.parametrize(
-    ("work", "split_k", "local"),
+    ("work", "split_k", "local", "local_buffers"),
     # What has no vectors on the right is not staged.
-    [(MATMULS[0], 1, 4), (MATMULS[0], 4, 0), (MATMULS[1], 4, 0), (MATMULS[2], 1, 4), (MATMULS[2], 4, 0)],
+    [(MATMULS[0], 1, 4, 1), (MATMULS[0], 4, 0, 1), (MATMULS[1], 4, 0, 1), (MATMULS[2], 1, 4, 1), (MATMULS[2], 1, 2, 2), (MATMULS[2], 4, 0, 1)],
 )
-def test_each_way_to_share_a_product(work: BatchMatmul, split_k: int, local: int, target: Target) -> None:
+def test_each_way_to_share_a_product(work: BatchMatmul, split_k: int, local: int, local_buffers: int, target: Target) -> None:
     """Right sides whose lanes are neighbours in memory, neither, and whose steps are; tiles of several texels; no tile divides the shape."""
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    config = task.default_config(target).replace(split_k=split_k, local=local, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
+    config = task.default_config(target).replace(split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
     assert task.space(target).is_valid(config)
     assert error_on(target, task, config, arrays, expected) < 1e-5
 

@@ -126,8 +126,8 @@ def test_each_way_to_share_work(window: int, algorithm: str, target: Target) -> 
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(task, arrays)
     start = next(c for c in task.starts(target) if c["algorithm"] == algorithm)
-    for split_k, local in ((1, 4), (4, 0), (8, 0)):
-        config = start.replace(split_k=split_k, local=local, tile_o=2, tile_w=2, wg_o=2, wg_w=2)
+    for split_k, local, local_buffers in ((1, 4, 1), (1, 2, 2), (4, 0, 1), (8, 0, 1)):
+        config = start.replace(split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=2)
         assert task.space(target).is_valid(config)
         assert error_on(target, task, config, arrays, expected) < 1e-5, config
 

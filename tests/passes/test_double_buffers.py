@@ -1,0 +1,130 @@
+"""Local memory in two halves: right for any number of turns, with a barrier a turn, and wrong without it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import cuda_on_cpu
+import numpy as np
+import pytest
+from cuda_on_cpu import run_on_cpu
+from operators import conv, error_of, matmul, random_arrays, reference, task_of
+from romou.schedules.loops import padded_texels
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from tvm import tirx
+from tvm_ffi.structural import structural_walk
+
+from romou.calls import op_name
+from romou.inspection.kernels import inspect_function
+from romou.passes import double_buffers
+from romou.space import Config
+from romou.target import Target
+from romou.task import Task
+
+TARGET = Target("cuda -arch=sm_90a")
+DENSE = Dense(m=21, k=48, n=37, dtype="float32")
+
+
+def config_of(task: Task, **knobs: int | str) -> Config:
+    """A group of 2 x 4 work-items, whose tiles divide nothing."""
+    knobs = {"tile_o": 2, "tile_w": 3, "wg_o": 2, "wg_w": 4, "local_buffers": 2, "split_k": 1, **knobs}
+    config = task.default_config(TARGET).replace(**knobs)
+    assert task.space(TARGET).is_valid(config), config
+    return config
+
+
+def error_of_text(task: Task, config: Config, folder: Path) -> float:
+    arrays = random_arrays(task, np.random.default_rng(5))
+    return error_of(run_on_cpu(task, config, arrays, TARGET, folder), reference(task, arrays))
+
+
+@pytest.mark.parametrize(
+    ("work", "knobs"),
+    [
+        # An odd number of turns, an even one, and one texel each, loaded by some of the work-items alone.
+        (DENSE, {"local": 4}),
+        (Dense(m=21, k=32, n=37, dtype="float32"), {"local": 2, "vector_width": 1, "arrangement": "striped"}),
+        (Dense(m=9, k=31, n=19, dtype="float32"), {"local": 1, "tile_w": 1}),
+        (Dense(m=9, k=48, n=19, dtype="float16"), {"local": 4, "tile_w": 2, "multiply_add": "fma", "steps": 1}),
+        (DENSE, {"local": 4, "unroll": "turn", "vector_width": 1}),
+        # Padding is zero on its way too.
+        (conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)), {"local": 1, "vector_width": 2}),
+        (matmul((2,), 7, 24, 18, is_transposed=True), {"local": 2, "arrangement": "striped"}),
+    ],
+    ids=str,
+)
+def test_numbers_of_the_text(work: Conv2d | Dense | BatchMatmul, knobs: dict[str, int | str], tmp_path: Path) -> None:
+    task = task_of(work)
+    assert error_of_text(task, config_of(task, **knobs), tmp_path) < (1e-5 if work.dtype == "float32" else 1e-3)
+
+
+def test_a_kernel_with_one_half_or_without_barriers_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the emulation would see a race."""
+    task = task_of(DENSE)
+    config = config_of(task, local=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(double_buffers, "_HALVES", 1)
+        assert error_of_text(task, config, tmp_path) > 0.1
+    waiting = "wait(group_barrier, blockDim.x * blockDim.y * blockDim.z);"
+    assert waiting in cuda_on_cpu._PRELUDE
+    monkeypatch.setattr(cuda_on_cpu, "_PRELUDE", cuda_on_cpu._PRELUDE.replace(waiting, ""))
+    assert not error_of_text(task, config, tmp_path) < 0.1
+
+
+def test_a_turn_has_one_barrier_and_loads_before_it_sums_up() -> None:
+    task = task_of(DENSE)
+    bodies, sizes = {}, {}
+    for local_buffers in (1, 2):
+        (kernel,) = inspect_function(task.schedule(config_of(task, local=4, local_buffers=local_buffers), TARGET)["main"], TARGET)
+        loops: list[tirx.For] = []
+        structural_walk(kernel.lowered.body, (tirx.For, loops.append))
+        (body,) = (loop.body for loop in loops if barriers_in(loop.body))
+        assert barriers_in(body) == 3 - local_buffers
+        bodies[local_buffers] = body
+        sizes[local_buffers] = shared_in(kernel.lowered.body)
+    assert sizes[2] == [2 * size for size in sizes[1]]
+    # What is on its way is in registers from before the sums until behind them.
+    order: list[str] = []
+    structural_walk(bodies[2], (tirx.BufferStore, lambda store: order.append(str(store.buffer.name))))
+    kinds = [kind for kind, _ in itertools.groupby("ahead" if name.endswith("_ahead") else "shared" if "shared" in name else "sums" for name in order)]
+    assert kinds == ["ahead", "sums", "shared"]
+
+
+@pytest.mark.parametrize(("name", "loops"), [("cuda -arch=sm_90a", 2), ("opencl -device=adreno640", 0)])
+def test_a_turn_is_written_out_by_the_compiler(name: str, loops: int) -> None:
+    """CUDA's is asked for it; for others the text is long."""
+    target, task = Target(name), task_of(conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)))
+    places = dict.fromkeys(("data", "weight", "output"), "buffer")
+    knobs = {**places, "pixels": "flat", "local": 1, "tile_w": 1, "wg_o": 2, "wg_w": 4, "split_k": 1, "vector_width": 4}
+    texts = []
+    for unroll in ("lanes", "turn"):
+        config = task.default_config(target).replace(**knobs, unroll=unroll)
+        assert task.space(target).is_valid(config), config
+        (kernel,) = inspect_function(task.schedule(config, target)["main"], target)
+        texts.append(kernel.source)
+    assert texts[1].count("#pragma unroll") == loops
+    assert texts[1].count("for (") == texts[0].count("for (") - (0 if loops else 2)
+
+
+def barriers_in(stmt: tirx.Stmt) -> int:
+    found: list[tirx.Evaluate] = []
+    structural_walk(stmt, (tirx.Evaluate, lambda node: found.append(node) if op_name(node.value) == "tirx.tvm_storage_sync" else None))
+    return len(found)
+
+
+def shared_in(stmt: tirx.Stmt) -> list[int]:
+    found: list[int] = []
+    structural_walk(stmt, (tirx.AllocBuffer, lambda node: found.append(int(node.buffer.shape[0])) if str(node.buffer.scope()) == "shared" else None))
+    return found
+
+
+@pytest.mark.parametrize("texel_bytes", [4, 8, 16])
+def test_texels_along_memory_are_stored_to_different_banks(texel_bytes: int) -> None:
+    """All that local memory takes at once, of any share: each texel's bank is another one."""
+    together = 128 // texel_bytes
+    for steps, texels in itertools.product((2, 4, 8, 16), range(1, 65)):
+        pitch = int(padded_texels(texels, texel_bytes, steps))
+        assert texels <= pitch < texels + together
+        item = np.arange(min(together, steps * texels))
+        assert len(np.unique((item % steps * pitch + item // steps) % together)) == len(item), (steps, texels)
