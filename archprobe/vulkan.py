@@ -63,9 +63,7 @@ class _Kernel:
             data = vk.ffi.new("uint32_t[1]", [local_size])
             entry = vk.VkSpecializationMapEntry(constantID=0, offset=0, size=4)
             special = vk.VkSpecializationInfo(pMapEntries=[entry], dataSize=4, pData=data)
-            stage = vk.VkPipelineShaderStageCreateInfo(
-                stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=self.module, pName="main", pSpecializationInfo=special
-            )
+            stage = vk.VkPipelineShaderStageCreateInfo(stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=self.module, pName="main", pSpecializationInfo=special)
             info = vk.VkComputePipelineCreateInfo(stage=stage, layout=self.layout)
             self._pipelines[local_size] = vk.vkCreateComputePipelines(self.device.handle, None, 1, [info], None)[0]
         return self._pipelines[local_size]
@@ -220,7 +218,6 @@ class VulkanDevice(Device):
 
     def lane(self, index: int) -> str:
         return f"[{index}]"
-
 
 
 def list_devices() -> list[str]:

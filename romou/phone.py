@@ -188,7 +188,7 @@ class Phone:
         return int(found[1]) if found else None
 
     def _forwards(self, kind: str) -> list[str]:
-        """"tcp:9090 tcp:9090" for each port that adb leads to (forward) or from (reverse) this phone."""
+        """ "tcp:9090 tcp:9090" for each port that adb leads to (forward) or from (reverse) this phone."""
         lines = [line.split() for line in self._run(kind, "--list", what="list ports").splitlines()]
         return [f"{words[1]} {words[2]}" for words in lines if len(words) == 3 and (kind == "reverse" or words[0] == self.serial)]
 

@@ -77,12 +77,7 @@ def is_regular(func: tirx.PrimFunc) -> bool:
     written = [block.writes[0].source for block in blocks if len(block.writes) == 1]
     is_output = [any(w.same_as(p) for w in written) for p in func.params]
     return (
-        len(written) == len(blocks) > 0
-        and len(func.params) > 1
-        and is_output[-1]
-        and sum(is_output) == 1
-        and all(map(_is_plain, blocks))
-        and not is_view(func)
+        len(written) == len(blocks) > 0 and len(func.params) > 1 and is_output[-1] and sum(is_output) == 1 and all(map(_is_plain, blocks)) and not is_view(func)
     )
 
 

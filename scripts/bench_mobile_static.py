@@ -224,9 +224,7 @@ def compare(row: Mapping[str, str], *, candidates: int, seed: int, gpus: tuple[s
                 functions[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:120]}"
         ours = {gpu: list(romou_candidates(graph, gpu, candidates, seed)) for gpu in gpus}
     needed = multiply_adds_of(row)
-    return {
-        gpu: {name: f if isinstance(f, str) else best_of(f, gpu, needed) for name, f in ({"Romou": ours[gpu]} | functions).items()} for gpu in gpus
-    }
+    return {gpu: {name: f if isinstance(f, str) else best_of(f, gpu, needed) for name, f in ({"Romou": ours[gpu]} | functions).items()} for gpu in gpus}
 
 
 def name_of(row: Mapping[str, str]) -> str:

@@ -43,9 +43,7 @@ _START_S = 120.0
 @contextlib.contextmanager
 def process(command: list[str], core: int | None = None) -> Iterator[None]:
     """A command that runs while the block does, on one core if that is given."""
-    with tempfile.TemporaryFile() as log, subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-    ) as running:
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True) as running:
         if core is not None:
             os.sched_setaffinity(running.pid, {core})
         try:

@@ -33,9 +33,7 @@ def measure(bench: Bench) -> Findings:
     return Findings(answers=answers, curves=(curve.marked({k: a for k, a in answers.items() if "Count" in k}),))
 
 
-def one_by_one(
-    bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0
-) -> Curve:
+def one_by_one(bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0) -> Curve:
     """Latencies in ns, each position finished before the next, because going back means to fill the caches anew.
 
     Where the lap is short, the latency is that of the reads after a first lap in the same run: some devices empty their first cache

@@ -58,9 +58,7 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
 @rpc_option
 @json_option
 @debug_option
-def command(
-    module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profile: bool, save_outputs: Path | None, rpc: str | None, is_json: bool
-) -> None:
+def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profile: bool, save_outputs: Path | None, rpc: str | None, is_json: bool) -> None:
     """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time."""
     import numpy as np
 

@@ -145,5 +145,3 @@ def _loads_in(value: tirx.Expr, parameters: Container[str]) -> list[_Load]:
 
     structural_visit(value, [(TensorLoad, load), (tvm.ir.Call, call)])
     return found
-
-

@@ -525,7 +525,6 @@ def _local_bytes(node: Any) -> int:
     return _weighted(node, _local_bytes_of, (tvm.ir.TensorLoad, tvm.ir.Call))
 
 
-
 def _local_bytes_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
     texels = texels_for_tensor_cores(load)
     if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in _LOCAL:

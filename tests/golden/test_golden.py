@@ -23,8 +23,18 @@ TENSOR_CORES = ("mma", "tf32")
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
 TILES = {
-    "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 4, "wg_w": 4, "split_k": 1, "arrangement": "blocked", "local": 0,
-    "unroll": "lanes", "vector_width": 4, "steps": 1, "local_buffers": 1,
+    "tile_o": 1,
+    "tile_h": 1,
+    "tile_w": 4,
+    "wg_o": 4,
+    "wg_w": 4,
+    "split_k": 1,
+    "arrangement": "blocked",
+    "local": 0,
+    "unroll": "lanes",
+    "vector_width": 4,
+    "steps": 1,
+    "local_buffers": 1,
 }
 SPELLING = {"algorithm": "direct", "accumulate": "float32", "autobroadcast": True, "multiply_add": "mad"}
 
