@@ -136,6 +136,8 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         space = self._direct_space(replace(limits, has_tensor_cores=False))
         space.knobs["local"] = tuple(steps for steps in space.knobs["local"] if steps)
         space.knobs["split_k"] = (1,)
+        # What is computed on the way to local memory cannot be on its way while something else is computed.
+        space.knobs["local_buffers"] = (1,)
         return space
 
     def starts(self, limits: Limits) -> list[Config]:

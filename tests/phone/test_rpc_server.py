@@ -145,8 +145,9 @@ def test_what_is_no_client_is_refused(serve: Callable[..., Server]) -> None:
     for greeting in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, -5), struct.pack("<ii", 0xFF271, 1 << 30), b"\x71"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
             connection.sendall(greeting)
-            connection.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionResetError):
+            # The server may have hung up already: no longer connected, or reset.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
                 assert connection.recv(100) == b""
     is_serving(server.port)
     assert len([line for line in server.lines if line.startswith("refused ")]) == 4

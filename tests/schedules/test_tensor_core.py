@@ -211,8 +211,10 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
 @pytest.mark.parametrize(("work", "choice"), [(PLAIN, MMA), (FLOAT_SHAPES[0], TF32)], ids=["halfs", "floats"])
 def test_the_cost_model_knows_every_choice(work: Conv2d, choice: str) -> None:
     task = task_of(work)
-    configs = task.space(TARGET).sample(np.random.default_rng(SEED), 60)
-    assert {config["multiply_add"] for config in configs} == {"fma", choice}
+    space, rng = task.space(TARGET), np.random.default_rng(SEED)
+    # One of thousands is valid: as many draws of each.
+    configs = [*task.starts(TARGET), *(config for name in ("fma", choice) for config in space.sample(rng, 200, where={"multiply_add": name}))]
+    assert {config["multiply_add"] for config in configs} == set(space.knobs["multiply_add"]) == {"fma", choice}
     assert np.isfinite(TaskFeatures(task.template, limits_of(TARGET), TARGET.spec)(configs)).all()
 
 
