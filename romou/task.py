@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _SURE = 2.0
 # On any GPU a kernel that moves less takes no longer than its launch.
 _SMALL_BYTES = 1 << 16
-# Each space takes up to a gigabyte while it is pruned.
-_PRUNED_AT_ONCE = 4
+# Each space takes up to two gigabytes while it is pruned.
+_PRUNED_AT_ONCE = 2
 # Configs that criteria leave at least where the whole space has a few hundred.
 _LEAST_OF_FEW = 12
 
