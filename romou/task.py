@@ -23,6 +23,7 @@ from romou.pruning.forms import form_of
 from romou.pruning.prune import LEAST_KEPT
 from romou.pruning.usage import work_group_size
 from romou.schedules.base import Template
+from romou.schedules.blocks import is_scheduled
 from romou.schedules.contraction import Limits
 from romou.schedules.templates import template_of
 from romou.schedules.winograd import StoredWeight
@@ -64,8 +65,7 @@ class Task:
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> Task | None:
         """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
         func = alone(func)
-        is_scheduled = func.attrs and func.attrs.get("tirx.is_scheduled", False)
-        if is_scheduled or template_of(func) is None:
+        if is_scheduled(func) or template_of(func) is None:
             return None
         plain = plain_form(func)
         template = template_of(plain)

@@ -81,6 +81,11 @@ def is_regular(func: tirx.PrimFunc) -> bool:
     )
 
 
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Whether a function came with a schedule, of TVM's."""
+    return bool(func.attrs and func.attrs.get("tirx.is_scheduled", False))
+
+
 def is_view(func: tirx.PrimFunc) -> bool:
     """Whether TVM makes a view of a call of a function instead of a kernel: a reshape."""
     if not relax.analysis.has_reshape_pattern(func):

@@ -181,7 +181,7 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
     """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic
     and what tensor cores read."""
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
-    number = _number_bytes(config)
+    number = number_bytes(config)
     partial = number * (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
     *window, lanes = list(c.reduce.values())[1:]
     local, is_mma = config["local"], tensor_core.is_mma(config)
@@ -196,7 +196,7 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
     return partial + (by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself))
 
 
-def _number_bytes(config: Columns) -> Any:
+def number_bytes(config: Columns) -> Any:
     """Of a number that is computed with."""
     return 4 - 2 * (config["accumulate"] == "float16")
 
@@ -441,7 +441,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         for block in _stages_of(sch, _STAGED_TEXELS):
             load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
         for block in _stages_of(sch, ("patch", "kernel")):
-            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(_number_bytes(config)))
+            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(number_bytes(config)))
         if config["unroll"] == TURN:
             for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
                 unroll_by_compiler(sch, loop)

@@ -20,7 +20,7 @@ from romou.calls import called_function
 from romou.layout.rewrite import Walker, dtype_of, outputs_of, rebuild_main, static_shape
 from romou.parts import AXIS, Part, with_parts
 from romou.primitives import LANES
-from romou.schedules.blocks import is_regular, is_view
+from romou.schedules.blocks import is_regular, is_scheduled, is_view
 from romou.schedules.emit import substitute
 from romou.schedules.splice import find_blocks
 
@@ -192,7 +192,7 @@ class _Sharer(Walker):
 
 def _is_foreign(func: tirx.PrimFunc) -> bool:
     """Whether TVM has scheduled a function already, or makes a view of it."""
-    return bool(func.attrs and func.attrs.get("tirx.is_scheduled", False)) or is_view(func)
+    return is_scheduled(func) or is_view(func)
 
 
 def _memory(var: relax.Var) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from romou.pruning.evaluate import evaluate
 from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import SERVED, KernelUsage, bank_rounds
 from romou.schedules import tensor_core
-from romou.schedules.contraction import Limits, local_bytes
+from romou.schedules.contraction import Limits, local_bytes, number_bytes
 from romou.schedules.template import DIRECT, ContractionTemplate
 from romou.space import Columns
 
@@ -140,7 +140,7 @@ class ClosedForm(Form):
         buffer_bytes, image_bytes = by_place(data, weights)
         literal_buffer_bytes, literal_image_bytes = by_place(data_of_one * size, weights_of_one * size)
         # The next turn's share, on its way to local memory.
-        carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * (4 - 2 * (get("accumulate") == "float16")) // 4
+        carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * number_bytes(columns) // 4
         registers = self._registers(columns, taps, is_staged, carried)
         tiles = [-(-extent // tile) for extent, tile in zip((o, h, w), (group_o, tile_h, group_w), strict=True)]
         return KernelUsage(
@@ -227,18 +227,18 @@ class ClosedForm(Form):
     def _local_loads(self, columns: Columns) -> Any:
         """Bytes that a work-item reads of what is staged, in one turn, each as often as local memory is asked for it."""
         get = columns.__getitem__
-        number_bytes = np.where(get("accumulate") == "float16", 2, 4)
+        size = number_bytes(columns)
         # Neighbours read texels side by side, or a tile apart.
         step_o, step_w = (np.where(get("arrangement") == "striped", 1, get(tile)) for tile in ("tile_o", "tile_w"))
         along = self._last if self._rhs_vector == "reduction" else 1
-        data = tabulate(_rounds, np.asarray(True), get("wg_o"), get("wg_w"), step_w * self._lane_axis * number_bytes)
-        weights = tabulate(_rounds, np.asarray(False), get("wg_o"), get("wg_w"), step_o * LANES * along * number_bytes)
+        data = tabulate(_rounds, np.asarray(True), get("wg_o"), get("wg_w"), step_w * self._lane_axis * size)
+        weights = tabulate(_rounds, np.asarray(False), get("wg_o"), get("wg_w"), step_o * LANES * along * size)
         by_itself = data * get("tile_h") * get("tile_w") * self._lane_axis + weights * get("tile_o") * LANES * self._last
         # A warp shares what it reads: one pixel of each pair, and of four input texels one.
         shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
         numbers = get("local") * np.where(on_tensor_cores, shared, self._window * by_itself)
-        return numbers * np.where((get("accumulate") == "float16") | tensor_core.takes_halfs(columns) & on_tensor_cores, 2, 4)
+        return numbers * np.where(tensor_core.takes_halfs(columns) & on_tensor_cores, 2, size)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterUse:
         """At least these: the sums, the tile of data, what is `carried` to local memory, and the addresses of one turn's weights, which a compiler computes
