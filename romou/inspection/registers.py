@@ -168,6 +168,12 @@ class _Reader:
             index = node.indices[0]
             if str(buffer.scope()) == _PRIVATE and not isinstance(index.base if isinstance(index, tirx.Ramp) else index, tirx.IntImm):
                 self._whole.add(self._name(buffer))
+            if isinstance(node, tirx.BufferStore) and str(buffer.scope()) == _PRIVATE and _is_scalar_by_scalar(node.value):
+                self._by_lane.add(self._name(buffer))
+
+        def bind(node: tirx.Bind) -> None:
+            if _is_scalar_by_scalar(node.value):
+                self._by_lane.add(self._name(node.var))
 
         def call(node: tvm.ir.Call) -> None:
             if op_name(node) == "tirx.address_of" and isinstance(node.args[0], tvm.ir.TensorLoad):
@@ -177,7 +183,10 @@ class _Reader:
             for vector in node.vectors:
                 self._by_lane.add(self._name(vector.source if isinstance(vector, tvm.ir.TensorLoad) else vector))
 
-        structural_walk(body, [(tirx.AllocBuffer, allocation), ((tvm.ir.TensorLoad, tirx.BufferStore), access), (tvm.ir.Call, call), (tirx.Shuffle, lanes)])
+        structural_walk(
+            body,
+            [(tirx.AllocBuffer, allocation), ((tvm.ir.TensorLoad, tirx.BufferStore), access), (tirx.Bind, bind), (tvm.ir.Call, call), (tirx.Shuffle, lanes)],
+        )
         return self._statement(body)
 
     def _statement(self, stmt: tirx.Stmt) -> list[_Code]:
@@ -247,7 +256,8 @@ class _Reader:
         more, indices = self._expression(stmt.indices[0])
         offset = self._offset(stmt.buffer, stmt.indices[0]) if place == "local" else (0, 0, 0)
         address = int(offset[0] >= _LOCAL_REACH) if place == "local" else _ADDRESS[place]
-        return [*steps, *more, _Step("store", uses, (), place, address, indices, offset)]
+        stores = lanes_of(stmt.value) if isinstance(stmt.indices[0], tirx.Ramp) else 1
+        return [*steps, *more, *(_Step("store", uses, (), place, address, indices, offset) for _ in range(stores))]
 
     def _call(self, call: Any) -> list[_Code]:
         name = op_name(call)
@@ -285,14 +295,20 @@ class _Reader:
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
         offset = self._offset(load.source, load.indices[0]) if is_plain else (0, 0, 0)
         address = int(offset[0] >= _LOCAL_REACH) if is_plain else _ADDRESS.get(place, 1)
-        return [*(step for steps, _ in read for step in steps), _Step("load", uses, values, place, address, (), offset)]
+        # What is no vector in memory is read number by number.
+        is_split = _is_scalar_by_scalar(load) and len(values) == lanes_of(load)
+        parts = [(value,) for value in values] if is_split else [values]
+        return [*(step for steps, _ in read for step in steps), *(_Step("load", uses, part, place, address, (), offset) for part in parts)]
 
     def _expression(self, expr: Any) -> tuple[list[_Code], tuple[_Key, ...]]:
         """Steps for the loads in it, and the values that it uses."""
         if isinstance(expr, tirx.Var):
             return [], self._copies.get(self._name(expr)) or self._variable(expr)
         if _place(expr) is not None:
-            values = self._value(("loaded", next(self._fresh)), 0, registers_of(expr), 1)
+            name = -next(self._fresh) - 1
+            if _is_scalar_by_scalar(expr):
+                self._by_lane.add(name)
+            values = self._value(("loaded", name), name, registers_of(expr), lanes_of(expr))
             return self._load(expr, values), values
         if isinstance(expr, tvm.ir.TensorLoad):
             steps, uses = self._expression(expr.indices[0])
@@ -370,6 +386,11 @@ def _place(expr: Any) -> str | None:
         scope = scope_of(expr)
         return None if scope == _PRIVATE else "local" if scope in _LOCAL else "buffer"
     return "buffer" if is_half_load(expr) else "image" if is_texel_load(expr) else None
+
+
+def _is_scalar_by_scalar(expr: Any) -> bool:
+    """Whether an expression loads a vector of what is none in memory."""
+    return isinstance(expr, tvm.ir.TensorLoad) and _place(expr) is not None and isinstance(expr.indices[0], tirx.Ramp)
 
 
 def _parts(expr: Any) -> list[Any]:
