@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 from bisect import insort
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +34,8 @@ _ADDRESS = {"image": 3, "buffer": 2}
 _COMPUTED, _COMPUTED_AT_ONCE = 4, 4
 # Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
 _UNDER_WAY = 8
+_DELAY = {"local": 10, "image": 100, "buffer": 176}
+_SLOTS = {"local": 1, "image": 5, "buffer": 11}
 # An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
 _LOCAL_REACH = 4096
 # Short of registers, a compiler computes some values again: it spills, or holds no whole work group, where this share of them does not suffice. Fitted.
@@ -74,8 +76,7 @@ def register_use(func: tirx.PrimFunc) -> RegisterUse:
     """Registers of a lowered device function, short loops unrolled, halfs two by two."""
     reader = _Reader()
     code = reader.read(func.body)
-    stretches = list(_stretches(_live(code, frozenset(), reader.sizes)))
-    found = [_Schedule(*stretch, reader.sizes).run() for stretch in stretches]
+    found = [_Schedule(stretch, reader.sizes).run() for stretch in _stretches(_live(code, frozenset(), reader.sizes))]
     return RegisterUse(float(max((live for live, _ in found), default=0)), float(max((written for _, written in found), default=0)))
 
 
@@ -90,7 +91,7 @@ class _Step:
     kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", or "barrier", which no access of memory passes.
     uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
     address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
-    offset: bytes of the address in local memory that are constant, and how many each turn of a loop adds to them.
+    offset: bytes of the address in local memory that are constant.   strides: loops, and the bytes that each of their turns adds.
     """
 
     kind: str
@@ -99,12 +100,15 @@ class _Step:
     place: str = ""
     address: int = 0
     indices: tuple[_Key, ...] = ()
-    offset: tuple[int, int, int] = (0, 0, 0)
+    offset: int = 0
+    strides: Mapping[int, int] = field(default_factory=dict)
 
     def in_turn(self, loop: int, turn: int) -> _Step:
         """The same in that turn of a loop that is unrolled: beyond the reach of an offset, an address is one of its own."""
-        start, counter, each = self.offset
-        return replace(self, address=int(start + turn * each >= _LOCAL_REACH)) if each and counter == loop else self
+        if turn == 0 or loop not in self.strides:
+            return self
+        offset = self.offset + turn * self.strides[loop]
+        return replace(self, address=int(offset >= _LOCAL_REACH), offset=offset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +128,7 @@ class _Stretch:
     steps: Sequence[_Step]
     before: frozenset[_Key]
     behind: frozenset[_Key]
+    carried: frozenset[_Key] = frozenset()
 
 
 _Code: TypeAlias = "_Step | _Loop | _Cut | _Stretch"
@@ -143,9 +148,9 @@ class _Reader:
         self._by_lane: set[int] = set()
         # Variables that are lanes of others, and so take no registers.
         self._copies: dict[int, tuple[_Key, ...]] = {}
-        # Counters of loops, and variables that one of them adds to: the counter, and how much a turn adds.
+        # Counters of loops, and variables that they add to: how much a turn of each adds.
         self._counters: set[int] = set()
-        self._strides: dict[int, tuple[int, int]] = {}
+        self._strides: dict[int, dict[int, int]] = {}
         # Bytes of local memory before each of its arrays.
         self._starts: dict[int, int] = {}
         self._fresh = itertools.count()
@@ -238,7 +243,7 @@ class _Reader:
     def _bind(self, stmt: tirx.Bind) -> list[_Code]:
         if "float" not in dtype_of(stmt.value):
             steps, uses = self._expression(stmt.value)
-            self._strides[self._name(stmt.var)] = self._stride(stmt.value)
+            self._strides[self._name(stmt.var)] = self._strides_of(stmt.value)
             return [*steps, _Step("index", uses, self._variable(stmt.var))]
         if _is_copy(stmt.value):
             steps, self._copies[self._name(stmt.var)] = self._expression(stmt.value)
@@ -254,10 +259,10 @@ class _Reader:
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         steps, uses = self._expression(stmt.value)
         more, indices = self._expression(stmt.indices[0])
-        offset = self._offset(stmt.buffer, stmt.indices[0]) if place == "local" else (0, 0, 0)
-        address = int(offset[0] >= _LOCAL_REACH) if place == "local" else _ADDRESS[place]
+        offset, strides = self._offset(stmt.buffer, stmt.indices[0]) if place == "local" else (0, {})
+        address = int(offset >= _LOCAL_REACH) if place == "local" else _ADDRESS[place]
         stores = lanes_of(stmt.value) if isinstance(stmt.indices[0], tirx.Ramp) else 1
-        return [*steps, *more, *(_Step("store", uses, (), place, address, indices, offset) for _ in range(stores))]
+        return [*steps, *more, *(_Step("store", uses, (), place, address, indices, offset, strides) for _ in range(stores))]
 
     def _call(self, call: Any) -> list[_Code]:
         name = op_name(call)
@@ -293,12 +298,12 @@ class _Reader:
         uses = tuple(key for _, keys in read for key in keys)
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
-        offset = self._offset(load.source, load.indices[0]) if is_plain else (0, 0, 0)
-        address = int(offset[0] >= _LOCAL_REACH) if is_plain else _ADDRESS.get(place, 1)
+        offset, strides = self._offset(load.source, load.indices[0]) if is_plain else (0, {})
+        address = int(offset >= _LOCAL_REACH) if is_plain else _ADDRESS.get(place, 1)
         # What is no vector in memory is read number by number.
         is_split = _is_scalar_by_scalar(load) and len(values) == lanes_of(load)
         parts = [(value,) for value in values] if is_split else [values]
-        return [*(step for steps, _ in read for step in steps), *(_Step("load", uses, part, place, address, (), offset) for part in parts)]
+        return [*(step for steps, _ in read for step in steps), *(_Step("load", uses, part, place, address, (), offset, strides) for part in parts)]
 
     def _expression(self, expr: Any) -> tuple[list[_Code], tuple[_Key, ...]]:
         """Steps for the loads in it, and the values that it uses."""
@@ -355,26 +360,26 @@ class _Reader:
             self.sizes.setdefault(one, registers / len(keys))
         return keys
 
-    def _offset(self, buffer: tirx.Var, index: tirx.Expr) -> tuple[int, int, int]:
-        """`_Step.offset`, without the address of the first element that is not constant."""
+    def _offset(self, buffer: tirx.Var, index: tirx.Expr) -> tuple[int, dict[int, int]]:
+        """`_Step.offset`, without the address of the first element that is not constant, and `_Step.strides`."""
         kind = tvm.DataType(str(buffer.dtype))
-        size, (counter, each) = int(kind.bits) * int(kind.lanes) // 8, self._stride(index)
-        return self._starts.get(self._name(buffer), 0) + _constant(index) * size, counter, each * size
+        size = int(kind.bits) * int(kind.lanes) // 8
+        strides = {counter: each * size for counter, each in self._strides_of(index).items()}
+        return self._starts.get(self._name(buffer), 0) + _constant(index) * size, strides
 
-    def _stride(self, index: Any) -> tuple[int, int]:
-        """The counter of a loop in a sum, or in a variable of it, and how much a turn adds; (0, 0) if there is none."""
+    def _strides_of(self, index: Any) -> dict[int, int]:
+        """Counters of loops in a sum, or in variables of it, and how much a turn of each adds."""
         match index:
             case tirx.Var():
                 name = self._name(index)
-                return (name, 1) if name in self._counters else self._strides.get(name, (0, 0))
+                return {name: 1} if name in self._counters else self._strides.get(name, {})
             case tirx.Mul() if isinstance(index.b, tirx.IntImm):
-                counter, each = self._stride(index.a)
-                return counter, each * int(index.b)
+                return {counter: each * int(index.b) for counter, each in self._strides_of(index.a).items()}
             case tirx.Add() | tirx.Sub():
-                return max(self._stride(index.a), self._stride(index.b), key=lambda stride: stride[0])
+                return {**self._strides_of(index.b), **self._strides_of(index.a)}
             case tirx.Ramp():
-                return self._stride(index.base)
-        return 0, 0
+                return self._strides_of(index.base)
+        return {}
 
     def _name(self, var: Any) -> int:
         return self._names.setdefault(var, len(self._names) + 1)
@@ -471,10 +476,18 @@ def _live(code: Sequence[_Code], behind: frozenset[_Key], sizes: dict[_Key, floa
         if isinstance(item, _Loop):
             first = _before(_live(item.body, live, sizes), live)
             body = _live(item.body, live | first, sizes)
+            if body and isinstance(body[0], _Stretch):
+                body[0] = replace(body[0], carried=first & _defined_in(item.body))
             found.append(_Loop(body))
             live = _before(body, live | first)
     close(steps)
     return found[::-1]
+
+
+def _defined_in(code: Sequence[_Code]) -> frozenset[_Key]:
+    return frozenset(
+        key for item in code for key in (item.defines if isinstance(item, _Step) else _defined_in(item.body) if isinstance(item, _Loop) else ())
+    )
 
 
 def _before(code: Sequence[_Code], behind: frozenset[_Key]) -> frozenset[_Key]:
@@ -484,10 +497,10 @@ def _before(code: Sequence[_Code], behind: frozenset[_Key]) -> frozenset[_Key]:
     return behind
 
 
-def _stretches(code: Sequence[_Code]) -> Iterator[tuple[Sequence[_Step], frozenset[_Key], frozenset[_Key]]]:
+def _stretches(code: Sequence[_Code]) -> Iterator[_Stretch]:
     for item in code:
         if isinstance(item, _Stretch):
-            yield item.steps, item.before, item.behind
+            yield item
         elif isinstance(item, _Loop):
             yield from _stretches(item.body)
 
@@ -498,16 +511,19 @@ class _Schedule:
     A load and a store are put in order twice, first their address.
     """
 
-    def __init__(self, steps: Sequence[_Step], before: frozenset[_Key], behind: frozenset[_Key], sizes: dict[_Key, float]) -> None:
+    def __init__(self, stretch: _Stretch, sizes: dict[_Key, float]) -> None:
+        steps = stretch.steps
         self._steps = steps
         self._sizes = sizes
         # A value that is defined again is another one: it goes by its key and the step that defines it, -1 for what is there before.
-        last = dict.fromkeys(before, -1)
+        last = dict.fromkeys(stretch.before, -1)
         self._used: list[list[tuple[_Key, int]]] = []
         self._uses_left: dict[tuple[_Key, int], int] = {}
         self._followers: list[list[int]] = [[] for _ in steps]
         self._sources: list[set[int]] = []
+        self._previous: list[int] = []
         accesses: set[int] = set()
+        latest: dict[str, int] = {}
         self._barriers: list[int] = []
         for number, step in enumerate(steps):
             used = [(key, last.get(key, -1)) for key in (*step.uses, *step.indices)]
@@ -515,8 +531,12 @@ class _Schedule:
                 self._uses_left[value] = self._uses_left.get(value, 0) + 1
             self._used.append(used)
             self._sources.append({source for _, source in used if source >= 0})
+            self._previous.append(-1)
             if step.kind in ("load", "store"):
                 accesses.add(number)
+                if step.place != "image":
+                    self._previous[-1] = latest.get(step.place, -1)
+                    latest[step.place] = number
             elif step.kind == "barrier":
                 self._sources[-1] |= accesses
                 accesses = set()
@@ -524,106 +544,124 @@ class _Schedule:
             for source in self._sources[-1]:
                 self._followers[source].append(number)
             last.update(dict.fromkeys(step.defines, number))
-        self._final = {(key, last.get(key, -1)) for key in behind}
+        self._final = {(key, last.get(key, -1)) for key in stretch.behind}
+        self._counted = stretch.carried
         self._defined = [
             sum(sizes[key] for key in step.defines if (key, number) in self._uses_left or (key, number) in self._final) for number, step in enumerate(steps)
         ]
         self._waits = [len(sources) for sources in self._sources]
         self._loads_left = sum(step.kind == "load" and step.place != "local" for step in steps)
-        # Steps whose sources are there, by what comes next of them, in the order of the code.
-        self._addresses: list[int] = []
-        self._others: list[int] = []
-        # Loads by whether they read local memory, and whether their value takes more registers than their address.
-        self._loads: dict[tuple[bool, bool], list[int]] = {(is_local, takes_more): [] for is_local in (False, True) for takes_more in (False, True)}
-        # Loads that nothing has waited for.
+        self._is_done = [False] * len(steps)
+        # Steps whose sources are there: of addresses those to come, and everything else.
+        self._addresses: list[tuple[int, int]] = []
+        self._ready: list[int] = []
+        # Loads that nothing has waited for, and for how many more instructions what uses them is put off.
         self._under_way: dict[bool, set[int]] = {True: set(), False: set()}
-        self._now = self._peak = self._written = sum(sizes[key] for key in before)
+        self._delay = {True: 0, False: 0}
+        self._now = self._peak = self._written = sum(sizes[key] for key in stretch.before)
 
     def run(self) -> tuple[float, float]:
         """Registers that live at once at most, and those that are written one after the other, with those that were there."""
         for number, waits in enumerate(self._waits):
             if not waits:
                 self._make_ready(number)
-        while self._addresses or self._others or any(self._loads.values()):
+        while self._addresses or self._ready:
             self._step()
         return self._peak, self._written
 
     def _step(self) -> None:
-        if (other := self._first_other(waits=False, adds=False)) is not None:
-            return self._do(other)
-        if (load := self._first_load(is_limited=True, adds=False)) is not None:
-            return self._load(load)
-        # All that is left adds registers, or waits. Addresses are used first, by their loads; then comes what is first in the code.
-        if self._addresses:
-            return self._compute_address()
-        for is_limited in (True, False):
-            if not is_limited and (other := self._first_other(waits=True, adds=False)) is not None:
-                return self._do(other)
-            load, other = self._first_load(is_limited=is_limited, adds=True), self._first_other(waits=not is_limited, adds=True)
-            if load is not None and (other is None or load < other):
-                return self._load(load)
-            if other is not None:
-                return self._do(other)
-        raise AssertionError("something is ready as long as anything is left")
-
-    def _first_other(self, *, waits: bool, adds: bool) -> int | None:
-        """The first step that is neither load nor address; one that waits for loads only if `waits`, one that adds registers only if `adds`."""
-        for number in self._others:
+        best: int | None = None
+        put_off: list[int] = []
+        distance, found = 0, None
+        for number in self._ready:
             if self._is_barred(number):
                 continue
-            sources = self._sources[number]
-            if not waits and ((self._loads_left and sources & self._under_way[False]) or sources & self._under_way[True]):
+            if self._is_put_off(number):
+                put_off.append(number)
                 continue
-            if adds or self._defined[number] - self._freed(number) - self._steps[number].address <= 0:
-                return number
-        return None
+            if self._effect(number) <= 0:
+                return self._do(number)
+            near = self._nearest_use(number)
+            if found is None or near < distance:
+                found, distance = number, near
+        if self._addresses and (found is None or self._addresses[0][0] <= distance):
+            return self._compute_address()
+        if found is not None:
+            return self._do(found)
+        for number in put_off:
+            if self._effect(number) <= 0:
+                return self._do(number)
+            near = self._nearest_use(number)
+            if best is None or near < distance:
+                best, distance = number, near
+        assert best is not None, "something is ready as long as anything is left"
+        return self._do(best)
 
-    def _first_load(self, *, is_limited: bool, adds: bool) -> int | None:
-        """The first load, within the limit of those under way or not."""
-        found = [
-            loads[0]
-            for (is_local, takes_more), loads in self._loads.items()
-            if loads and takes_more <= adds and not (is_limited and len(self._under_way[is_local]) >= _UNDER_WAY) and not self._is_barred(loads[0])
-        ]
-        return min(found, default=None)
+    def _effect(self, number: int) -> float:
+        step = self._steps[number]
+        return self._defined[number] - step.address - self._freed(number, counted_only=True) * (step.kind != "load")
+
+    def _nearest_use(self, number: int) -> int:
+        step = self._steps[number]
+        if step.kind == "load" and self._defined[number] > 1:
+            return number
+        return min((f for f in self._followers[number] if not self._is_done[f]), default=len(self._steps))
+
+    def _is_put_off(self, number: int) -> bool:
+        step = self._steps[number]
+        sources = self._sources[number]
+        previous = self._previous[number]
+        if self._delay[True] and (sources & self._under_way[True] or previous in self._under_way[True]):
+            return True
+        if self._delay[False] and self._loads_left and (sources & self._under_way[False] or previous in self._under_way[False]):
+            return True
+        return step.kind == "load" and len(self._under_way[step.place == "local"]) >= _UNDER_WAY
 
     def _is_barred(self, number: int) -> bool:
-        return self._steps[number].kind in ("load", "store") and bool(self._barriers) and number > self._barriers[0]
+        if self._steps[number].kind not in ("load", "store"):
+            return False
+        previous = self._previous[number]
+        return (previous >= 0 and not self._is_done[previous]) or (bool(self._barriers) and number > self._barriers[0])
 
     def _do(self, number: int) -> None:
-        self._others.remove(number)
-        if self._steps[number].kind == "barrier":
+        self._ready.remove(number)
+        self._is_done[number] = True
+        step = self._steps[number]
+        if step.kind == "barrier":
             self._barriers.remove(number)
-        for loads in self._under_way.values():
+        self._now -= step.address
+        if step.kind == "load":
+            is_local = step.place == "local"
+            self._under_way[is_local].add(number)
+            self._loads_left -= not is_local
+            self._written += self._defined[number]
+            self._pass(4)
+            self._delay[is_local] = _DELAY[step.place]
+            self._define(number)
+            return
+        for is_local, loads in self._under_way.items():
             if self._sources[number] & loads:
                 loads.clear()
-        self._now -= self._steps[number].address
+                self._delay[is_local] = 0
+        self._pass(2 if step.kind == "index" else max(1, int(self._defined[number])))
         self._use(number)
         self._define(number)
 
+    def _pass(self, slots: int) -> None:
+        for is_local in (True, False):
+            self._delay[is_local] = max(0, self._delay[is_local] - slots)
+
     def _compute_address(self) -> None:
-        number = self._addresses.pop(0)
+        _, number = self._addresses.pop(0)
         step = self._steps[number]
-        if step.kind == "index":
-            self._use(number)
-            self._define(number)
-            return
         if step.kind == "load":
             self._use(number)
         self._now += step.address
         self._written += step.address
         is_long = step.address > 0 and step.place != "local"
+        self._pass(_SLOTS[step.place] if step.address else 0)
         self._peak = max(self._peak, self._now + is_long * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
-        insort(self._loads[self._kind(number)] if step.kind == "load" else self._others, number)
-
-    def _load(self, number: int) -> None:
-        step = self._steps[number]
-        self._loads[self._kind(number)].remove(number)
-        self._under_way[step.place == "local"].add(number)
-        self._loads_left -= step.place != "local"
-        self._now -= step.address
-        self._written += self._defined[number]
-        self._define(number)
+        insort(self._ready, number)
 
     def _use(self, number: int) -> None:
         self._now -= self._freed(number)
@@ -639,11 +677,14 @@ class _Schedule:
                 self._make_ready(follower)
 
     def _make_ready(self, number: int) -> None:
-        insort(self._others if self._steps[number].kind in ("value", "barrier") else self._addresses, number)
+        if self._steps[number].kind in ("load", "store"):
+            insort(self._addresses, (number, number))
+        else:
+            insort(self._ready, number)
 
-    def _freed(self, number: int) -> float:
-        return sum(self._sizes[value[0]] for value in self._used[number] if self._uses_left[value] == 1 and value not in self._final)
-
-    def _kind(self, number: int) -> tuple[bool, bool]:
-        step = self._steps[number]
-        return step.place == "local", self._defined[number] > step.address
+    def _freed(self, number: int, *, counted_only: bool = False) -> float:
+        return sum(
+            self._sizes[value[0]]
+            for value in self._used[number]
+            if self._uses_left[value] == 1 and value not in self._final and not (counted_only and value[1] < 0 and value[0] not in self._counted)
+        )
