@@ -27,6 +27,7 @@ _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
 # condition with the selection behind it as 20, and so does a turn. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno
 # compiler keeps.
 _MOST_TURNS, _MOST_OPERATIONS = 32, 1600
+_MOST_EARLY_OPERATIONS = 832
 _INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
 # Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
 _ADDRESS = {"image": 3, "buffer": 2}
@@ -91,7 +92,8 @@ class _Step:
     kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", or "barrier", which no access of memory passes.
     uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
     address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
-    offset: bytes of the address in local memory that are constant.   strides: loops, and the bytes that each of their turns adds.
+    base: of an address in local memory, the variables in it.   offset: its constant bytes, with those before its array.
+    strides: loops, and the bytes that each of their turns adds.   moved: the bytes that turns of unrolled loops have added.
     """
 
     kind: str
@@ -100,15 +102,26 @@ class _Step:
     place: str = ""
     address: int = 0
     indices: tuple[_Key, ...] = ()
+    base: frozenset[_Key] | None = None
     offset: int = 0
     strides: Mapping[int, int] = field(default_factory=dict)
+    moved: int = 0
+    slots: int = 2
 
-    def in_turn(self, loop: int, turn: int) -> _Step:
-        """The same in that turn of a loop that is unrolled: beyond the reach of an offset, an address is one of its own."""
-        if turn == 0 or loop not in self.strides:
+    def in_turn(self, loop: int, turn: int, *, is_early: bool) -> _Step:
+        """The same in that turn of a loop that is unrolled: early, when all constants become one, or late."""
+        if not turn or loop not in self.strides:
             return self
-        offset = self.offset + turn * self.strides[loop]
-        return replace(self, address=int(offset >= _LOCAL_REACH), offset=offset)
+        bytes_moved = turn * self.strides[loop]
+        return replace(self, offset=self.offset + bytes_moved) if is_early else replace(self, moved=self.moved + bytes_moved)
+
+    @property
+    def far_address(self) -> _Key | None:
+        """The address that it needs because a constant offset does not reach so far from `base`: as much of it as stays within reach is left to the offset."""
+        if self.base is None or self.offset + self.moved < _LOCAL_REACH:
+            return None
+        parts = (self.moved if self.offset < _LOCAL_REACH else self.offset if self.moved < _LOCAL_REACH else self.offset + self.moved)
+        return ("address", self.base, parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +147,24 @@ class _Stretch:
 _Code: TypeAlias = "_Step | _Loop | _Cut | _Stretch"
 
 
+@dataclass(frozen=True, eq=False)
+class _Sum:
+    """An index: variables, of which those that count a loop's turns add `strides` each turn, and a constant; not `is_plain` where it is no mere sum."""
+
+    variables: frozenset[_Key] = frozenset()
+    strides: Mapping[int, int] = field(default_factory=dict)
+    constant: int = 0
+    is_plain: bool = True
+
+    def plus(self, other: _Sum) -> _Sum:
+        strides = {counter: self.strides.get(counter, 0) + other.strides.get(counter, 0) for counter in {**self.strides, **other.strides}}
+        return _Sum(self.variables | other.variables, strides, self.constant + other.constant, self.is_plain and other.is_plain)
+
+    def times(self, factor: int) -> _Sum:
+        strides = {counter: each * factor for counter, each in self.strides.items()}
+        return _Sum(self.variables, strides, self.constant * factor, self.is_plain)
+
+
 class _Reader:
     """Reads statements into steps."""
 
@@ -142,15 +173,16 @@ class _Reader:
         self.sizes: dict[_Key, float] = {}
         # Operations of the loop's body so far, as `_MOST_OPERATIONS` counts them.
         self._cost = 0
+        self._early_cost = 0
         # Names of variables and private arrays, which are numbers here; arrays that are accessed as a whole, and values that are read by lane.
         self._names: dict[Any, int] = {}
         self._whole: set[int] = set()
         self._by_lane: set[int] = set()
         # Variables that are lanes of others, and so take no registers.
         self._copies: dict[int, tuple[_Key, ...]] = {}
-        # Counters of loops, and variables that they add to: how much a turn of each adds.
+        # Counters of loops, and variables that are sums with them.
         self._counters: set[int] = set()
-        self._strides: dict[int, dict[int, int]] = {}
+        self._sums: dict[int, _Sum] = {}
         # Bytes of local memory before each of its arrays.
         self._starts: dict[int, int] = {}
         self._fresh = itertools.count()
@@ -219,7 +251,7 @@ class _Reader:
         return []
 
     def _loop(self, loop: tirx.For) -> list[_Code]:
-        before, self._cost = self._cost, 0
+        before, self._cost, self._early_cost = (self._cost, self._early_cost), 0, 0
         if self._depth == 0:
             self._kept = {}
         self._depth += 1
@@ -230,20 +262,26 @@ class _Reader:
         cost = turns * (self._cost + _CONDITION_COST)
         code: list[_Code]
         if turns > _MOST_TURNS or cost > _MOST_OPERATIONS:
-            self._cost += before + _INDEX_COST
+            self._cost += before[0] + _INDEX_COST
+            self._early_cost += before[1]
             code = [_Step("index", (), counter), _Cut(), _Loop([*body, _Step("index", counter, counter)]), _Cut()]
         else:
-            self._cost = before + cost
+            is_early = turns * self._early_cost <= _MOST_EARLY_OPERATIONS
+            self._cost, self._early_cost = before[0] + cost, before[1] + turns * self._early_cost
             self.sizes.update(dict.fromkeys(counter, 0))  # its values are constants
             name = self._name(loop.loop_var)
-            code = [step.in_turn(name, turn) if isinstance(step, _Step) else step for turn in range(turns) for step in body]
+            code = [step.in_turn(name, turn, is_early=is_early) if isinstance(step, _Step) else step for turn in range(turns) for step in body]
         self._depth -= 1
         return [_Step("index", (), tuple(self._kept)), *code] if self._depth == 0 and self._kept else code
 
     def _bind(self, stmt: tirx.Bind) -> list[_Code]:
         if "float" not in dtype_of(stmt.value):
             steps, uses = self._expression(stmt.value)
-            self._strides[self._name(stmt.var)] = self._strides_of(stmt.value)
+            found = self._sum_of(stmt.value)
+            if found.strides and found.is_plain:
+                # Of turns that are unrolled only the constant differs.
+                self._sums[self._name(stmt.var)] = found
+                return steps
             return [*steps, _Step("index", uses, self._variable(stmt.var))]
         if _is_copy(stmt.value):
             steps, self._copies[self._name(stmt.var)] = self._expression(stmt.value)
@@ -257,12 +295,14 @@ class _Reader:
             return self._assign(values, stmt.value, is_part=self._name(stmt.buffer) in self._whole)
         place = "local" if scope in _LOCAL else "buffer"
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
+        self._early_cost += 1
         steps, uses = self._expression(stmt.value)
         more, indices = self._expression(stmt.indices[0])
-        offset, strides = self._offset(stmt.buffer, stmt.indices[0]) if place == "local" else (0, {})
-        address = int(offset >= _LOCAL_REACH) if place == "local" else _ADDRESS[place]
+        step = _Step("store", uses, (), place, _ADDRESS.get(place, 0), indices)
+        if place == "local":
+            step = self._in_local_memory(step, stmt.buffer, stmt.indices[0])
         stores = lanes_of(stmt.value) if isinstance(stmt.indices[0], tirx.Ramp) else 1
-        return [*steps, *more, *(_Step("store", uses, (), place, address, indices, offset, strides) for _ in range(stores))]
+        return [*steps, *more, *(replace(step, offset=step.offset + 4 * lane) for lane in range(stores))]
 
     def _call(self, call: Any) -> list[_Code]:
         name = op_name(call)
@@ -278,6 +318,7 @@ class _Reader:
             steps, uses = self._expression(call)
             return [*steps, _Step("value", uses, tuple(use for use in uses if len(use) == 1))]
         self._cost += _ACCESS_COST
+        self._early_cost += 1
         place, value, index = ("image", call.args[-1], call.args[1:4]) if name == "tirx.texture2d_store" else ("buffer", call.args[1], [call.args[2]])
         steps, uses = self._expression(value)
         read = [self._expression(part) for part in index]
@@ -297,18 +338,21 @@ class _Reader:
         read = [self._expression(part) for part in index]
         uses = tuple(key for _, keys in read for key in keys)
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
+        self._early_cost += 1
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
-        offset, strides = self._offset(load.source, load.indices[0]) if is_plain else (0, {})
-        address = int(offset >= _LOCAL_REACH) if is_plain else _ADDRESS.get(place, 1)
+        step = _Step("load", uses, values, place, 0 if is_plain else _ADDRESS.get(place, 1))
+        if is_plain:
+            step = self._in_local_memory(step, load.source, load.indices[0])
         # What is no vector in memory is read number by number.
         is_split = _is_scalar_by_scalar(load) and len(values) == lanes_of(load)
         parts = [(value,) for value in values] if is_split else [values]
-        return [*(step for steps, _ in read for step in steps), *(_Step("load", uses, part, place, address, (), offset, strides) for part in parts)]
+        return [*(step for steps, _ in read for step in steps), *(replace(step, defines=part, offset=step.offset + 4 * lane) for lane, part in enumerate(parts))]
 
     def _expression(self, expr: Any) -> tuple[list[_Code], tuple[_Key, ...]]:
         """Steps for the loads in it, and the values that it uses."""
         if isinstance(expr, tirx.Var):
-            return [], self._copies.get(self._name(expr)) or self._variable(expr)
+            name = self._name(expr)
+            return [], tuple(self._sums[name].variables) if name in self._sums else self._copies.get(name) or self._variable(expr)
         if _place(expr) is not None:
             name = -next(self._fresh) - 1
             if _is_scalar_by_scalar(expr):
@@ -323,7 +367,9 @@ class _Reader:
             return steps, uses[int(lane) : int(lane) + 1] if len(uses) == lanes_of(expr.vectors[0]) and isinstance(lane, tirx.IntImm) else uses
         if is_conditional(expr):
             return self._conditional(expr)
-        self._cost += _operations(expr)
+        operations = _operations(expr)
+        self._cost += operations
+        self._early_cost += operations if "float" in dtype_of(expr) else operations // _INDEX_COST
         read = [self._expression(part) for part in _parts(expr)]
         return [step for steps, _ in read for step in steps], tuple(dict.fromkeys(key for _, keys in read for key in keys))
 
@@ -360,26 +406,33 @@ class _Reader:
             self.sizes.setdefault(one, registers / len(keys))
         return keys
 
-    def _offset(self, buffer: tirx.Var, index: tirx.Expr) -> tuple[int, dict[int, int]]:
-        """`_Step.offset`, without the address of the first element that is not constant, and `_Step.strides`."""
+    def _in_local_memory(self, step: _Step, buffer: tirx.Var, index: tirx.Expr) -> _Step:
         kind = tvm.DataType(str(buffer.dtype))
         size = int(kind.bits) * int(kind.lanes) // 8
-        strides = {counter: each * size for counter, each in self._strides_of(index).items()}
-        return self._starts.get(self._name(buffer), 0) + _constant(index) * size, strides
+        found = self._sum_of(index)
+        offset = self._starts.get(self._name(buffer), 0) + found.constant * size
+        return replace(step, base=found.variables, offset=offset, strides={counter: each * size for counter, each in found.strides.items()})
 
-    def _strides_of(self, index: Any) -> dict[int, int]:
-        """Counters of loops in a sum, or in variables of it, and how much a turn of each adds."""
+    def _sum_of(self, index: Any) -> _Sum:
         match index:
+            case tirx.IntImm():
+                return _Sum(constant=int(index))
             case tirx.Var():
                 name = self._name(index)
-                return {name: 1} if name in self._counters else self._strides.get(name, {})
+                (key,) = self._variable(index)
+                return _Sum(frozenset((key,)), strides={name: 1}) if name in self._counters else self._sums.get(name) or _Sum(frozenset((key,)))
             case tirx.Mul() if isinstance(index.b, tirx.IntImm):
-                return {counter: each * int(index.b) for counter, each in self._strides_of(index.a).items()}
-            case tirx.Add() | tirx.Sub():
-                return {**self._strides_of(index.b), **self._strides_of(index.a)}
+                return self._sum_of(index.a).times(int(index.b))
+            case tirx.Add():
+                return self._sum_of(index.a).plus(self._sum_of(index.b))
+            case tirx.Sub():
+                return self._sum_of(index.a).plus(self._sum_of(index.b).times(-1))
             case tirx.Ramp():
-                return self._strides_of(index.base)
-        return {}
+                return self._sum_of(index.base)
+        before = self._cost, self._early_cost
+        found = _Sum(frozenset(self._expression(index)[1]), is_plain=False)
+        self._cost, self._early_cost = before
+        return found
 
     def _name(self, var: Any) -> int:
         return self._names.setdefault(var, len(self._names) + 1)
@@ -421,20 +474,6 @@ def _operations(expr: Any) -> int:
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
 
 
-def _constant(index: Any) -> int:
-    """The constant of a sum."""
-    match index:
-        case tirx.IntImm():
-            return int(index)
-        case tirx.Add():
-            return _constant(index.a) + _constant(index.b)
-        case tirx.Sub():
-            return _constant(index.a) - _constant(index.b)
-        case tirx.Ramp():
-            return _constant(index.base)
-    return 0
-
-
 def _is_copy(expr: Any) -> bool:
     """Whether an expression is lanes of values that there are."""
     match expr:
@@ -459,11 +498,12 @@ def _live(code: Sequence[_Code], behind: frozenset[_Key], sizes: dict[_Key, floa
     def close(steps: list[_Step]) -> None:
         nonlocal live
         if steps:
+            whole = _with_far_addresses(steps[::-1], sizes)
             now = set(live)
-            for step in steps:  # from the last one on
+            for step in reversed(whole):
                 now.difference_update(step.defines)
                 now.update(step.uses, step.indices)
-            found.append(_Stretch(steps[::-1], frozenset(now), live))
+            found.append(_Stretch(whole, frozenset(now), live))
             live = frozenset(now)
             steps.clear()
 
@@ -482,6 +522,23 @@ def _live(code: Sequence[_Code], behind: frozenset[_Key], sizes: dict[_Key, floa
             live = _before(body, live | first)
     close(steps)
     return found[::-1]
+
+
+def _with_far_addresses(steps: Sequence[_Step], sizes: dict[_Key, float]) -> list[_Step]:
+    """Straight code with the addresses that it needs in local memory."""
+    found: list[_Step] = []
+    there: set[_Key] = set()
+    for step in steps:
+        key = step.far_address
+        if key is None:
+            found.append(step)
+            continue
+        if key not in there:
+            there.add(key)
+            sizes[key] = 1
+            found.append(_Step("index", tuple(step.base or ()), (key,), slots=1))
+        found.append(replace(step, uses=(*step.uses, key)))
+    return found
 
 
 def _defined_in(code: Sequence[_Code]) -> frozenset[_Key]:
@@ -599,7 +656,7 @@ class _Schedule:
 
     def _effect(self, number: int) -> float:
         step = self._steps[number]
-        return self._defined[number] - step.address - self._freed(number, counted_only=True) * (step.kind != "load")
+        return self._defined[number] - step.address - self._freed(number, counted_only=True) * (step.kind != "load" or not step.address)
 
     def _nearest_use(self, number: int) -> int:
         step = self._steps[number]
@@ -632,10 +689,12 @@ class _Schedule:
         self._now -= step.address
         if step.kind == "load":
             is_local = step.place == "local"
+            if not step.address:
+                self._use(number)
             self._under_way[is_local].add(number)
             self._loads_left -= not is_local
             self._written += self._defined[number]
-            self._pass(4)
+            self._pass(1)
             self._delay[is_local] = _DELAY[step.place]
             self._define(number)
             return
@@ -643,7 +702,7 @@ class _Schedule:
             if self._sources[number] & loads:
                 loads.clear()
                 self._delay[is_local] = 0
-        self._pass(2 if step.kind == "index" else max(1, int(self._defined[number])))
+        self._pass(step.slots if step.kind == "index" else max(1, int(self._defined[number])))
         self._use(number)
         self._define(number)
 
@@ -658,9 +717,8 @@ class _Schedule:
             self._use(number)
         self._now += step.address
         self._written += step.address
-        is_long = step.address > 0 and step.place != "local"
-        self._pass(_SLOTS[step.place] if step.address else 0)
-        self._peak = max(self._peak, self._now + is_long * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
+        self._pass(_SLOTS[step.place])
+        self._peak = max(self._peak, self._now + (step.place != "local") * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
         insort(self._ready, number)
 
     def _use(self, number: int) -> None:
@@ -677,7 +735,7 @@ class _Schedule:
                 self._make_ready(follower)
 
     def _make_ready(self, number: int) -> None:
-        if self._steps[number].kind in ("load", "store"):
+        if self._steps[number].address:
             insort(self._addresses, (number, number))
         else:
             insort(self._ready, number)
