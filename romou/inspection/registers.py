@@ -36,7 +36,7 @@ _COMPUTED, _COMPUTED_AT_ONCE = 4, 4
 # Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
 _UNDER_WAY = 8
 _DELAY = {"local": 10, "image": 100, "buffer": 176}
-_SLOTS = {"local": 1, "image": 5, "buffer": 11}
+_SLOTS = {"local": 1, "image": 6, "buffer": 10}
 # An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
 _LOCAL_REACH = 4096
 # Short of registers, a compiler computes some values again: it spills, or holds no whole work group, where this share of them does not suffice. Fitted.
@@ -106,7 +106,7 @@ class _Step:
     offset: int = 0
     strides: Mapping[int, int] = field(default_factory=dict)
     moved: int = 0
-    slots: int = 2
+    slots: int = 0
 
     def in_turn(self, loop: int, turn: int, *, is_early: bool) -> _Step:
         """The same in that turn of a loop that is unrolled: early, when all constants become one, or late."""
@@ -174,6 +174,8 @@ class _Reader:
         # Operations of the loop's body so far, as `_MOST_OPERATIONS` counts them.
         self._cost = 0
         self._early_cost = 0
+        # Instructions for integers so far.
+        self._slots = 0
         # Names of variables and private arrays, which are numbers here; arrays that are accessed as a whole, and values that are read by lane.
         self._names: dict[Any, int] = {}
         self._whole: set[int] = set()
@@ -276,13 +278,15 @@ class _Reader:
 
     def _bind(self, stmt: tirx.Bind) -> list[_Code]:
         if "float" not in dtype_of(stmt.value):
+            before = self._slots
             steps, uses = self._expression(stmt.value)
+            slots = self._slots - before
             found = self._sum_of(stmt.value)
             if found.strides and found.is_plain:
                 # Of turns that are unrolled only the constant differs.
                 self._sums[self._name(stmt.var)] = found
                 return steps
-            return [*steps, _Step("index", uses, self._variable(stmt.var))]
+            return [*steps, _Step("index", uses, self._variable(stmt.var), slots=slots)]
         if _is_copy(stmt.value):
             steps, self._copies[self._name(stmt.var)] = self._expression(stmt.value)
             return steps
@@ -335,12 +339,14 @@ class _Reader:
         place = _place(load)
         assert place is not None
         index = load.indices if isinstance(load, tvm.ir.TensorLoad) else load.args[1:4] if place == "image" else load.args[1:2]
+        before = self._slots
         read = [self._expression(part) for part in index]
+        slots = self._slots - before
         uses = tuple(key for _, keys in read for key in keys)
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         self._early_cost += 1
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
-        step = _Step("load", uses, values, place, 0 if is_plain else _ADDRESS.get(place, 1))
+        step = _Step("load", uses, values, place, 0 if is_plain else _ADDRESS.get(place, 1), slots=slots)
         if is_plain:
             step = self._in_local_memory(step, load.source, load.indices[0])
         # What is no vector in memory is read number by number.
@@ -369,7 +375,11 @@ class _Reader:
             return self._conditional(expr)
         operations = _operations(expr)
         self._cost += operations
-        self._early_cost += operations if "float" in dtype_of(expr) else operations // _INDEX_COST
+        if "float" in dtype_of(expr):
+            self._early_cost += operations
+        elif operations:
+            self._early_cost += 1
+            self._slots += 2 if isinstance(expr, tirx.Mul) and not _is_power_of_two(expr.b) else 1
         read = [self._expression(part) for part in _parts(expr)]
         return [step for steps, _ in read for step in steps], tuple(dict.fromkeys(key for _, keys in read for key in keys))
 
@@ -429,9 +439,9 @@ class _Reader:
                 return self._sum_of(index.a).plus(self._sum_of(index.b).times(-1))
             case tirx.Ramp():
                 return self._sum_of(index.base)
-        before = self._cost, self._early_cost
+        before = self._cost, self._early_cost, self._slots
         found = _Sum(frozenset(self._expression(index)[1]), is_plain=False)
-        self._cost, self._early_cost = before
+        self._cost, self._early_cost, self._slots = before
         return found
 
     def _name(self, var: Any) -> int:
@@ -472,6 +482,10 @@ def _operations(expr: Any) -> int:
 
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
+
+
+def _is_power_of_two(expr: Any) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) > 0 and int(expr) & (int(expr) - 1) == 0
 
 
 def _is_copy(expr: Any) -> bool:
@@ -578,6 +592,7 @@ class _Schedule:
         self._uses_left: dict[tuple[_Key, int], int] = {}
         self._followers: list[list[int]] = [[] for _ in steps]
         self._sources: list[set[int]] = []
+        self._address_sources: list[set[int]] = []
         self._previous: list[int] = []
         accesses: set[int] = set()
         latest: dict[str, int] = {}
@@ -588,6 +603,8 @@ class _Schedule:
                 self._uses_left[value] = self._uses_left.get(value, 0) + 1
             self._used.append(used)
             self._sources.append({source for _, source in used if source >= 0})
+            # What a store writes is none of what its address waits for.
+            self._address_sources.append({last.get(key, -1) for key in (step.uses if step.kind == "load" else step.indices)} - {-1} if step.address else set())
             self._previous.append(-1)
             if step.kind in ("load", "store"):
                 accesses.add(number)
@@ -607,6 +624,7 @@ class _Schedule:
             sum(sizes[key] for key in step.defines if (key, number) in self._uses_left or (key, number) in self._final) for number, step in enumerate(steps)
         ]
         self._waits = [len(sources) for sources in self._sources]
+        self._address_waits = [len(sources) for sources in self._address_sources]
         self._loads_left = sum(step.kind == "load" and step.place != "local" for step in steps)
         self._is_done = [False] * len(steps)
         # Steps whose sources are there: of addresses those to come, and everything else.
@@ -619,9 +637,13 @@ class _Schedule:
 
     def run(self) -> tuple[float, float]:
         """Registers that live at once at most, and those that are written one after the other, with those that were there."""
-        for number, waits in enumerate(self._waits):
-            if not waits:
-                self._make_ready(number)
+        for number, step in enumerate(self._steps):
+            if step.address:
+                self._waits[number] += 1  # for its address
+                if not self._address_waits[number]:
+                    insort(self._addresses, (number, number))
+            elif not self._waits[number]:
+                insort(self._ready, number)
         while self._addresses or self._ready:
             self._step()
         return self._peak, self._written
@@ -717,9 +739,9 @@ class _Schedule:
             self._use(number)
         self._now += step.address
         self._written += step.address
-        self._pass(_SLOTS[step.place])
+        self._pass(_SLOTS[step.place] + step.slots)
         self._peak = max(self._peak, self._now + (step.place != "local") * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
-        insort(self._ready, number)
+        self._wait_no_more(number)
 
     def _use(self, number: int) -> None:
         self._now -= self._freed(number)
@@ -730,14 +752,15 @@ class _Schedule:
         self._now += self._defined[number]
         self._peak = max(self._peak, self._now)
         for follower in self._followers[number]:
-            self._waits[follower] -= 1
-            if not self._waits[follower]:
-                self._make_ready(follower)
+            if number in self._address_sources[follower]:
+                self._address_waits[follower] -= 1
+                if not self._address_waits[follower]:
+                    insort(self._addresses, (follower, follower))
+            self._wait_no_more(follower)
 
-    def _make_ready(self, number: int) -> None:
-        if self._steps[number].address:
-            insort(self._addresses, (number, number))
-        else:
+    def _wait_no_more(self, number: int) -> None:
+        self._waits[number] -= 1
+        if not self._waits[number]:
             insort(self._ready, number)
 
     def _freed(self, number: int, *, counted_only: bool = False) -> float:
