@@ -89,7 +89,8 @@ _Key: TypeAlias = tuple[Any, ...]
 class _Step:
     """Something that is put in order.
 
-    kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", or "barrier", which no access of memory passes.
+    kind: "load", "store", "index" (integers, which wait for nothing that is loaded), "value", "copy" of values, which takes no registers, or "barrier",
+        which no access of memory passes.
     uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
     address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
     base: of an address in local memory, the variables in it.   offset: its constant bytes, with those before its array.
@@ -222,10 +223,19 @@ class _Reader:
             for vector in node.vectors:
                 self._by_lane.add(self._name(vector.source if isinstance(vector, tvm.ir.TensorLoad) else vector))
 
+        copied: list[tuple[int, int]] = []
+
+        def copy(node: tirx.BufferStore) -> None:
+            if str(node.buffer.scope()) == _PRIVATE and isinstance(node.value, tirx.Var):
+                copied.append((self._name(node.value), self._name(node.buffer)))
+
+        structural_walk(body, (tirx.BufferStore, copy))
         structural_walk(
             body,
             [(tirx.AllocBuffer, allocation), ((tvm.ir.TensorLoad, tirx.BufferStore), access), (tirx.Bind, bind), (tvm.ir.Call, call), (tirx.Shuffle, lanes)],
         )
+        # What is read by lane as a copy lives by lane.
+        self._by_lane.update(variable for variable, buffer in copied if buffer in self._by_lane)
         return self._statement(body)
 
     def _statement(self, stmt: tirx.Stmt) -> list[_Code]:
@@ -301,8 +311,9 @@ class _Reader:
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
         self._early_cost += 1
         steps, uses = self._expression(stmt.value)
+        before = self._slots
         more, indices = self._expression(stmt.indices[0])
-        step = _Step("store", uses, (), place, _ADDRESS.get(place, 0), indices)
+        step = _Step("store", uses, (), place, _ADDRESS.get(place, 0), indices, slots=self._slots - before)
         if place == "local":
             step = self._in_local_memory(step, stmt.buffer, stmt.indices[0])
         stores = lanes_of(stmt.value) if isinstance(stmt.indices[0], tirx.Ramp) else 1
@@ -325,14 +336,18 @@ class _Reader:
         self._early_cost += 1
         place, value, index = ("image", call.args[-1], call.args[1:4]) if name == "tirx.texture2d_store" else ("buffer", call.args[1], [call.args[2]])
         steps, uses = self._expression(value)
+        before = self._slots
         read = [self._expression(part) for part in index]
         indices = tuple(key for _, keys in read for key in keys)
-        return [*steps, *(step for more, _ in read for step in more), _Step("store", uses, (), place, _ADDRESS[place], indices)]
+        slots = self._slots - before
+        return [*steps, *(step for more, _ in read for step in more), _Step("store", uses, (), place, _ADDRESS[place], indices, slots=slots)]
 
     def _assign(self, values: tuple[_Key, ...], value: Any, *, is_part: bool = False) -> list[_Code]:
         if _place(value) is not None:
             return self._load(value, values)
         steps, uses = self._expression(value)
+        if not is_part and _is_copy(value) and len(uses) in (1, len(values)):
+            return [*steps, _Step("copy", uses, values)]
         return [*steps, _Step("value", (*uses, *values) if is_part else uses, values)]
 
     def _load(self, load: Any, values: tuple[_Key, ...]) -> list[_Code]:
@@ -583,11 +598,10 @@ class _Schedule:
     """
 
     def __init__(self, stretch: _Stretch, sizes: dict[_Key, float]) -> None:
-        steps = stretch.steps
-        self._steps = steps
+        self._steps = steps = [step for step in stretch.steps if step.kind != "copy"]
         self._sizes = sizes
         # A value that is defined again is another one: it goes by its key and the step that defines it, -1 for what is there before.
-        last = dict.fromkeys(stretch.before, -1)
+        current = {key: (key, -1) for key in stretch.before}
         self._used: list[list[tuple[_Key, int]]] = []
         self._uses_left: dict[tuple[_Key, int], int] = {}
         self._followers: list[list[int]] = [[] for _ in steps]
@@ -597,14 +611,20 @@ class _Schedule:
         accesses: set[int] = set()
         latest: dict[str, int] = {}
         self._barriers: list[int] = []
-        for number, step in enumerate(steps):
-            used = [(key, last.get(key, -1)) for key in (*step.uses, *step.indices)]
+        for step in stretch.steps:
+            if step.kind == "copy":
+                same = [current.get(key, (key, -1)) for key in step.uses]
+                current.update(zip(step.defines, same * len(step.defines) if len(same) == 1 else same, strict=False))
+                continue
+            number = len(self._used)
+            used = [current.get(key, (key, -1)) for key in (*step.uses, *step.indices)]
             for value in used:
                 self._uses_left[value] = self._uses_left.get(value, 0) + 1
             self._used.append(used)
             self._sources.append({source for _, source in used if source >= 0})
             # What a store writes is none of what its address waits for.
-            self._address_sources.append({last.get(key, -1) for key in (step.uses if step.kind == "load" else step.indices)} - {-1} if step.address else set())
+            in_address = used if step.kind == "load" else used[len(step.uses) :]
+            self._address_sources.append({source for _, source in in_address if source >= 0} if step.address else set())
             self._previous.append(-1)
             if step.kind in ("load", "store"):
                 accesses.add(number)
@@ -617,8 +637,8 @@ class _Schedule:
                 self._barriers.append(number)
             for source in self._sources[-1]:
                 self._followers[source].append(number)
-            last.update(dict.fromkeys(step.defines, number))
-        self._final = {(key, last.get(key, -1)) for key in stretch.behind}
+            current.update((key, (key, number)) for key in step.defines)
+        self._final = {current.get(key, (key, -1)) for key in stretch.behind}
         self._counted = stretch.carried
         self._defined = [
             sum(sizes[key] for key in step.defines if (key, number) in self._uses_left or (key, number) in self._final) for number, step in enumerate(steps)
