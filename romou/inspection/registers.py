@@ -7,6 +7,7 @@ nothing. So addresses of a whole stretch lie in registers before its first produ
 
 from __future__ import annotations
 
+import functools
 import itertools
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ class _Step:
         which no access of memory passes.
     uses, defines: values.   place: what it reads or writes, "image", "buffer" or "local".
     address: registers of its address, whose own values are among `uses` or, of a store, are `indices`.
-    base: of an address in local memory, the variables in it.   offset: its constant bytes, with those before its array.
+    base: of an address in local memory, the variables in it and how many bytes each adds.   offset: its constant bytes, with those before its array.
     strides: loops, and the bytes that each of their turns adds.   moved: the bytes that turns of unrolled loops have added.
     """
 
@@ -103,7 +104,7 @@ class _Step:
     place: str = ""
     address: int = 0
     indices: tuple[_Key, ...] = ()
-    base: frozenset[_Key] | None = None
+    base: frozenset[tuple[_Key, int]] | None = None
     offset: int = 0
     strides: Mapping[int, int] = field(default_factory=dict)
     moved: int = 0
@@ -150,20 +151,27 @@ _Code: TypeAlias = "_Step | _Loop | _Cut | _Stretch"
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """An index: variables, of which those that count a loop's turns add `strides` each turn, and a constant; not `is_plain` where it is no mere sum."""
+    """An index: variables times numbers, of which those that count a loop's turns add `strides` each turn, and a constant.
 
-    variables: frozenset[_Key] = frozenset()
+    is_plain: whether it is a mere sum; otherwise `variables` are all that are in it.
+    """
+
+    variables: Mapping[_Key, int] = field(default_factory=dict)
     strides: Mapping[int, int] = field(default_factory=dict)
     constant: int = 0
     is_plain: bool = True
 
     def plus(self, other: _Sum) -> _Sum:
-        strides = {counter: self.strides.get(counter, 0) + other.strides.get(counter, 0) for counter in {**self.strides, **other.strides}}
-        return _Sum(self.variables | other.variables, strides, self.constant + other.constant, self.is_plain and other.is_plain)
+        variables, strides = (_added(a, b) for a, b in ((self.variables, other.variables), (self.strides, other.strides)))
+        return _Sum(variables, strides, self.constant + other.constant, self.is_plain and other.is_plain)
 
     def times(self, factor: int) -> _Sum:
-        strides = {counter: each * factor for counter, each in self.strides.items()}
-        return _Sum(self.variables, strides, self.constant * factor, self.is_plain)
+        variables, strides = ({key: each * factor for key, each in parts.items()} for parts in (self.variables, self.strides))
+        return _Sum(variables, strides, self.constant * factor, self.is_plain)
+
+
+def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
+    return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
 
 
 class _Reader:
@@ -186,6 +194,8 @@ class _Reader:
         # Counters of loops, and variables that are sums with them.
         self._counters: set[int] = set()
         self._sums: dict[int, _Sum] = {}
+        # Sums without any.
+        self._invariants: dict[_Key, _Sum] = {}
         # Bytes of local memory before each of its arrays.
         self._starts: dict[int, int] = {}
         self._fresh = itertools.count()
@@ -296,6 +306,8 @@ class _Reader:
                 # Of turns that are unrolled only the constant differs.
                 self._sums[self._name(stmt.var)] = found
                 return steps
+            if found.is_plain:
+                self._invariants.update(dict.fromkeys(self._variable(stmt.var), self._in_full(found)))
             return [*steps, _Step("index", uses, self._variable(stmt.var), slots=slots)]
         if _is_copy(stmt.value):
             steps, self._copies[self._name(stmt.var)] = self._expression(stmt.value)
@@ -309,7 +321,7 @@ class _Reader:
             return self._assign(values, stmt.value, is_part=self._name(stmt.buffer) in self._whole)
         place = "local" if scope in _LOCAL else "buffer"
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
-        self._early_cost += 1
+        self._early_cost += lanes_of(stmt.value) if isinstance(stmt.indices[0], tirx.Ramp) else 1
         steps, uses = self._expression(stmt.value)
         before = self._slots
         more, indices = self._expression(stmt.indices[0])
@@ -359,7 +371,7 @@ class _Reader:
         slots = self._slots - before
         uses = tuple(key for _, keys in read for key in keys)
         self._cost += _LOCAL_COST if place == "local" else _ACCESS_COST
-        self._early_cost += 1
+        self._early_cost += lanes_of(load) if _is_scalar_by_scalar(load) else 1
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
         step = _Step("load", uses, values, place, 0 if is_plain else _ADDRESS.get(place, 1), slots=slots)
         if is_plain:
@@ -435,8 +447,16 @@ class _Reader:
         kind = tvm.DataType(str(buffer.dtype))
         size = int(kind.bits) * int(kind.lanes) // 8
         found = self._sum_of(index)
-        offset = self._starts.get(self._name(buffer), 0) + found.constant * size
-        return replace(step, base=found.variables, offset=offset, strides={counter: each * size for counter, each in found.strides.items()})
+        whole = self._in_full(found).times(size)
+        offset = self._starts.get(self._name(buffer), 0) + whole.constant
+        # Turns are told by `strides`.
+        base = frozenset((key, each) for key, each in whole.variables.items() if key[0] not in self._counters)
+        return replace(step, base=base, offset=offset, strides=whole.strides)
+
+    def _in_full(self, found: _Sum) -> _Sum:
+        """A sum in which variables that are sums themselves are taken apart."""
+        parts = (self._invariants.get(key, _Sum({key: 1})).times(factor) for key, factor in found.variables.items())
+        return functools.reduce(_Sum.plus, parts, _Sum(constant=found.constant, strides=found.strides))
 
     def _sum_of(self, index: Any) -> _Sum:
         match index:
@@ -445,7 +465,7 @@ class _Reader:
             case tirx.Var():
                 name = self._name(index)
                 (key,) = self._variable(index)
-                return _Sum(frozenset((key,)), strides={name: 1}) if name in self._counters else self._sums.get(name) or _Sum(frozenset((key,)))
+                return self._sums.get(name) or _Sum({key: 1}, {name: 1} if name in self._counters else {})
             case tirx.Mul() if isinstance(index.b, tirx.IntImm):
                 return self._sum_of(index.a).times(int(index.b))
             case tirx.Add():
@@ -455,7 +475,7 @@ class _Reader:
             case tirx.Ramp():
                 return self._sum_of(index.base)
         before = self._cost, self._early_cost, self._slots
-        found = _Sum(frozenset(self._expression(index)[1]), is_plain=False)
+        found = _Sum(dict.fromkeys(self._expression(index)[1], 1), is_plain=False)
         self._cost, self._early_cost, self._slots = before
         return found
 
@@ -565,7 +585,7 @@ def _with_far_addresses(steps: Sequence[_Step], sizes: dict[_Key, float]) -> lis
         if key not in there:
             there.add(key)
             sizes[key] = 1
-            found.append(_Step("index", tuple(step.base or ()), (key,), slots=1))
+            found.append(_Step("index", step.uses if step.kind == "load" else step.indices, (key,), slots=1))
         found.append(replace(step, uses=(*step.uses, key)))
     return found
 
