@@ -1,7 +1,8 @@
 """Romou's estimate of registers against Mesa's compiler for Adreno 630, on random configs of all families. Nothing is executed.
 
-    python scripts/bench_registers.py                                  200 configs: minutes
+    python scripts/bench_registers.py                                  200 configs: ten minutes of two cores, most of them Mesa's
     python scripts/bench_registers.py --configs 40 --seed 3 --json result.json
+    python scripts/bench_registers.py --cache DIR                      what Mesa said of a kernel is kept there: the next time takes a minute
 
 It is Mesa's compiler and not the vendor's, which phones run. Printed are
 
@@ -13,8 +14,11 @@ It is Mesa's compiler and not the vendor's, which phones run. Printed are
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +40,8 @@ GPU = "a630"
 TARGET = Target("opencl -device=adreno640")
 DEVICE = Target("opencl -device=adreno630")
 WAVE = 64
-BATCH = 10
+# Kernels of one start of the compiler; most of them take it seconds, those that spill minutes.
+BATCH, TIMEOUT_S = 5, 600
 SAME = (1, 1, 1, 1)
 OPERATORS: tuple[Conv2d | Dense, ...] = (
     conv(64, (28, 28), 128, (1, 1)),
@@ -80,6 +85,37 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
             wanted -= 1
 
 
+def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str, dict[str, Any]]:
+    """What Mesa's compiler makes of each source: "registers", "spills", "waves", or the "error". Errors are kept in the cache, too."""
+    version = mesa_version()
+    found: dict[str, dict[str, Any]] = {}
+
+    def place(source: str) -> Path | None:
+        return None if cache is None else cache / f"{hashlib.sha256(f'{version} {GPU} {source}'.encode()).hexdigest()}.json"
+
+    def compile_batch(batch: Sequence[str]) -> None:
+        for source, made in zip(batch, compile_all(batch, GPU, timeout_s=TIMEOUT_S), strict=True):
+            if isinstance(made, BuildError):
+                found[source] = {"error": str(made).splitlines()[0]}
+            else:
+                (said,) = made
+                found[source] = {"registers": said.registers, "spills": said.spills, "waves": said.waves or 0}
+            if (file := place(source)) is not None:
+                file.write_text(json.dumps(found[source]), encoding="utf-8")
+        click.echo(f"{len(found)} of {len(wanted)}", err=True)
+
+    wanted = list(dict.fromkeys(sources))
+    if cache is not None:
+        cache.mkdir(parents=True, exist_ok=True)
+    for source in wanted:
+        if (file := place(source)) is not None and file.is_file():
+            found[source] = json.loads(file.read_text(encoding="utf-8"))
+    left = [source for source in wanted if source not in found]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(compile_batch, [left[start : start + BATCH] for start in range(0, len(left), BATCH)]))
+    return found
+
+
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 0, equal values with their mean."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -96,27 +132,27 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 @click.option("--configs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Of the configs.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
-def main(configs: int, seed: int, output: Path | None) -> None:
+@click.option("--cache", type=click.Path(path_type=Path), default=None, help="Folder for what Mesa said of each source.")
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Compilers at a time.")
+def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs: int) -> None:
     """Print correlation and confusion table; exit code 1 below a correlation of 0.9."""
     find_compilers()
     kernels = list(random_kernels(configs, seed))
     # In another order, so that the slow ones do not come together.
     kernels = [kernels[int(i)] for i in np.random.default_rng(seed).permutation(len(kernels))]
+    answers = ask_mesa([kernel.source for _, kernel, _ in kernels], cache, jobs)
     rows: list[dict[str, Any]] = []
-    for start in range(0, len(kernels), BATCH):
-        batch = kernels[start : start + BATCH]
-        for (name, kernel, usage), made in zip(batch, compile_all([k.source for _, k, _ in batch], GPU, timeout_s=300), strict=True):
-            if isinstance(made, BuildError):
-                click.echo(f"{name}: {str(made).splitlines()[0]}", err=True)
-                continue
-            (said,) = made
-            verdict = judge(usage, DEVICE.spec)["registers"]
-            is_bad = bool(said.spills) or (said.waves or 0) * WAVE < usage.work_group_size
-            row = {"operator": name, "config": dict(kernel.config), "estimate": usage.registers, "mesa": said.registers, "spills": said.spills}
-            rows.append({**row, "waves": said.waves, "is_rejected": not verdict.keep, "is_bad": is_bad})
-        if output is not None:
-            output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        click.echo(f"{min(start + BATCH, len(kernels))} of {len(kernels)}", err=True)
+    for name, kernel, usage in kernels:
+        said = answers[kernel.source]
+        if "error" in said:
+            click.echo(f"{name}: {said['error']}", err=True)
+            continue
+        verdict = judge(usage, DEVICE.spec)["registers"]
+        is_bad = bool(said["spills"]) or said["waves"] * WAVE < usage.work_group_size
+        row = {"operator": name, "config": dict(kernel.config), "estimate": usage.registers, "mesa": said["registers"], "spills": said["spills"]}
+        rows.append({**row, "waves": said["waves"], "is_rejected": not verdict.keep, "is_bad": is_bad})
+    if output is not None:
+        output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     most = DEVICE.spec.registers_per_lane
     assert most is not None, "the device file knows it"
     estimate, mesa = (np.minimum([row[key] for row in rows], most) for key in ("estimate", "mesa"))

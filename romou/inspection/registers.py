@@ -41,10 +41,11 @@ _SLOTS = {"local": 1, "image": 6, "buffer": 10}
 # An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
 _LOCAL_REACH = 4096
 # Short of registers, a compiler computes some values again: it spills, or holds no whole work group, where this share of them does not suffice. Fitted.
-_SUFFICIENT = 0.9
+_SUFFICIENT = 0.94
 # Up to half of the registers that a work-item can have, more waves run for fewer of them. Beyond, a compiler hands out all that there are in turn (Mesa,
 # ir3_ra.c), as far as a stretch writes so many. How far an estimate near the half is from either is a matter of chance: between these two, the mean.
-_SAVED, _TAKEN_IN_TURN, _MOST = 80, 120, 192
+_SAVED, _TAKEN_IN_TURN, _MOST = 85, 110, 192
+_GAPS = 1.15
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class RegisterUse:
     def allocated(self) -> Any:
         """What a compiler with registers enough gives a work-item."""
         in_turn = np.clip((self.live - _SAVED) / (_TAKEN_IN_TURN - _SAVED), 0, 1)
-        return self.live + in_turn * np.maximum(np.minimum(self.written, _MOST) - self.live, 0)
+        return self.live + in_turn * np.maximum(np.minimum(_GAPS * self.written, _MOST) - self.live, 0)
 
     @property
     def needed(self) -> Any:
