@@ -1,8 +1,9 @@
 """Registers that a compiler gives a work-item, off lowered TIR: its loads and arithmetic put in order as Mesa's scheduler for Adreno does.
 
-The scheduler (Mesa, ir3_sched.c) orders one stretch of straight code at a time. It takes first what frees registers or needs none; what uses a value
-that is still under way waits as long as there is anything else to do: other loads, of which eight may be under way, and all addresses, which wait for
-nothing. So addresses of a whole stretch lie in registers before its first product, and that, and not the code as it stands, decides.
+The scheduler (Mesa 25, ir3_sched.c) orders one stretch of straight code at a time. It takes first what frees registers or adds none, then what is used
+next. What uses a value that is still under way is put off for as long as there is anything else to do, and so is the next load of the same memory, which has
+to follow the one before (of images, eight may be under way). Addresses wait for nothing: so those of a whole stretch lie in registers before its first
+product, and that, and not the code as it stands, decides.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _PRIVATE, _LOCAL = "local", ("shared", "shared.dyn")
 # condition with the selection behind it as 20, and so does a turn. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno
 # compiler keeps.
 _MOST_TURNS, _MOST_OPERATIONS = 32, 1600
+# Up to so many operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before addresses are taken apart.
 _MOST_EARLY_OPERATIONS = 832
 _INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
 # Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
@@ -36,16 +38,17 @@ _ADDRESS = {"image": 3, "buffer": 2}
 _COMPUTED, _COMPUTED_AT_ONCE = 4, 4
 # Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
 _UNDER_WAY = 8
+# For so many instructions what uses a load is put off (Mesa, soft_ss_delay and soft_sy_delay), and how many compute an address, without its index.
 _DELAY = {"local": 10, "image": 100, "buffer": 176}
 _SLOTS = {"local": 1, "image": 6, "buffer": 10}
 # An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
 _LOCAL_REACH = 4096
-# Short of registers, a compiler computes some values again: it spills, or holds no whole work group, where this share of them does not suffice. Fitted.
-_SUFFICIENT = 0.94
-# Up to half of the registers that a work-item can have, more waves run for fewer of them. Beyond, a compiler hands out all that there are in turn (Mesa,
-# ir3_ra.c), as far as a stretch writes so many. How far an estimate near the half is from either is a matter of chance: between these two, the mean.
-_SAVED, _TAKEN_IN_TURN, _MOST = 85, 110, 192
-_GAPS = 1.15
+# Beyond so many live registers Mesa spills; of the same GPU fewer were measured, which is what its device file knows and `needed` is told in.
+_MOST, _MOST_MEASURED = 192, 181
+# Up to half of them, more waves run for fewer registers. Beyond, a compiler hands out all that there are in turn (Mesa, ir3_ra.c), as far as a stretch writes
+# so many: what lies between vectors is lost, and this many times more than are written are passed. How far an estimate near the half is from either is a
+# matter of chance: between these two, the mean.
+_SAVED, _TAKEN_IN_TURN, _GAPS = 85, 110, 1.15
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class RegisterUse:
     @property
     def needed(self) -> Any:
         """What it cannot do without."""
-        return _SUFFICIENT * self.live
+        return _MOST_MEASURED / _MOST * self.live
 
 
 def address_registers(loads: Any, *, is_image: Any) -> Any:
@@ -123,7 +126,7 @@ class _Step:
         """The address that it needs because a constant offset does not reach so far from `base`: as much of it as stays within reach is left to the offset."""
         if self.base is None or self.offset + self.moved < _LOCAL_REACH:
             return None
-        parts = (self.moved if self.offset < _LOCAL_REACH else self.offset if self.moved < _LOCAL_REACH else self.offset + self.moved)
+        parts = self.moved if self.offset < _LOCAL_REACH else self.offset if self.moved < _LOCAL_REACH else self.offset + self.moved
         return ("address", self.base, parts)
 
 
@@ -139,7 +142,7 @@ class _Cut:
 
 @dataclass(frozen=True, eq=False)
 class _Stretch:
-    """Straight code, and the values that live before and behind it."""
+    """Straight code, and the values that live before and behind it; `carried`: of the former, those that a loop, which it begins, hands from turn to turn."""
 
     steps: Sequence[_Step]
     before: frozenset[_Key]
@@ -163,12 +166,12 @@ class _Sum:
     is_plain: bool = True
 
     def plus(self, other: _Sum) -> _Sum:
-        variables, strides = (_added(a, b) for a, b in ((self.variables, other.variables), (self.strides, other.strides)))
-        return _Sum(variables, strides, self.constant + other.constant, self.is_plain and other.is_plain)
+        constant, is_plain = self.constant + other.constant, self.is_plain and other.is_plain
+        return _Sum(_added(self.variables, other.variables), _added(self.strides, other.strides), constant, is_plain)
 
     def times(self, factor: int) -> _Sum:
-        variables, strides = ({key: each * factor for key, each in parts.items()} for parts in (self.variables, self.strides))
-        return _Sum(variables, strides, self.constant * factor, self.is_plain)
+        variables = {key: each * factor for key, each in self.variables.items()}
+        return _Sum(variables, {counter: each * factor for counter, each in self.strides.items()}, self.constant * factor, self.is_plain)
 
 
 def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
@@ -380,7 +383,8 @@ class _Reader:
         # What is no vector in memory is read number by number.
         is_split = _is_scalar_by_scalar(load) and len(values) == lanes_of(load)
         parts = [(value,) for value in values] if is_split else [values]
-        return [*(step for steps, _ in read for step in steps), *(replace(step, defines=part, offset=step.offset + 4 * lane) for lane, part in enumerate(parts))]
+        loads = [replace(step, defines=part, offset=step.offset + 4 * lane) for lane, part in enumerate(parts)]
+        return [*(more for steps, _ in read for more in steps), *loads]
 
     def _expression(self, expr: Any) -> tuple[list[_Code], tuple[_Key, ...]]:
         """Steps for the loads in it, and the values that it uses."""
@@ -592,9 +596,7 @@ def _with_far_addresses(steps: Sequence[_Step], sizes: dict[_Key, float]) -> lis
 
 
 def _defined_in(code: Sequence[_Code]) -> frozenset[_Key]:
-    return frozenset(
-        key for item in code for key in (item.defines if isinstance(item, _Step) else _defined_in(item.body) if isinstance(item, _Loop) else ())
-    )
+    return frozenset(key for item in code for key in (item.defines if isinstance(item, _Step) else _defined_in(item.body) if isinstance(item, _Loop) else ()))
 
 
 def _before(code: Sequence[_Code], behind: frozenset[_Key]) -> frozenset[_Key]:
@@ -660,7 +662,7 @@ class _Schedule:
                 self._followers[source].append(number)
             current.update((key, (key, number)) for key in step.defines)
         self._final = {current.get(key, (key, -1)) for key in stretch.behind}
-        self._counted = stretch.carried
+        self._carried = stretch.carried
         self._defined = [
             sum(sizes[key] for key in step.defines if (key, number) in self._uses_left or (key, number) in self._final) for number, step in enumerate(steps)
         ]
@@ -669,7 +671,7 @@ class _Schedule:
         self._loads_left = sum(step.kind == "load" and step.place != "local" for step in steps)
         self._is_done = [False] * len(steps)
         # Steps whose sources are there: of addresses those to come, and everything else.
-        self._addresses: list[tuple[int, int]] = []
+        self._addresses: list[int] = []
         self._ready: list[int] = []
         # Loads that nothing has waited for, and for how many more instructions what uses them is put off.
         self._under_way: dict[bool, set[int]] = {True: set(), False: set()}
@@ -682,7 +684,7 @@ class _Schedule:
             if step.address:
                 self._waits[number] += 1  # for its address
                 if not self._address_waits[number]:
-                    insort(self._addresses, (number, number))
+                    insort(self._addresses, number)
             elif not self._waits[number]:
                 insort(self._ready, number)
         while self._addresses or self._ready:
@@ -690,32 +692,22 @@ class _Schedule:
         return self._peak, self._written
 
     def _step(self) -> None:
-        best: int | None = None
-        put_off: list[int] = []
-        distance, found = 0, None
-        for number in self._ready:
-            if self._is_barred(number):
-                continue
-            if self._is_put_off(number):
-                put_off.append(number)
-                continue
-            if self._effect(number) <= 0:
-                return self._do(number)
-            near = self._nearest_use(number)
-            if found is None or near < distance:
-                found, distance = number, near
-        if self._addresses and (found is None or self._addresses[0][0] <= distance):
-            return self._compute_address()
-        if found is not None:
-            return self._do(found)
-        for number in put_off:
-            if self._effect(number) <= 0:
-                return self._do(number)
-            near = self._nearest_use(number)
-            if best is None or near < distance:
-                best, distance = number, near
-        assert best is not None, "something is ready as long as anything is left"
-        return self._do(best)
+        """Do what comes next: first what frees registers, or adds none; then what is used next. What would wait comes when nothing else is left."""
+        ready = [number for number in self._ready if not self._is_barred(number)]
+        put_off = [number for number in ready if self._is_put_off(number)]
+        waits = set(put_off)
+        for numbers in ([number for number in ready if number not in waits], put_off):
+            nearest: tuple[int, int] | None = None
+            for number in numbers:
+                if self._effect(number) <= 0:
+                    return self._do(number)
+                use = (self._nearest_use(number), number)
+                nearest = use if nearest is None else min(nearest, use)
+            if self._addresses and (nearest is None or self._addresses[0] <= nearest[0]):
+                return self._compute_address()
+            if nearest is not None:
+                return self._do(nearest[1])
+        raise AssertionError("something is ready as long as anything is left")
 
     def _effect(self, number: int) -> float:
         step = self._steps[number]
@@ -774,7 +766,7 @@ class _Schedule:
             self._delay[is_local] = max(0, self._delay[is_local] - slots)
 
     def _compute_address(self) -> None:
-        _, number = self._addresses.pop(0)
+        number = self._addresses.pop(0)
         step = self._steps[number]
         if step.kind == "load":
             self._use(number)
@@ -796,7 +788,7 @@ class _Schedule:
             if number in self._address_sources[follower]:
                 self._address_waits[follower] -= 1
                 if not self._address_waits[follower]:
-                    insort(self._addresses, (follower, follower))
+                    insort(self._addresses, follower)
             self._wait_no_more(follower)
 
     def _wait_no_more(self, number: int) -> None:
@@ -808,5 +800,5 @@ class _Schedule:
         return sum(
             self._sizes[value[0]]
             for value in self._used[number]
-            if self._uses_left[value] == 1 and value not in self._final and not (counted_only and value[1] < 0 and value[0] not in self._counted)
+            if self._uses_left[value] == 1 and value not in self._final and not (counted_only and value[1] < 0 and value[0] not in self._carried)
         )
