@@ -74,8 +74,12 @@ class RegisterUse:
 
 
 def address_registers(loads: Any, *, is_image: Any) -> Any:
-    """Registers for addresses of so many loads in one stretch of straight code, from images or else from buffers; for arrays too."""
-    return loads * (_ADDRESS["buffer"] + is_image * (_ADDRESS["image"] - _ADDRESS["buffer"]))
+    """Registers at least for addresses of so many loads in one stretch of straight code, from images or else from buffers; for arrays too.
+
+    They are computed ahead for as long as nothing waits that could be done in their place.
+    """
+    ahead = {place: _DELAY[place] // (_SLOTS[place] + 1) for place in _ADDRESS}
+    return np.where(is_image, np.minimum(loads, ahead["image"]) * _ADDRESS["image"], np.minimum(loads, ahead["buffer"]) * _ADDRESS["buffer"])
 
 
 def register_use(func: tirx.PrimFunc) -> RegisterUse:

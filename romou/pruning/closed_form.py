@@ -246,7 +246,8 @@ class ClosedForm(Form):
         pixels = columns["tile_h"] * columns["tile_w"]
         # Of four numbers; with half arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
-        sums = vector * columns["tile_o"] * pixels
+        # What is summed up at one go is done pixel by pixel.
+        sums = vector * columns["tile_o"] * pixels * (self._first * self._window > 1)
         on_tensor_cores = tensor_core.fills_warps(columns)
         if self._varies == "by lane":
             return RegisterUse(sums)
