@@ -109,15 +109,17 @@ class Block:
 
         `is_kept`: which ones, shape (places, *free), or 1 where all choices of a free axis are.
         """
-        rows, *chosen = np.nonzero(is_kept)
-        digits: dict[int, np.ndarray] = dict(enumerate(np.unravel_index(self.places[rows], self.shape)))
-        digits |= dict(zip(self.free, chosen, strict=True))
+        rows, *free = np.nonzero(is_kept)
+        chosen = {axis: digits for axis, digits, extent in zip(self.free, free, is_kept.shape[1:], strict=True) if extent > 1}
+        rows, pitch = self.places[rows], math.prod(self.shape)
         places = np.zeros((len(rows), 1), dtype=np.int64)
         for axis, (extent, choices) in enumerate(zip(shape, self.digits, strict=True)):
-            is_free = axis in self.free and is_kept.shape[1 + self.free.index(axis)] == 1
-            if extent > 1:
-                numbers = choices[None] if is_free else choices[digits[axis]][:, None]
-                places = (places[:, :, None] * extent + numbers[:, None]).reshape(len(rows), places.shape[1] * numbers.shape[1])
+            pitch //= self.shape[axis]
+            if extent > 1 and self.shape[axis] == 1 and axis not in chosen:
+                places = (places[:, :, None] * extent + choices).reshape(len(rows), places.shape[1] * len(choices))
+            elif extent > 1:
+                digits = rows // pitch % self.shape[axis] if self.shape[axis] > 1 else chosen[axis]
+                places = places * extent + choices[digits][:, None]
         return places.reshape(-1)
 
 

@@ -98,6 +98,7 @@ class ClosedForm(Form):
         self._taps_of_texel = math.prod(middle)
         self._texel = form.texel or self._last
         self._read = functools.cache(self._make_read)
+        self._numbers = functools.cache(self._distinct)
         self._pixels = functools.cache(self._make_pixels)
         self._reach = functools.cache(self._make_reach)
         self._channels = functools.cache(self._make_channels)
@@ -135,9 +136,11 @@ class ClosedForm(Form):
         place = (columns.get("pixels", "flat"), get("data") == "image", phases.has_window, tap, get("tile_h"))
 
         def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
-            places, where = combinations(*place, width, stride)
-            turns, when = combinations(*turn, phases.ahead, is_one)
-            return tabulate(lambda i, k, o: self._distinct(Place(*places[i]), Turn(*turns[k]), o), where, when, group_o)
+            found, where = combinations(*place, width, stride)
+            places = [Place(*values) for values in found]
+            found, when = combinations(*turn, phases.ahead, is_one)
+            turns = [Turn(*values) for values in found]
+            return tabulate(lambda i, k, o: self._numbers(places[i], turns[k], o), where, when, group_o)
 
         # Neighbours read texels side by side, or a tile apart.
         size, is_striped = number_bytes(columns), get("arrangement") == "striped"
@@ -500,6 +503,7 @@ def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     return list(found[0].args[1:])
 
 
+@functools.cache
 def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
     """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
     items = np.arange(min(SERVED, high * wide))
