@@ -25,11 +25,9 @@ Columns = Mapping[str, Any]
 
 # Below this size a constrained space is enumerated when random draws fail to find new configs.
 _ENUMERATE_LIMIT = 200_000
-# Random draws for each wanted config, at least; at most as many again as make a second, for spaces of which one config in thousands is valid.
-_DRAWS, _MOST_DRAWS = 50, 1 << 18
-# Configs that are judged at once.
-_AT_ONCE = 1 << 12
-# Combinations in a block: its arrays stay in a processor's cache.
+# Random draws: for each wanted config, and at least, for spaces of which one config in thousands is valid. So many are judged at once, at first and at most.
+_DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
+# Combinations of choices in a block: a few megabytes.
 _BLOCK = 1 << 22
 
 
@@ -182,7 +180,7 @@ class Space:
     def mesh(self) -> dict[str, np.ndarray]:
         """Each knob's choices along an axis of its own: what is computed from them broadcasts to all configs, shape (choices, choices, ...).
 
-        A formula over three knobs so costs the product of these three alone, however large the space.
+        A formula over three knobs so costs the product of those three alone, however large the space.
         """
         return self._mesh([np.arange(len(choices)) for choices in self.knobs.values()])
 
@@ -204,6 +202,8 @@ class Space:
             yield from self._cut(digits, masks, most)
 
     def _cut(self, digits: list[np.ndarray], masks: list[np.ndarray], most: int) -> Iterator[Block]:
+        """The blocks among choices of each knob; masks: what constraints say of them, with 1 along axes that these do not look at."""
+        # Choices that a constraint rules out whatever the other knobs are.
         for axis in range(len(digits)):
             alone = [mask for mask in masks if mask.size == mask.shape[axis]]
             kept = functools.reduce(operator.and_, (mask.reshape(-1) for mask in alone), np.ones(1, dtype=bool))
@@ -218,6 +218,7 @@ class Space:
         shape = np.broadcast_shapes((1,) * len(digits), *(mask.shape for mask in masks))
         axes = [axis for axis, extent in enumerate(shape) if extent > 1]
         if math.prod(shape) > most:
+            # Choice by choice of the first knob.
             for place in range(shape[axes[0]]):
                 inside = [mask.take([place], axes[0]) if mask.shape[axes[0]] > 1 else mask for mask in masks]
                 yield from self._cut([*digits[: axes[0]], digits[axes[0]][[place]], *digits[axes[0] + 1 :]], inside, most)
@@ -285,7 +286,7 @@ class Space:
             order = rng.permutation(box.size)
             candidates: Iterator[Config] = (box.at(int(index)) for index in order[self._is_valid_in(box, order)])
         else:
-            candidates = self._random(box, rng, max(_DRAWS * count + 200, min(_MOST_DRAWS, _DRAWS**2 * count)))
+            candidates = self._random(box, rng, max(_DRAWS * count, _LEAST_DRAWS))
         for config in candidates if count > 0 else ():
             if config.key not in exclude:
                 found.setdefault(config.key, config)
@@ -300,7 +301,7 @@ class Space:
 
     def _random(self, box: Space, rng: np.random.Generator, most: int) -> Iterator[Config]:
         """The valid ones of so many random configs of `box`, judged many at once; the generator goes on as if they were drawn one by one, one ahead."""
-        at_once = 64
+        at_once = _FIRST
         while most > 0:
             before, size = rng.bit_generator.state, min(at_once, most)
             drawn = rng.integers(box.size, size=size)

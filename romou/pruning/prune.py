@@ -79,6 +79,8 @@ class PrunedSpace(Space):
         super().__init__()
         self.knobs = dict(space.knobs)
         self.divided_by = space.divided_by
+        # What the template admits: `blocks` are still those of the whole space.
+        self._spaces, self._constraints = space._spaces, space._constraints
         self.report = report
         self._shape, self._kept = shape, kept
         self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
@@ -191,7 +193,7 @@ class _Part:
     def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
         """As `failed`, whether a config is left where criteria give way so far."""
         unchanged = sum(1 << place for place, name in enumerate(self.verdicts) if slacks[name] == 1)
-        kept = self.failed & np.uint16(unchanged) == 0
+        kept = self.failed & np.uint32(unchanged) == 0
         for name, verdict in self.verdicts.items():
             if 1 < slacks[name] < math.inf:
                 kept &= verdict.keep_within(slacks[name])
@@ -206,9 +208,9 @@ def _judged(form: Form, space: Space, spec: HardwareSpec, rules: Rules | None) -
     for block, usage in zip(blocks, usages, strict=True):
         verdicts = judge(usage, spec, rules=rules, choices=choices)
         numbers = [*usage.images.values(), *(getattr(usage, field.name) for field in dataclasses.fields(usage) if field.name != "images")]
-        failed = np.zeros(np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint16)
+        failed = np.zeros(np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint32)
         for place, verdict in enumerate(verdicts.values()):
-            failed |= np.logical_not(verdict.keep).astype(np.uint16) << np.uint16(place)
+            failed |= np.logical_not(verdict.keep).astype(np.uint32) << np.uint32(place)
         parts.append(_Part(block, verdicts, failed))
     return parts
 
