@@ -107,18 +107,19 @@ class Block:
 
         `is_kept`: which ones, shape (places, *free), or 1 where all choices of a free axis are.
         """
-        rows, *free = np.nonzero(is_kept)
-        chosen = {axis: digits for axis, digits, extent in zip(self.free, free, is_kept.shape[1:], strict=True) if extent > 1}
-        rows, pitch = self.places[rows], math.prod(self.shape)
-        places = np.zeros((len(rows), 1), dtype=np.int64)
-        for axis, (extent, choices) in enumerate(zip(shape, self.digits, strict=True)):
-            pitch //= self.shape[axis]
-            if extent > 1 and self.shape[axis] == 1 and axis not in chosen:
-                places = (places[:, :, None] * extent + choices).reshape(len(rows), places.shape[1] * len(choices))
-            elif extent > 1:
-                digits = rows // pitch % self.shape[axis] if self.shape[axis] > 1 else chosen[axis]
-                places = places * extent + choices[digits][:, None]
-        return places.reshape(-1)
+        pitches = [math.prod(shape[axis + 1 :]) if extent > 1 else 0 for axis, extent in enumerate(shape)]
+        rows = np.flatnonzero(is_kept.reshape(len(is_kept), -1).any(axis=1))
+        own, pitch = self.places[rows], math.prod(self.shape)
+        places = np.zeros((len(rows), *(1 for _ in self.free)), dtype=np.int64)
+        of_rows = places.reshape(-1)
+        for axis, extent in enumerate(self.shape):
+            if extent > 1:
+                pitch //= extent
+                of_rows += (self.digits[axis] * pitches[axis])[own // pitch % extent]
+        for place, axis in enumerate(self.free):
+            if pitches[axis]:
+                places = places + (self.digits[axis] * pitches[axis]).reshape([-1 if i == place + 1 else 1 for i in range(places.ndim)])
+        return places[np.broadcast_to(is_kept[rows], places.shape)]
 
 
 class Space:

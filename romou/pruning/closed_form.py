@@ -37,8 +37,8 @@ from romou.space import Columns
 BOUNDED = frozenset({"registers", "occupancy"})
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 _PITCH = 1 << 20
-# Pixels of the longest stretch that is gone through for one work-item, and a whole number of which are for a work group: shorter ones are parts of it.
-_FEW, _MANY = 16, 1024
+# Pixels of a row come in stretches of so many, of which shorter ones are parts.
+_STRETCH = 1024
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
 _IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
 
@@ -99,8 +99,10 @@ class ClosedForm(Form):
         self._texel = form.texel or self._last
         self._read = functools.cache(self._make_read)
         self._numbers = functools.cache(self._distinct)
+        self._stretch = functools.cache(self._make_stretch)
         self._pixels = functools.cache(self._make_pixels)
         self._reach = functools.cache(self._make_reach)
+        self._inside_of = functools.cache(self._make_inside_of)
         self._channels = functools.cache(self._make_channels)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
@@ -339,19 +341,18 @@ class ClosedForm(Form):
 
     def _distinct(self, place: Place, turn: Turn, group_o: int) -> int:
         """Of the first work group, in the middle of the loops."""
-        steps = self._steps(turn)
         if turn.on_tensor_cores and self._warp_forms[place.pixels] is not self._forms[place.pixels]:
-            return self._distinct_taps(place, steps)
+            return self._distinct_taps(place, self._steps(turn))
         count, reach, lanes = self._reach(place)
         if not count:
             return 0
-        channels = self._channels(place.pixels, place.is_image, group_o, tuple(steps[steps < self._first].tolist()), lanes)
-        if turn.on_tensor_cores:
-            # Whole texels of other channels are other texels, wherever they lie: what is below takes long where batches overlap.
-            return count * sum(len(mine) for mine, _ in channels) * self._lane_axis
-        # Pixels of channels that lie further apart than all of them never meet.
-        apart = (count * len(mine) if gap > reach else len(np.unique(self._addresses(place)[:, None] + mine)) for mine, gap in channels)
-        return sum(apart) * self._lane_axis
+        size, gap, parts = self._channels(place.pixels, place.is_image, group_o, self._inside_of(turn), lanes)
+        # Pixels of channels that lie further apart than all of them never meet. Tensor cores take whole texels of other channels, which are other texels
+        # wherever they lie: what is below takes long where batches overlap.
+        if gap > reach or turn.on_tensor_cores:
+            return count * size * self._lane_axis
+        places = self._addresses(place)
+        return sum(len(np.unique(places[:, None] + mine)) for mine in parts) * self._lane_axis
 
     def _read_lines(self, pixels: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
         """Lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
@@ -376,6 +377,10 @@ class ClosedForm(Form):
             return middle + np.arange(0, turn.together, tensor_core.GROUP if turn.on_tensor_cores else turn.together)
         return (np.arange(turn.pieces)[:, None] * share + middle + np.arange(turn.together)).ravel()
 
+    def _make_inside_of(self, turn: Turn) -> tuple[int, ...]:
+        steps = self._steps(turn)
+        return tuple(steps[steps < self._first].tolist())
+
     def _distinct_steps(self, turn: Turn) -> int:
         """Beyond the end, weights of the last place are read again."""
         return len(np.unique(np.minimum(self._steps(turn), self._texels - 1 if turn.on_tensor_cores else turn.first)))
@@ -393,23 +398,29 @@ class ClosedForm(Form):
     def _make_reach(self, place: Place) -> tuple[int, int, int]:
         """Of the addresses of the pixels how many there are, how far apart the outermost lie, and, where all are whole texels apart so that lanes never
         meet, the lanes; else 1."""
-        places = self._addresses(place)
-        if not len(places):
-            return 0, 0, 1
-        return len(places), int(places[-1] - places[0]), 1 if np.any((places - places[0]) % LANES) else LANES
+        _, begins, lowest, highest, is_uneven = self._pixels(_whole_stretches(place))
+        count = int(np.searchsorted(begins, -(-place.width // place.stride)))
+        return (count, int(highest[count - 1] - lowest[count - 1]), 1 if is_uneven[count - 1] else LANES) if count else (0, 0, 1)
 
     def _addresses(self, place: Place) -> np.ndarray:
-        """Where the pixels are, sorted: what the channel adds is left out."""
-        count = -(-place.width // place.stride)
-        most = _FEW if count <= _FEW else -(-count // _MANY) * _MANY
-        places, begins = self._pixels(place._replace(width=most * place.stride))
-        return places[begins < count]
+        """Where the pixels are: what the channel adds is left out."""
+        return self._pixels(_whole_stretches(place))[0][: self._reach(place)[0]]
 
-    def _make_pixels(self, place: Place) -> tuple[np.ndarray, np.ndarray]:
-        """Addresses, sorted, and of each the first pixel of a row that reads it."""
+    def _make_pixels(self, place: Place) -> tuple[np.ndarray, ...]:
+        """Addresses in the order of the first pixels of a row that read them; these; and up to each address the lowest, the highest, and whether some are
+        not whole texels apart."""
+        found, is_inside = (part[:: place.stride] for part in self._stretch(place._replace(stride=1)))
+        places, which = np.unique(found[is_inside], return_index=True)
+        begins = np.nonzero(is_inside)[0][which]
+        order = np.argsort(begins, kind="stable")
+        places = places[order]
+        is_uneven = np.logical_or.accumulate((places - places[:1]) % LANES != 0)
+        return places, begins[order], np.minimum.accumulate(places), np.maximum.accumulate(places), is_uneven
+
+    def _make_stretch(self, place: Place) -> tuple[np.ndarray, np.ndarray]:
+        """What each pixel of a row reads, in shape (width, tile_h * taps), and which of it is no padding."""
         read = self._read(place.pixels, place.is_image)
-        h = _as_read(np.arange(place.tile_h), read.extents[1], place.is_image)
-        w = _as_read(np.arange(0, place.width, place.stride), read.extents[2], place.is_image)
+        h, w = (_as_read(np.arange(extent), read.extents[axis], place.is_image) for axis, extent in ((1, place.tile_h), (2, place.width)))
         first, *middle, last = self._reduce.values()
         if place.tap < 0:
             taps = [np.arange(extent) if place.has_window else np.asarray([extent // 2]) for extent in middle]
@@ -417,19 +428,16 @@ class ClosedForm(Form):
             taps = [np.asarray([tap]) for tap in np.unravel_index(place.tap, middle or [1])[: len(middle)]]
         # Lanes of an input texel are neighbours: one stands for all.
         taps.append(np.arange(last if self._varies == "by lane" else 1))
-        # Pixel by pixel, so that the first one that reads an address stands first.
         grid = np.ix_(w, h, *taps)
         at = (0, grid[1], grid[0], 0, first // 2, *grid[2:])
         shape = (len(w), len(h), *map(len, taps))
-        found, begins = np.broadcast_to(read.address(*at), shape).reshape(-1), np.arange(len(w)).repeat(math.prod(shape[1:]))
-        if read.condition is not None:
-            inside = np.broadcast_to(read.value(read.condition, *at), shape).reshape(-1)
-            found, begins = found[inside], begins[inside]
-        places, which = np.unique(found, return_index=True)
-        return places, begins[which]
+        is_inside = True if read.condition is None else read.value(read.condition, *at)
+        addresses, inside = (np.broadcast_to(part, shape).reshape(len(w), -1) for part in (read.address(*at), is_inside))
+        return addresses, inside
 
-    def _make_channels(self, pixels: str, is_image: bool, group_o: int, steps: tuple[int, ...], lanes: int) -> list[tuple[np.ndarray, float]]:
-        """What the channels add to addresses, by the remainder on division by `lanes`, each with the smallest distance between two."""
+    def _make_channels(self, pixels: str, is_image: bool, group_o: int, steps: tuple[int, ...], lanes: int) -> tuple[int, float, list[np.ndarray]]:
+        """What the channels add to addresses: how many numbers, the smallest distance between two of the same remainder on division by `lanes`, and those of
+        each remainder."""
         read = self._read(pixels, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
         lane = np.arange(LANES if self._varies == "by lane" else 1)
@@ -437,8 +445,8 @@ class ClosedForm(Form):
         grid = np.ix_(o, lane, first)
         zeros = [0] * (len(self._reduce) - 1)
         found = np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))
-        parts = (found[found % lanes == remainder] for remainder in range(lanes))
-        return [(mine, min(np.diff(mine).tolist(), default=math.inf)) for mine in parts]
+        parts = [found[found % lanes == remainder] for remainder in range(lanes)]
+        return len(found), min((int(np.diff(part).min()) for part in parts if len(part) > 1), default=math.inf), parts
 
     def _make_read(self, pixels: str, is_image: bool, on_tensor_cores: bool = False) -> _Read:
         form = (self._warp_forms if on_tensor_cores else self._forms)[pixels]
@@ -512,6 +520,10 @@ def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
 
 def _workspace_columns() -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in _IN_WORKSPACES.items()}
+
+
+def _whole_stretches(place: Place) -> Place:
+    return place._replace(width=-(-place.width // _STRETCH) * _STRETCH)
 
 
 def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
