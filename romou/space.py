@@ -85,13 +85,13 @@ class Block:
         """The free axes."""
         return [axis for axis, extent in enumerate(self.shape) if extent == 1]
 
-    def pick(self, numbers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def pick(self, *tables: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         """What belongs to the valid configs of arrays that broadcast over the product: shape (places, *free), with 1 where an array does not vary."""
         rest = [axis for axis, extent in enumerate(self.shape) if extent > 1]
         rows = np.unravel_index(self.places, [self.shape[axis] for axis in rest]) if rest else ()
         known: dict[tuple[int, ...], np.ndarray] = {}
-        found = {}
-        for name, number in numbers.items():
+
+        def picked(number: np.ndarray) -> np.ndarray:
             number = number.reshape((1,) * (len(self.shape) - number.ndim) + number.shape).transpose(*rest, *self.free)
             varies = number.shape[: len(rest)]
             if varies not in known:
@@ -99,8 +99,9 @@ class Block:
                 for row, extent in zip(rows, varies, strict=True):
                     place = place * extent + row if extent > 1 else place
                 known[varies] = place
-            found[name] = number.reshape(-1, *number.shape[len(rest) :])[known[varies]]
-        return found
+            return number.reshape(-1, *number.shape[len(rest) :])[known[varies]]
+
+        return [{name: picked(number) for name, number in table.items()} for table in tables]
 
     def places_in(self, shape: Sequence[int], is_kept: np.ndarray) -> np.ndarray:
         """Where valid configs are in the whole space, a place for each choice of a knob; with 1 in `shape`, for all of its choices.

@@ -17,8 +17,6 @@ from romou.space import Block, Columns, Space
 
 # Of a number as it counts in loads, whatever its type.
 _NUMBER_BYTES = 4
-# What was counted stands beside the knobs, some of which have the same names.
-_COUNTED = "counted "
 
 
 class Form(ABC):
@@ -43,9 +41,7 @@ class Form(ABC):
 
     def usage_of_valid(self, block: Block) -> KernelUsage:
         """What the valid configs of a block use: arrays that broadcast to (valid ones, *axes that are free)."""
-        counts = self.counts(block.columns)
-        picked = block.pick({**block.columns, **{_COUNTED + name: count for name, count in counts.items()}})
-        return self.usage_with(picked, {name: picked[_COUNTED + name] for name in counts})
+        return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
 
     def choices(self, space: Space, spec: HardwareSpec, usages: Iterable[KernelUsage] | None = None) -> Choices:
         """What no config of the space could do better on the device. `usages`: of all valid ones, where they are at hand."""
