@@ -25,7 +25,7 @@ from romou.calls import op_name
 from romou.errors import BuildError
 from romou.inspection.registers import RegisterUse, address_registers
 from romou.primitives import LANES
-from romou.pruning.evaluate import evaluate
+from romou.pruning.evaluate import count_distinct, evaluate
 from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import SERVED, KernelUsage, bank_rounds
 from romou.schedules import tensor_core
@@ -352,13 +352,13 @@ class ClosedForm(Form):
         if gap > reach or turn.on_tensor_cores:
             return count * size * self._lane_axis
         places = self._addresses(place)
-        return sum(len(np.unique(places[:, None] + mine)) for mine in parts) * self._lane_axis
+        return sum(count_distinct(places[:, None] + mine) for mine in parts) * self._lane_axis
 
     def _read_lines(self, pixels: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
         """Lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
         read = self._read(pixels, False)
         o, w = np.ix_(_as_read(np.arange(along_o), read.extents[0], False), _as_read(np.arange(along_w) * step, read.extents[2], False))
-        return len(np.unique(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers))
+        return count_distinct(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers)
 
     def _tap(self, first: int, together: int, ahead: int) -> int:
         """Where loads are some turns ahead, the tap of the window that the middle one is for; see `_steps`."""
@@ -383,7 +383,7 @@ class ClosedForm(Form):
 
     def _distinct_steps(self, turn: Turn) -> int:
         """Beyond the end, weights of the last place are read again."""
-        return len(np.unique(np.minimum(self._steps(turn), self._texels - 1 if turn.on_tensor_cores else turn.first)))
+        return count_distinct(np.minimum(self._steps(turn), self._texels - 1 if turn.on_tensor_cores else turn.first))
 
     def _distinct_taps(self, place: Place, steps: np.ndarray) -> int:
         """`_distinct` where the window is part of the first axis: what a tap adds to an address depends on the pixel."""
@@ -393,7 +393,7 @@ class ClosedForm(Form):
         places = np.broadcast_to(read.address(*at), np.broadcast_shapes(*(axis.shape for axis in grid)))
         if read.condition is not None:
             places = places[np.broadcast_to(read.value(read.condition, *at), places.shape)]
-        return len(np.unique(places)) * self._lane_axis
+        return count_distinct(places) * self._lane_axis
 
     def _make_reach(self, place: Place) -> tuple[int, int, int]:
         """Of the addresses of the pixels how many there are, how far apart the outermost lie, and, where all are whole texels apart so that lanes never

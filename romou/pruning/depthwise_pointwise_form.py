@@ -12,6 +12,7 @@ import numpy as np
 
 from romou.primitives import LANES
 from romou.pruning.closed_form import ClosedForm, Place, Turn
+from romou.pruning.evaluate import count_distinct
 from romou.pruning.usage import KernelUsage
 from romou.schedules.contraction import Limits
 from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
@@ -56,4 +57,4 @@ class DepthwisePointwiseForm(ClosedForm):
         y, x = (o * s + k * d - p for o, s, k, d, p in zip((oy, ox), w.stride, (kh, kw), w.dilation, w.padding[:2], strict=True))
         key: Any = (n * _PITCH + y) * _PITCH + x
         inside = (y >= 0) & (y < w.in_hw[0]) & (x >= 0) & (x < w.in_hw[1])
-        return len(np.unique(key if is_image else key[np.broadcast_to(inside, key.shape)]))
+        return count_distinct(key if is_image else key[np.broadcast_to(inside, key.shape)])

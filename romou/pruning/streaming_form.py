@@ -19,7 +19,7 @@ from tvm_ffi.structural import structural_visit
 
 from romou.calls import is_conditional
 from romou.pruning.closed_form import tabulate
-from romou.pruning.evaluate import evaluate
+from romou.pruning.evaluate import count_distinct, evaluate
 from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import KernelUsage
 from romou.schedules.streaming import Points, StreamingTemplate
@@ -116,10 +116,10 @@ class StreamingForm(Form):
             # What loops repeat counts as it stands in the code: the first time may be all padding.
             for condition in load.conditions if times == 1 else ():
                 is_read = is_read & evaluate(condition, values)
-            places.setdefault((str(load.tensor.name), times), []).append(np.unique(np.broadcast_to(address, shape)[is_read]))
+            places.setdefault((str(load.tensor.name), times), []).append(np.broadcast_to(address, shape)[is_read])
         total: dict[str, int] = {}
         for (name, times), found in places.items():
-            total[name] = total.get(name, 0) + times * len(np.unique(np.concatenate(found)))
+            total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(found))
         return total
 
 
