@@ -19,6 +19,7 @@ others, for as many models as the budget allows.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import click
 import numpy as np
@@ -44,11 +46,14 @@ from romou.backends.cuda import compiler
 from romou.errors import RomouError, UsageError, unknown_name
 from romou.frontend import ImportedModel, import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.interpreter import child_environment
 from romou.module import Summary, TunedModel, random_inputs
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
 # Starting a worker counts, which takes long on a busy machine.
 MS_BUILD_TIMEOUT_S = 120.0
+# Of a task, in a turn of MetaSchedule's scheduler.
+MS_LEAST_TRIALS = 4
 
 
 class Timed(Protocol):
@@ -73,10 +78,18 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
     """The same graph tuned by TVM's MetaSchedule; what it finds nothing for keeps dlight's schedules."""
     kind = target.anonymous_tvm_target
     graph = relax.get_pipeline("zero")(imported.mod)
-    builder = meta_schedule.builder.LocalBuilder(timeout_sec=MS_BUILD_TIMEOUT_S, initializer=compiler.install if target.kind == "cuda" else None)
-    with tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
+    tasks = len(meta_schedule.relax_integration.extract_tasks(graph, kind))
+    # Its turns take 64 trials unless told otherwise, which would leave most tasks of a model without any.
+    turn = min(64, max(MS_LEAST_TRIALS, trials // tasks))
+    # Its workers inherit this process's environment, and are started anew for each turn.
+    with patch.dict(os.environ, child_environment()), tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
+        builder = meta_schedule.builder.LocalBuilder(
+            max_workers=min(turn, len(os.sched_getaffinity(0))),
+            timeout_sec=MS_BUILD_TIMEOUT_S,
+            initializer=compiler.install if target.kind == "cuda" else None,
+        )
         database = meta_schedule.relax_integration.tune_relax(
-            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=min(trials, 64), builder=builder, seed=1
+            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=turn, builder=builder, seed=1
         )
         with kind, database:
             tuned = relax.transform.MetaScheduleApplyDatabase()(graph)
