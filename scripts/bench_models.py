@@ -54,7 +54,7 @@ from romou.module import Summary, TunedModel, random_inputs
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
 # Of a task, in a turn of MetaSchedule's scheduler.
 MS_LEAST_TRIALS = 4
-# In its first turn, the only one that most tasks have, a task's model knows nothing: the usual 512 candidates and four generations take ten times as long for nothing.
+# In its first turn, the only one that most tasks have, a task's model knows nothing: ranking the usual 512 candidates takes minutes for nothing.
 MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(population_size=128, init_min_unmeasured=8, genetic_num_iters=2)
 
 
