@@ -12,7 +12,7 @@ from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
 from romou.search.cost_model import CostModel, Lessons, scores
-from romou.search.features import TaskFeatures
+from romou.search.features import _ON_DEVICE, TaskFeatures
 from romou.search.replay import ReplayDevice, ReplayTask
 from romou.target import Target
 
@@ -29,6 +29,22 @@ def test_features_of_all_tasks_have_the_same_columns() -> None:
         assert np.array_equal(features(configs[::-1]), rows[::-1])
         widths.add(rows.shape[1])
     assert len(widths) == 1
+
+
+def test_features_of_a_known_device_say_what_bounds_a_kernel() -> None:
+    known, task = Target("opencl -device=nvidia_h200"), task_of(conv(256, (28, 28), 256, (1, 1)))
+    limits, count = task.limits(known), len(_ON_DEVICE)
+    configs = task.space(known).sample(np.random.default_rng(0), 40)
+    form = ClosedForm(task.template, limits)
+    usage = form.usage(columns_of(configs))
+    rows = TaskFeatures(task.template, limits, known.spec)(configs)[:, -count:]
+    named = {name: 2 ** rows[:, place].astype(float) - 1 for place, name in enumerate(_ON_DEVICE)}
+    # The norm of all parts is at least each of them, and no kernel of this one is transformed or spills that much.
+    assert all((named["cycles"] >= 0.99 * named[part]).all() for part in ("issuing", "waiting", "l2"))
+    groups = np.broadcast_to(usage.work_groups, len(configs))
+    assert named["groups_of_core"] == pytest.approx(groups / 132, rel=1e-3)
+    assert named["last_round"] == pytest.approx(groups / (132 * np.ceil(groups / 132)), rel=1e-3)
+    assert not TaskFeatures(task.template, limits)(configs)[:, -count:].any()
 
 
 def test_scores() -> None:
