@@ -40,7 +40,7 @@ from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progres
 from romou.search.device_lessons import known_lessons
 from romou.space import Config
 from romou.target import Target
-from romou.task import limits_of, prune_all
+from romou.task import limits_of
 from romou.tvm_patches.compat import check_versions
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -66,7 +66,7 @@ _BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 class _Graph:
     """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
 
-    placed: fused functions before tensors became parts of others.   pairs: of these functions that could share a kernel; which do is measured.
+    placed: fused functions before tensors became parts of others.
     """
 
     imported: ImportedModel
@@ -74,7 +74,6 @@ class _Graph:
     fused: tvm.IRModule
     tasks: list[Task]
     task_of: dict[str, Task]
-    pairs: list[Pair]
 
     @classmethod
     def of(cls, imported: ImportedModel, placed: tvm.IRModule) -> _Graph:
@@ -82,7 +81,12 @@ class _Graph:
         tasks, key_of = extract_tasks(fused)
         by_key = {task.key: task for task in tasks}
         task_of = {name: by_key[key] for name, key in key_of.items()}
-        return cls(imported=imported, placed=placed, fused=fused, tasks=tasks, task_of=task_of, pairs=find_pairs(placed))
+        return cls(imported=imported, placed=placed, fused=fused, tasks=tasks, task_of=task_of)
+
+    @functools.cached_property
+    def pairs(self) -> list[Pair]:
+        """Functions of `placed` that could share a kernel; which do is measured. Of a graph in which some are joined nobody asks."""
+        return find_pairs(self.placed)
 
     @functools.cached_property
     def alternatives(self) -> dict[str, tuple[str, str]]:
@@ -205,7 +209,7 @@ def tune(
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
                 worth += tasks_of(graph.pairs)
-                tasks = prune_all(worth, place.target) if prune else worth
+                tasks = [task.pruned(place.target) for task in worth] if prune else worth
                 session = TuningSession(
                     tasks,
                     place.target,

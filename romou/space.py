@@ -12,6 +12,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ Columns = Mapping[str, Any]
 
 # Below this size a constrained space is enumerated when random draws fail to find new configs.
 _ENUMERATE_LIMIT = 200_000
+# Random draws: for each wanted config, and at least, for spaces of which one config in thousands is valid. So many are judged at once, at first and at most.
+_DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
+# Combinations of choices in a block: a few megabytes.
+_BLOCK = 1 << 22
 
 
 class Config(Mapping[str, Choice]):
@@ -62,6 +67,62 @@ class Config(Mapping[str, Choice]):
         return Config({**self._values, **changes})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Valid configs of a space side by side, as places in the product of some choices of each knob.
+
+    digits: of each knob, the numbers of these choices.   columns: the choices, each knob's along an axis of its own.
+    shape: of the product, with 1 for free axes, along which every choice is as valid as the next.   places: in this shape, sorted, where valid configs are.
+    """
+
+    digits: Sequence[np.ndarray]
+    columns: Mapping[str, np.ndarray]
+    shape: tuple[int, ...]
+    places: np.ndarray
+
+    @property
+    def free(self) -> list[int]:
+        """The free axes."""
+        return [axis for axis, extent in enumerate(self.shape) if extent == 1]
+
+    def pick(self, *tables: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """What belongs to the valid configs of arrays that broadcast over the product: shape (places, *free), with 1 where an array does not vary."""
+        rest = [axis for axis, extent in enumerate(self.shape) if extent > 1]
+        rows = np.unravel_index(self.places, [self.shape[axis] for axis in rest]) if rest else ()
+        known: dict[tuple[int, ...], np.ndarray] = {}
+
+        def picked(number: np.ndarray) -> np.ndarray:
+            number = number.reshape((1,) * (len(self.shape) - number.ndim) + number.shape).transpose(*rest, *self.free)
+            varies = number.shape[: len(rest)]
+            if varies not in known:
+                place: Any = np.zeros(1, dtype=np.intp)
+                for row, extent in zip(rows, varies, strict=True):
+                    place = place * extent + row if extent > 1 else place
+                known[varies] = place
+            return number.reshape(-1, *number.shape[len(rest) :])[known[varies]]
+
+        return [{name: picked(number) for name, number in table.items()} for table in tables]
+
+    def places_in(self, shape: Sequence[int], is_kept: np.ndarray) -> np.ndarray:
+        """Where valid configs are in the whole space, a place for each choice of a knob; with 1 in `shape`, for all of its choices.
+
+        `is_kept`: which ones, shape (places, *free), or 1 where all choices of a free axis are.
+        """
+        pitches = [math.prod(shape[axis + 1 :]) if extent > 1 else 0 for axis, extent in enumerate(shape)]
+        rows = np.flatnonzero(is_kept.reshape(len(is_kept), -1).any(axis=1))
+        own, pitch = self.places[rows], math.prod(self.shape)
+        places = np.zeros((len(rows), *(1 for _ in self.free)), dtype=np.int64)
+        of_rows = places.reshape(-1)
+        for axis, extent in enumerate(self.shape):
+            if extent > 1:
+                pitch //= extent
+                of_rows += (self.digits[axis] * pitches[axis])[own // pitch % extent]
+        for place, axis in enumerate(self.free):
+            if pitches[axis]:
+                places = places + (self.digits[axis] * pitches[axis]).reshape([-1 if i == place + 1 else 1 for i in range(places.ndim)])
+        return places[np.broadcast_to(is_kept[rows], places.shape)]
+
+
 class Space:
     """A product of knobs, less the configs that a constraint rules out."""
 
@@ -81,9 +142,10 @@ class Space:
         self.knobs[name] = tuple(choices)
 
     def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
-        """Rule out every config for which `is_allowed` is false.
+        """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it gives, is false.
 
-        It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and `or`.
+        It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and `or`; a tuple where these look at
+        different knobs, so that none is spread over all of them.
         """
         self._constraints.append(is_allowed)
 
@@ -99,47 +161,74 @@ class Space:
         names = list(next(iter(spaces.values())).knobs)
         for name in names:
             whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
-
-        def is_allowed(config: Columns, key: str, space: Space) -> Any:
-            is_elsewhere = config[knob] != key
-            # Of a single config, only the space that it is in is asked.
-            return is_elsewhere if is_elsewhere is True else is_elsewhere | space._admits(config, whole.knobs)
-
-        for key, space in spaces.items():
-            whole.add_constraint(functools.partial(is_allowed, key=key, space=space))
         return whole
 
-    def _admits(self, config: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
-        """Whether a config made of the choices in `known` is one of this space."""
+    def _conditions(self, config: Columns) -> Iterator[Any]:
+        """What the constraints say of one config or of columns of many."""
+        for is_allowed in self._constraints:
+            found = is_allowed(config)
+            yield from found if isinstance(found, tuple) else (found,)
+
+    def _admits(self, columns: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
+        """Which configs made of the choices in `known` are of this space."""
         kept: Any = True
         for name, choices in self.knobs.items():
             if len(choices) < len(known[name]):
-                kept = kept & functools.reduce(operator.or_, (config[name] == choice for choice in choices))
-        for is_allowed in self._constraints:
-            kept = kept & is_allowed(config)
-        return kept
+                kept = kept & functools.reduce(operator.or_, (columns[name] == choice for choice in choices))
+        kept = functools.reduce(operator.and_, self._conditions(columns), kept)
+        is_in = [(columns[self.divided_by] == key) & space._admits(columns, known) for key, space in self._spaces.items() if self.divided_by]
+        return functools.reduce(operator.or_, is_in) & kept if is_in else kept
 
     def mesh(self) -> dict[str, np.ndarray]:
         """Each knob's choices along an axis of its own: what is computed from them broadcasts to all configs, shape (choices, choices, ...).
 
         A formula over three knobs so costs the product of those three alone, however large the space.
         """
-        axes = len(self.knobs)
-        return {name: np.asarray(choices).reshape([-1 if i == axis else 1 for i in range(axes)]) for axis, (name, choices) in enumerate(self.knobs.items())}
+        return self._mesh([np.arange(len(choices)) for choices in self.knobs.values()])
 
-    def valid_mask(self) -> np.ndarray:
-        """Which configs every constraint admits, over `mesh`; axes of knobs that no constraint looks at have length 1."""
-        mesh = self.mesh()
-        mask = np.ones([1] * len(self.knobs), dtype=bool)
-        for is_allowed in self._constraints:
-            mask = mask & is_allowed(mesh)
-        return mask
+    def _mesh(self, digits: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        axes = range(len(self.knobs))
+        values = (np.asarray(choices)[which] for choices, which in zip(self.knobs.values(), digits, strict=True))
+        return {name: v.reshape([-1 if i == axis else 1 for i in axes]) for axis, (name, v) in enumerate(zip(self.knobs, values, strict=True))}
 
-    def count(self, mask: np.ndarray) -> int:
-        """How many configs a mask over `mesh` stands for."""
-        shape = [len(choices) for choices in self.knobs.values()]
-        missing = [extent for extent, have in zip(shape, mask.shape, strict=True) if have != extent]
-        return int(np.count_nonzero(mask)) * math.prod(missing)
+    def blocks(self, most: int = _BLOCK) -> Iterator[Block]:
+        """All valid configs in blocks of at most `most` combinations, in the order of their numbers but for knobs that come after a free one.
+
+        Constraints are computed over the knobs that each of them looks at, and joined where all of them hold.
+        """
+        for key, space in self._spaces.items() or [(None, self)]:
+            digits = [np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))]) for name, choices in self.knobs.items()]
+            columns = self._mesh(digits)
+            masks = [np.asarray(mask) for of in {id(s): s for s in (self, space)}.values() for mask in of._conditions(columns)]
+            masks = [mask.reshape((1,) * (len(digits) - mask.ndim) + mask.shape) for mask in masks]
+            yield from self._cut(digits, masks, most)
+
+    def _cut(self, digits: list[np.ndarray], masks: list[np.ndarray], most: int) -> Iterator[Block]:
+        """The blocks among choices of each knob; masks: what constraints say of them, with 1 along axes that these do not look at."""
+        # Choices that a constraint rules out whatever the other knobs are.
+        for axis in range(len(digits)):
+            alone = [mask for mask in masks if mask.size == mask.shape[axis]]
+            kept = functools.reduce(operator.and_, (mask.reshape(-1) for mask in alone), np.ones(1, dtype=bool))
+            if len(kept) == 1:
+                continue
+            digits, masks = list(digits), [mask for mask in masks if mask.size != mask.shape[axis] or mask.size == 1]
+            digits[axis] = digits[axis][kept]
+            masks = [np.compress(kept, mask, axis) if mask.shape[axis] > 1 else mask for mask in masks]
+        if not all(mask.any() for mask in masks) or not all(map(len, digits)):
+            return
+        masks = [mask for mask in masks if mask.size > 1]
+        shape = np.broadcast_shapes((1,) * len(digits), *(mask.shape for mask in masks))
+        axes = [axis for axis, extent in enumerate(shape) if extent > 1]
+        if math.prod(shape) > most:
+            # Choice by choice of the first knob.
+            for place in range(shape[axes[0]]):
+                inside = [mask.take([place], axes[0]) if mask.shape[axes[0]] > 1 else mask for mask in masks]
+                yield from self._cut([*digits[: axes[0]], digits[axes[0]][[place]], *digits[axes[0] + 1 :]], inside, most)
+            return
+        valid = functools.reduce(operator.and_, sorted(masks, key=np.size), np.ones([1] * len(digits), dtype=bool))
+        places = np.flatnonzero(valid)
+        if len(places):
+            yield Block(digits=digits, columns=self._mesh(digits), shape=shape, places=places)
 
     @property
     def size(self) -> int:
@@ -183,10 +272,13 @@ class Space:
 
     def is_valid(self, config: Config) -> bool:
         """Whether every constraint admits the config."""
-        return all(bool(is_allowed(config)) for is_allowed in self._constraints)
+        if not all(map(bool, self._conditions(config))):
+            return False
+        return self.divided_by is None or not self._spaces or bool(self._spaces[config[self.divided_by]]._admits(config, self.knobs))
 
     def __iter__(self) -> Iterator[Config]:
-        return (c for c in map(self.at, range(self.size)) if self.is_valid(c))
+        blocks = (np.arange(start, min(start + _AT_ONCE, self.size)) for start in range(0, self.size, _AT_ONCE))
+        return (self.at(int(index)) for indices in blocks for index in indices[self._is_valid_in(self, indices)])
 
     def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
         """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`; fewer when no more are found."""
@@ -194,19 +286,42 @@ class Space:
         box = self._box(where or {})
         if box.size <= 4 * count:
             order = rng.permutation(box.size)
-            candidates: Iterator[Config] = map(box.at, (int(i) for i in order))
+            candidates: Iterator[Config] = (box.at(int(index)) for index in order[self._is_valid_in(box, order)])
         else:
-            candidates = (box.at(int(rng.integers(box.size))) for _ in range(50 * count + 200))
-        for config in candidates:
+            candidates = self._random(box, rng, max(_DRAWS * count, _LEAST_DRAWS))
+        for config in candidates if count > 0 else ():
+            if config.key not in exclude:
+                found.setdefault(config.key, config)
             if len(found) == count:
                 break
-            if config.key not in found and config.key not in exclude and self.is_valid(config):
-                found[config.key] = config
         if len(found) < count and 4 * count < box.size <= _ENUMERATE_LIMIT:
-            left = [c for c in box if c.key not in found and c.key not in exclude and self.is_valid(c)]
+            every = (box.at(int(index)) for index in np.flatnonzero(self._is_valid_in(box, np.arange(box.size))))
+            left = [c for c in every if c.key not in found and c.key not in exclude]
             for i in rng.permutation(len(left))[: count - len(found)]:
                 found[left[int(i)].key] = left[int(i)]
         return list(found.values())
+
+    def _random(self, box: Space, rng: np.random.Generator, most: int) -> Iterator[Config]:
+        """The valid ones of so many random configs of `box`, judged many at once; the generator goes on as if they were drawn one by one, one ahead."""
+        at_once = _FIRST
+        while most > 0:
+            before, size = rng.bit_generator.state, min(at_once, most)
+            drawn = rng.integers(box.size, size=size)
+            after = rng.bit_generator.state
+            for place in np.flatnonzero(self._is_valid_in(box, drawn)).tolist():
+                rng.bit_generator.state = before
+                rng.integers(box.size, size=min(place + 2, most))
+                yield box.at(int(drawn[place]))
+            rng.bit_generator.state = after
+            most, at_once = most - size, min(2 * at_once, _AT_ONCE)
+
+    def _is_valid_in(self, box: Space, indices: np.ndarray) -> np.ndarray:
+        """At which of the indices of `box` a valid config is."""
+        columns, rest = {}, indices
+        for name in reversed(box.knobs):
+            rest, digits = np.divmod(rest, len(box.knobs[name]))
+            columns[name] = np.asarray(box.knobs[name])[digits]
+        return np.broadcast_to(self._admits(columns, self.knobs), len(indices))
 
     def _box(self, where: Mapping[str, Choice]) -> Space:
         """The product of knobs that configs with these choices are in, without constraints."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 _SURE = 2.0
 # On any GPU a kernel that moves less takes no longer than its launch.
 _SMALL_BYTES = 1 << 16
-# Each space takes up to two gigabytes while it is pruned.
-_PRUNED_AT_ONCE = 2
 # Configs that criteria leave at least where the whole space has a few hundred.
 _LEAST_OF_FEW = 12
 
@@ -204,12 +201,6 @@ class PrunedTask(Task):
     def to_json(self) -> str:
         """Text from which `Task.from_json` makes an equal task."""
         return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks)})
-
-
-def prune_all(tasks: Sequence[Task], target: Target) -> list[Task]:
-    """`Task.pruned` of each, a few at a time."""
-    with ThreadPoolExecutor(_PRUNED_AT_ONCE) as pool:
-        return list(pool.map(lambda task: task.pruned(target), tasks))
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -158,20 +158,20 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
         most = tile * (LANES - (LANES - 1) * is_stored_whole)
         return (
-            (config["tile_h"] <= h)
-            & (config["tile_w"] <= w)
-            & (tile <= MAX_TILE)
+            config["tile_h"] <= h,
+            config["tile_w"] <= w,
+            tile <= MAX_TILE,
             # Where both arrangements are the same, there is one.
-            & ((config["arrangement"] == "blocked") | (is_dense == False))  # noqa: E712  `not` does not judge columns
-            & ((config["vector_width"] == LANES) | (has_image == False))  # noqa: E712  `not` does not judge columns
-            & (config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size)
+            (config["arrangement"] == "blocked") | (is_dense == False),  # noqa: E712  `not` does not judge columns
+            (config["vector_width"] == LANES) | (has_image == False),  # noqa: E712  `not` does not judge columns
+            config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size,
             # A group more than twice as large as the whole operator computes mostly padding.
-            & ((config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o))
-            & ((config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w))
-            & ((split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)))
-            & ((config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _BUFFERED_TURNS <= first) & (is_mma == False)))  # noqa: E712  as above
-            & ((config["unroll"] != TURN) | is_turn)
-            & (local_bytes(config, flat) <= limits.local_memory_bytes)
+            (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
+            (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
+            (split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)),
+            (config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _BUFFERED_TURNS <= first) & (is_mma == False)),  # noqa: E712  as above
+            (config["unroll"] != TURN) | is_turn,
+            local_bytes(config, flat) <= limits.local_memory_bytes,
         )
 
     space.add_constraint(is_allowed)

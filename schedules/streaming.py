@@ -46,7 +46,7 @@ class StreamingTemplate(Template):
         """Arithmetic operations and functions of floating-point numbers, as the plain definition has them."""
         return self._operations
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Of the output."""
         return tuple(int(extent) for extent in self.func.params[-1].shape)

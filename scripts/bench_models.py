@@ -19,6 +19,7 @@ others, for as many models as the budget allows.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import click
 import numpy as np
@@ -35,7 +37,9 @@ from kernel_bench import Torch, gpu_clocks
 from rich.console import Console
 from rich.table import Table
 from tvm import relax
+from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
+from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default_export
 
 import romou
 from romou import models
@@ -44,11 +48,14 @@ from romou.backends.cuda import compiler
 from romou.errors import RomouError, UsageError, unknown_name
 from romou.frontend import ImportedModel, import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.interpreter import child_environment
 from romou.module import Summary, TunedModel, random_inputs
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
-# Starting a worker counts, which takes long on a busy machine.
-MS_BUILD_TIMEOUT_S = 120.0
+# Of a task, in a turn of MetaSchedule's scheduler.
+MS_LEAST_TRIALS = 4
+# In its first turn, the only one that most tasks have, a task's model knows nothing: ranking the usual 512 candidates takes minutes for nothing.
+MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(population_size=128, init_min_unmeasured=8, genetic_num_iters=2)
 
 
 class Timed(Protocol):
@@ -69,14 +76,34 @@ def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int,
     return as_model(tvm.compile(imported.mod, target=target.tvm_target), imported, target, index)
 
 
+@derived_object
+class BuilderHere(meta_schedule.builder.PyBuilder):
+    """Builds MetaSchedule's candidates in this process: its own builder starts processes anew for each turn, half a minute each."""
+
+    def build(self, build_inputs: list[Any]) -> list[Any]:
+        """A file of each, or why there is none."""
+        results = []
+        for wanted in build_inputs:
+            try:
+                path, error = default_export(default_build(wanted.mod, wanted.target, None)), None
+            except RuntimeError as failure:
+                path, error = None, str(failure)
+            results.append(meta_schedule.builder.BuilderResult(path, error))
+        return results
+
+
 def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
     """The same graph tuned by TVM's MetaSchedule; what it finds nothing for keeps dlight's schedules."""
     kind = target.anonymous_tvm_target
+    if target.kind == "cuda":
+        compiler.install()
     graph = relax.get_pipeline("zero")(imported.mod)
-    builder = meta_schedule.builder.LocalBuilder(timeout_sec=MS_BUILD_TIMEOUT_S, initializer=compiler.install if target.kind == "cuda" else None)
-    with tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
+    tasks = len(meta_schedule.relax_integration.extract_tasks(graph, kind))
+    # Its turns take 64 trials unless told otherwise, which would leave most tasks of a model without any.
+    turn = min(64, max(MS_LEAST_TRIALS, trials // tasks))
+    with patch.dict(os.environ, child_environment()), tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
         database = meta_schedule.relax_integration.tune_relax(
-            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=min(trials, 64), builder=builder, seed=1
+            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=turn, builder=BuilderHere(), strategy=MS_SEARCH, seed=1
         )
         with kind, database:
             tuned = relax.transform.MetaScheduleApplyDatabase()(graph)

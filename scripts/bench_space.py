@@ -45,7 +45,7 @@ def excluded_by(task: Task, space: PrunedSpace, target: Target) -> list[str]:
     if space.is_valid(default):
         return []
     form = ClosedForm(task.template, limits_of(target))
-    verdicts = judge(form.usage(columns_of([default])), target.spec, choices=form.choices(space, target.spec))
+    verdicts = judge(form.usage(columns_of([default])), target.spec, choices=form.choices(task.space(target), target.spec))
     return [name for name, verdict in verdicts.items() if not np.all(verdict.keep)]
 
 

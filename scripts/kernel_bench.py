@@ -44,7 +44,7 @@ from romou.records import Origin, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.space import Config
 from romou.target import Target
-from romou.task import Task, prune_all
+from romou.task import Task
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -110,7 +110,7 @@ def tune(tasks: Sequence[Task], target: Target, index: int, options: Options) ->
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
-        wanted = prune_all(tasks, target) if options.is_pruned else list(tasks)
+        wanted = [task.pruned(target) for task in tasks] if options.is_pruned else list(tasks)
         return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget).run(terminal_progress)
 
 

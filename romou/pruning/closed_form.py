@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -25,7 +25,7 @@ from romou.calls import op_name
 from romou.errors import BuildError
 from romou.inspection.registers import RegisterUse, address_registers
 from romou.primitives import LANES
-from romou.pruning.evaluate import evaluate
+from romou.pruning.evaluate import count_distinct, evaluate
 from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import SERVED, KernelUsage, bank_rounds
 from romou.schedules import tensor_core
@@ -37,8 +37,36 @@ from romou.space import Columns
 BOUNDED = frozenset({"registers", "occupancy"})
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 _PITCH = 1 << 20
+# Pixels of a row come in stretches of so many, of which shorter ones are parts.
+_STRETCH = 1024
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
 _IN_WORKSPACES = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
+
+
+class Place(NamedTuple):
+    """Pixels of the first work group: those of one turn that count, each `stride` from the next in a row of `width`, in `tile_h` rows. `tap`: of the window,
+    the one that counts, in order; -1: the one in the middle, or where there is a window (`has_window`) all of them."""
+
+    pixels: str
+    is_image: bool
+    has_window: bool
+    tap: int
+    tile_h: int
+    width: int
+    stride: int
+
+
+class Turn(NamedTuple):
+    """Steps of the first axis of the reduction, of extent `first`, in a turn in the middle: pieces of a split lie a share apart, what is taken together
+    lies side by side. `ahead`: turns that its loads run ahead, where these go tap by tap.   `is_one`: those of the first work-item, which takes one place of
+    each group on tensor cores, and one alone without."""
+
+    on_tensor_cores: bool
+    first: int
+    pieces: int
+    together: int
+    ahead: int
+    is_one: bool
 
 
 class ClosedForm(Form):
@@ -70,25 +98,97 @@ class ClosedForm(Form):
         self._taps_of_texel = math.prod(middle)
         self._texel = form.texel or self._last
         self._read = functools.cache(self._make_read)
+        self._numbers = functools.cache(self._distinct)
+        self._stretch = functools.cache(self._make_stretch)
         self._pixels = functools.cache(self._make_pixels)
+        self._reach = functools.cache(self._make_reach)
+        self._inside_of = functools.cache(self._make_inside_of)
         self._channels = functools.cache(self._make_channels)
 
-    def usage(self, columns: Columns) -> KernelUsage:
-        """The usage of the configs that the columns of knobs stand for."""
-        usage, algorithm = self._usage(columns), columns.get("algorithm")
-        if algorithm is None:
-            return usage
-        for name, form in self._others.items():
-            usage = _either(algorithm == name, form._usage(columns), usage)
+    def counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        """As `Form.counts`: distinct steps and data of a group and of one work-item, and how often what is staged is read by turns."""
+        names = self._algorithms_of(columns)
+        found = {name: form._counts(columns) for name, form in names.items()}
+        first, *others = found.values()
+        for name, other in zip(list(names)[1:], others, strict=True):
+            first = {key: np.where(columns["algorithm"] == name, other[key], count) for key, count in first.items()}
+        return first
+
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        """As `Form.usage_with`."""
+        (_, form), *others = self._algorithms_of(columns).items()
+        usage = form._usage(columns, counts)
+        for name, form in others:
+            usage = _either(columns["algorithm"] == name, form._usage(columns, counts), usage)
         return usage
 
-    def _usage(self, columns: Columns) -> KernelUsage:
+    def _algorithms_of(self, columns: Columns) -> dict[str, ClosedForm]:
+        """The algorithms that the columns have, each with its formulas."""
+        known = {DIRECT: self, **self._others}
+        return {str(name): known[str(name)] for name in np.unique(columns["algorithm"])} if "algorithm" in columns else {DIRECT: self}
+
+    def _counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        columns = self._inside(columns)
+        get, phases = columns.__getitem__, self._phases(columns)
+        turn = (phases.on_tensor_cores, phases.first, phases.pieces, phases.together)
+        # Of every pair of pixels, tensor cores take one of each work-item.
+        apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.turns_w
+        channels: Any = 1 if self._varies == "never" else get("wg_o") * get("tile_o")
+        tap = np.where(phases.ahead > 0, tabulate(self._tap, phases.first, phases.together, phases.ahead), -1) if np.any(phases.ahead) else -1
+        place = (columns.get("pixels", "flat"), get("data") == "image", phases.has_window, tap, get("tile_h"))
+
+        def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
+            found, where = combinations(*place, width, stride)
+            places = [Place(*values) for values in found]
+            found, when = combinations(*turn, phases.ahead, is_one)
+            turns = [Turn(*values) for values in found]
+            return tabulate(lambda i, k, o: self._numbers(places[i], turns[k], o), where, when, group_o)
+
+        # Neighbours read texels side by side, or a tile apart.
+        size, is_striped = number_bytes(columns), get("arrangement") == "striped"
+        step_o, step_w = (np.where(is_striped, 1, get(tile)) for tile in ("tile_o", "tile_w"))
+        along = self._last if self._rhs_vector == "reduction" else 1
+        return {
+            "steps": tabulate(lambda *values: self._distinct_steps(Turn(*values)), *turn, 0, False),
+            "steps_of_one": tabulate(lambda *values: self._distinct_steps(Turn(*values)), *turn, 0, True),
+            "data": distinct(get("wg_w") * get("tile_w"), 1, channels, False),
+            "data_of_one": distinct(get("tile_w") * phases.turns_w, apart, 1, True),
+            "rounds_of_data": tabulate(_rounds, True, get("wg_o"), get("wg_w"), step_w * self._lane_axis * size),
+            "rounds_of_weights": tabulate(_rounds, False, get("wg_o"), get("wg_w"), step_o * LANES * along * size),
+        }
+
+    def _usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         images = {name: columns[name] == "image" for name in ("data", "weight", "output")}
-        usage = self._contraction_usage(columns if self._is_direct else {**columns, **_workspace_columns()})
+        usage = self._contraction_usage(self._inside(columns), counts)
         return replace(usage, images=images)
 
-    def _contraction_usage(self, columns: Columns) -> KernelUsage:
+    def _inside(self, columns: Columns) -> Columns:
+        """The knobs of the contraction, which other algorithms have inside of transforms."""
+        return columns if self._is_direct else {**columns, **_workspace_columns()}
+
+    def _phases(self, columns: Columns) -> _Phases:
         get = columns.__getitem__
+        is_staged, on_tensor_cores = get("local") > 0, tensor_core.fills_warps(columns)
+        # Tensor cores stage tap by tap, some turns ahead.
+        is_ahead = is_staged & on_tensor_cores
+        # What a work-item has for itself lies side by side, or takes turns with what the others have.
+        turns_w = np.where(get("arrangement") == "striped", get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1))
+        return _Phases(
+            is_staged=is_staged,
+            on_tensor_cores=on_tensor_cores,
+            is_ahead=is_ahead,
+            ahead=np.where(is_ahead, columns.get("steps", 1), 0),
+            has_window=(is_staged & np.logical_not(is_ahead)) | (get("unroll") == "window"),
+            # Steps of the first axis in one turn: those that are staged together, or for each piece of the split one, or what tensor cores take together.
+            first=np.where(on_tensor_cores, tensor_core.padded(self._texels, columns), self._first),
+            pieces=np.where(is_staged, 1, get("split_k")),
+            together=np.where(is_staged, get("local"), tensor_core.together(columns)),
+            turns_w=turns_w,
+        )
+
+    def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        get, phases = columns.__getitem__, self._phases(columns)
+        is_staged, on_tensor_cores, ahead, has_window = phases.is_staged, phases.on_tensor_cores, phases.ahead, phases.has_window
         pixels = columns.get("pixels", np.asarray("flat"))
         is_rows = pixels == "rows"
         o, h, w = (np.where(is_rows, *(self._forms[name].extents[axis] for name in ("rows", "flat"))) for axis in range(3))
@@ -97,39 +197,21 @@ class ClosedForm(Form):
         group_o, group_w = get("wg_o") * tile_o, get("wg_w") * tile_w
         size = get("wg_o") * get("wg_w") * split
         images = {name: get(name) == "image" for name in ("data", "weight", "output")}
-        is_staged = local > 0
-        on_tensor_cores = tensor_core.fills_warps(columns)
-        # Tensor cores stage tap by tap, some turns ahead.
-        is_ahead = is_staged & on_tensor_cores
-        ahead = np.where(is_ahead, columns.get("steps", 1), 0)
-        has_window = (is_staged & np.logical_not(is_ahead)) | (get("unroll") == "window")
-        staged_window = np.where(is_ahead, 1, self._window)
+        staged_window = np.where(phases.is_ahead, 1, self._window)
         window = np.where(on_tensor_cores, self._taps_of_texel, self._window)
         taps = np.where(has_window, window, 1) * self._last
-        # Steps of the first axis in one turn: those that are staged together, or for each piece of the split one, or what tensor cores take together.
-        first = np.where(on_tensor_cores, tensor_core.padded(self._texels, columns), self._first)
-        pieces, together = np.where(is_staged, 1, split), np.where(is_staged, local, tensor_core.together(columns))
-        steps = pieces * together
+        steps = phases.pieces * phases.together
 
-        taken = (on_tensor_cores, first, pieces, together)
-        weights = self._weights(group_o, o, taps, tabulate(self._distinct_steps, *taken, False), images["weight"])
-        # What a work-item has for itself lies side by side, or takes turns with what the others have.
-        is_striped = get("arrangement") == "striped"
-        turns_o, turns_w = np.where(is_striped, get("wg_o"), 1), np.where(is_striped, get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1))
+        weights = self._weights(group_o, o, taps, counts["steps"], images["weight"])
+        turns_o = np.where(get("arrangement") == "striped", get("wg_o"), 1)
         # Beyond the last channel it is read again.
         texels_of_one = np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0))
         has_last = (tile_o - 1) * turns_o >= o - 1
         channels_of_one = np.where(images["weight"], tile_o * LANES, texels_of_one * LANES - has_last * (o * LANES - self._columns))
-        weights_of_one = channels_of_one * taps * tabulate(self._distinct_steps, *taken, True)
-        group_channels = np.where(np.asarray(self._varies != "never"), group_o, 1)
-        place = (pixels, images["data"], has_window, ahead, tile_h)
-        data = tabulate(self._distinct, *place, group_w, 1, group_channels, *taken, False)
-        # Of every pair of pixels, tensor cores take one of each work-item.
-        stride = np.where(on_tensor_cores, tensor_core.PAIR, 1) * turns_w
-        data_of_one = tabulate(self._distinct, *place, tile_w * turns_w, stride, np.minimum(group_channels, 1), *taken, True)
+        weights_of_one = channels_of_one * taps * counts["steps_of_one"]
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * staged_window * tile_h * group_w
-        data_of_one = np.where(is_staged, -(-staged_texels // size) * self._lane_axis, data_of_one)
+        data, data_of_one = counts["data"], np.where(is_staged, -(-staged_texels // size) * self._lane_axis, counts["data_of_one"])
         along, across = (self._last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), self._last)
         weights_of_one = np.where(is_staged, -(-(local * staged_window * across * group_o) // size) * along, weights_of_one)
 
@@ -152,9 +234,9 @@ class ClosedForm(Form):
             literal_image_bytes=literal_image_bytes,
             access_width=self._access_width(columns, is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
-            turns=first // steps * np.where(has_window, 1, window) - ahead,
-            multiply_adds=pixels_of_one * tile_o * LANES * taps * together,
-            local_loads=self._local_loads(columns),
+            turns=phases.first // steps * np.where(has_window, 1, window) - ahead,
+            multiply_adds=pixels_of_one * tile_o * LANES * taps * phases.together,
+            local_loads=self._local_loads(columns, counts),
             work_group_size=size,
             work_groups=math.prod(tiles),
             local_memory_bytes=local_bytes(columns, self._forms["flat"]),
@@ -224,16 +306,12 @@ class ClosedForm(Form):
         in_image = group_o * taps - (np.maximum(group_o - o, 0) * (taps - 1) if self._has_taps_in_columns else 0)
         return np.where(is_image, in_image * LANES, in_buffer) * steps
 
-    def _local_loads(self, columns: Columns) -> Any:
+    def _local_loads(self, columns: Columns, counts: Mapping[str, Any]) -> Any:
         """Bytes that a work-item reads of what is staged, in one turn, each as often as local memory is asked for it."""
         get = columns.__getitem__
         size = number_bytes(columns)
-        # Neighbours read texels side by side, or a tile apart.
-        step_o, step_w = (np.where(get("arrangement") == "striped", 1, get(tile)) for tile in ("tile_o", "tile_w"))
-        along = self._last if self._rhs_vector == "reduction" else 1
-        data = tabulate(_rounds, np.asarray(True), get("wg_o"), get("wg_w"), step_w * self._lane_axis * size)
-        weights = tabulate(_rounds, np.asarray(False), get("wg_o"), get("wg_w"), step_o * LANES * along * size)
-        by_itself = data * get("tile_h") * get("tile_w") * self._lane_axis + weights * get("tile_o") * LANES * self._last
+        of_data = counts["rounds_of_data"] * get("tile_h") * get("tile_w") * self._lane_axis
+        by_itself = of_data + counts["rounds_of_weights"] * get("tile_o") * LANES * self._last
         # A warp shares what it reads: one pixel of each pair, and of four input texels one.
         shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
@@ -261,108 +339,114 @@ class ClosedForm(Form):
 
     # Distinct numbers of the data in one turn of the first work group. An address is the sum of what the pixel and what the channel add to it.
 
-    def _distinct(
-        self,
-        pixels: str,
-        is_image: bool,
-        has_window: bool,
-        ahead: int,
-        tile_h: int,
-        width: int,
-        stride: int,
-        group_o: int,
-        on_tensor_cores: bool,
-        first: int,
-        pieces: int,
-        together: int,
-        is_one: bool,
-    ) -> int:
-        """Of the first work group, in the middle of the loops; `stride`: of the pixels that count, in a row of `width`. Else see `_steps`."""
-        steps, turn = self._steps(on_tensor_cores, first, pieces, together, is_one), 0
-        if ahead:
-            # Turns go through the taps of a window for some texels, then for the next ones.
-            turns = first // together * self._window
-            outer, turn = divmod((turns - ahead) // 2 + ahead, self._window)
-            steps = outer * together + np.arange(together)
-        if on_tensor_cores and self._warp_forms[pixels] is not self._forms[pixels]:
-            return self._distinct_taps(pixels, width, stride, steps)
-        places = self._pixels(pixels, is_image, has_window, turn if ahead else None, tile_h, width, stride)
-        if not len(places):
+    def _distinct(self, place: Place, turn: Turn, group_o: int) -> int:
+        """Of the first work group, in the middle of the loops."""
+        if turn.on_tensor_cores and self._warp_forms[place.pixels] is not self._forms[place.pixels]:
+            return self._distinct_taps(place, self._steps(turn))
+        count, reach, lanes = self._reach(place)
+        if not count:
             return 0
-        channels = self._channels(pixels, is_image, group_o, tuple(steps[steps < self._first].tolist()))
-        if on_tensor_cores:
-            # Whole texels of other channels are other texels, wherever they lie: what is below takes long where batches overlap.
-            return len(places) * len(channels) * self._lane_axis
-        reach = int(places[-1] - places[0])
-        # Where all pixels are whole texels apart, lanes never meet.
-        lanes = LANES if not np.any((places - places[0]) % LANES) else 1
-        total = 0
-        for lane in range(lanes):
-            mine = channels[channels % lanes == lane]
-            if len(mine) and (len(mine) == 1 or int(np.diff(mine).min()) > reach):
-                total += len(places) * len(mine)
-            elif len(mine):
-                total += len(np.unique(places[:, None] + mine))
-        return total * self._lane_axis
+        size, gap, parts = self._channels(place.pixels, place.is_image, group_o, self._inside_of(turn), lanes)
+        # Pixels of channels that lie further apart than all of them never meet. Tensor cores take whole texels of other channels, which are other texels
+        # wherever they lie: what is below takes long where batches overlap.
+        if gap > reach or turn.on_tensor_cores:
+            return count * size * self._lane_axis
+        places = self._addresses(place)
+        return sum(count_distinct(places[:, None] + mine) for mine in parts) * self._lane_axis
 
     def _read_lines(self, pixels: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
         """Lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
         read = self._read(pixels, False)
         o, w = np.ix_(_as_read(np.arange(along_o), read.extents[0], False), _as_read(np.arange(along_w) * step, read.extents[2], False))
-        return len(np.unique(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers))
+        return count_distinct(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers)
 
-    def _steps(self, on_tensor_cores: bool, first: int, pieces: int, together: int, is_one: bool) -> np.ndarray:
-        """Where a turn in the middle is on the first axis of the reduction, of extent `first`: pieces of a split lie a share apart, what is taken
-        together lies side by side. `is_one`: by the first work-item, which takes one place of each group on tensor cores, and one alone without.
-        """
-        share = first // pieces
-        middle = share // together // 2 * together
-        if is_one:
-            return middle + np.arange(0, together, tensor_core.GROUP if on_tensor_cores else together)
-        return (np.arange(pieces)[:, None] * share + middle + np.arange(together)).ravel()
+    def _tap(self, first: int, together: int, ahead: int) -> int:
+        """Where loads are some turns ahead, the tap of the window that the middle one is for; see `_steps`."""
+        return self._middle(first, together, ahead)[1]
 
-    def _distinct_steps(self, on_tensor_cores: bool, first: int, pieces: int, together: int, is_one: bool) -> int:
+    def _middle(self, first: int, together: int, ahead: int) -> tuple[int, int]:
+        """Turns go through the taps of a window for some texels, then for the next ones."""
+        return divmod((first // together * self._window - ahead) // 2 + ahead, self._window)
+
+    def _steps(self, turn: Turn) -> np.ndarray:
+        if turn.ahead:
+            return self._middle(turn.first, turn.together, turn.ahead)[0] * turn.together + np.arange(turn.together)
+        share = turn.first // turn.pieces
+        middle = share // turn.together // 2 * turn.together
+        if turn.is_one:
+            return middle + np.arange(0, turn.together, tensor_core.GROUP if turn.on_tensor_cores else turn.together)
+        return (np.arange(turn.pieces)[:, None] * share + middle + np.arange(turn.together)).ravel()
+
+    def _make_inside_of(self, turn: Turn) -> tuple[int, ...]:
+        steps = self._steps(turn)
+        return tuple(steps[steps < self._first].tolist())
+
+    def _distinct_steps(self, turn: Turn) -> int:
         """Beyond the end, weights of the last place are read again."""
-        return len(np.unique(np.minimum(self._steps(on_tensor_cores, first, pieces, together, is_one), self._texels - 1 if on_tensor_cores else first)))
+        return count_distinct(np.minimum(self._steps(turn), self._texels - 1 if turn.on_tensor_cores else turn.first))
 
-    def _distinct_taps(self, pixels: str, width: int, stride: int, steps: np.ndarray) -> int:
+    def _distinct_taps(self, place: Place, steps: np.ndarray) -> int:
         """`_distinct` where the window is part of the first axis: what a tap adds to an address depends on the pixel."""
-        read = self._read(pixels, False, True)
-        grid = np.ix_(_as_read(np.arange(0, width, stride), read.extents[2], False), steps[steps < self._texels])
+        read = self._read(place.pixels, False, True)
+        grid = np.ix_(_as_read(np.arange(0, place.width, place.stride), read.extents[2], False), steps[steps < self._texels])
         at = (0, 0, grid[0], 0, grid[1], 0)
         places = np.broadcast_to(read.address(*at), np.broadcast_shapes(*(axis.shape for axis in grid)))
         if read.condition is not None:
             places = places[np.broadcast_to(read.value(read.condition, *at), places.shape)]
-        return len(np.unique(places)) * self._lane_axis
+        return count_distinct(places) * self._lane_axis
 
-    def _make_pixels(self, pixels: str, is_image: bool, has_window: bool, tap: int | None, tile_h: int, width: int, stride: int) -> np.ndarray:
-        """`tap`: the one that counts, in order; None: the one in the middle, or where there is a window all of them."""
-        read = self._read(pixels, is_image)
-        h = _as_read(np.arange(tile_h), read.extents[1], is_image)
-        w = _as_read(np.arange(0, width, stride), read.extents[2], is_image)
+    def _make_reach(self, place: Place) -> tuple[int, int, int]:
+        """Of the addresses of the pixels how many there are, how far apart the outermost lie, and, where all are whole texels apart so that lanes never
+        meet, the lanes; else 1."""
+        _, begins, lowest, highest, is_uneven = self._pixels(_whole_stretches(place))
+        count = int(np.searchsorted(begins, -(-place.width // place.stride)))
+        return (count, int(highest[count - 1] - lowest[count - 1]), 1 if is_uneven[count - 1] else LANES) if count else (0, 0, 1)
+
+    def _addresses(self, place: Place) -> np.ndarray:
+        """Where the pixels are: what the channel adds is left out."""
+        return self._pixels(_whole_stretches(place))[0][: self._reach(place)[0]]
+
+    def _make_pixels(self, place: Place) -> tuple[np.ndarray, ...]:
+        """Addresses in the order of the first pixels of a row that read them; these; and up to each address the lowest, the highest, and whether some are
+        not whole texels apart."""
+        found, is_inside = (part[:: place.stride] for part in self._stretch(place._replace(stride=1)))
+        places, which = np.unique(found[is_inside], return_index=True)
+        begins = np.nonzero(is_inside)[0][which]
+        order = np.argsort(begins, kind="stable")
+        places = places[order]
+        is_uneven = np.logical_or.accumulate((places - places[:1]) % LANES != 0)
+        return places, begins[order], np.minimum.accumulate(places), np.maximum.accumulate(places), is_uneven
+
+    def _make_stretch(self, place: Place) -> tuple[np.ndarray, np.ndarray]:
+        """What each pixel of a row reads, in shape (width, tile_h * taps), and which of it is no padding."""
+        read = self._read(place.pixels, place.is_image)
+        h, w = (_as_read(np.arange(extent), read.extents[axis], place.is_image) for axis, extent in ((1, place.tile_h), (2, place.width)))
         first, *middle, last = self._reduce.values()
-        if tap is None:
-            taps = [np.arange(extent) if has_window else np.asarray([extent // 2]) for extent in middle]
+        if place.tap < 0:
+            taps = [np.arange(extent) if place.has_window else np.asarray([extent // 2]) for extent in middle]
         else:
-            taps = [np.asarray([place]) for place in np.unravel_index(tap, middle or [1])[: len(middle)]]
+            taps = [np.asarray([tap]) for tap in np.unravel_index(place.tap, middle or [1])[: len(middle)]]
         # Lanes of an input texel are neighbours: one stands for all.
         taps.append(np.arange(last if self._varies == "by lane" else 1))
-        grid = np.ix_(h, w, *taps)
-        at = (0, grid[0], grid[1], 0, first // 2, *grid[2:])
-        shape = (len(h), len(w), *map(len, taps))
-        places = np.broadcast_to(read.address(*at), shape)
-        if read.condition is not None:
-            places = places[np.broadcast_to(read.value(read.condition, *at), shape)]
-        return np.unique(places)
+        grid = np.ix_(w, h, *taps)
+        at = (0, grid[1], grid[0], 0, first // 2, *grid[2:])
+        shape = (len(w), len(h), *map(len, taps))
+        is_inside = True if read.condition is None else read.value(read.condition, *at)
+        addresses, inside = (np.broadcast_to(part, shape).reshape(len(w), -1) for part in (read.address(*at), is_inside))
+        return addresses, inside
 
-    def _make_channels(self, pixels: str, is_image: bool, group_o: int, steps: tuple[int, ...]) -> np.ndarray:
+    def _make_channels(self, pixels: str, is_image: bool, group_o: int, steps: tuple[int, ...], lanes: int) -> tuple[int, float, list[np.ndarray]]:
+        """What the channels add to addresses: how many numbers, the smallest distance between two of the same remainder on division by `lanes`, and those of
+        each remainder."""
         read = self._read(pixels, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
-        lanes = np.arange(LANES if self._varies == "by lane" else 1)
+        lane = np.arange(LANES if self._varies == "by lane" else 1)
         first = np.asarray(steps, dtype=np.int64)
-        grid = np.ix_(o, lanes, first)
+        grid = np.ix_(o, lane, first)
         zeros = [0] * (len(self._reduce) - 1)
-        return np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))
+        found = np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))
+        parts = [found[found % lanes == remainder] for remainder in range(lanes)]
+        return len(found), min((int(np.diff(part).min()) for part in parts if len(part) > 1), default=math.inf), parts
 
     def _make_read(self, pixels: str, is_image: bool, on_tensor_cores: bool = False) -> _Read:
         form = (self._warp_forms if on_tensor_cores else self._forms)[pixels]
@@ -375,6 +459,21 @@ class ClosedForm(Form):
             pitches = [channels * _PITCH * _PITCH * lanes, _PITCH * _PITCH * lanes, _PITCH * lanes, lanes, 1]
         is_guarded = getattr(getattr(expr, "op", None), "name", "") == "prim.if_then_else"
         return _Read(form.extents, variables, _read_indices(expr), pitches, expr.args[0] if is_guarded and not is_image else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Phases:
+    """How configs go through the reduction, as columns; see `Turn`. `turns_w`: pixels that lie between two of a work-item's."""
+
+    is_staged: Any
+    on_tensor_cores: Any
+    is_ahead: Any
+    ahead: Any
+    has_window: Any
+    first: Any
+    pieces: Any
+    together: Any
+    turns_w: Any
 
 
 @dataclass(frozen=True)
@@ -412,6 +511,7 @@ def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     return list(found[0].args[1:])
 
 
+@functools.cache
 def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
     """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
     items = np.arange(min(SERVED, high * wide))
@@ -422,6 +522,10 @@ def _workspace_columns() -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in _IN_WORKSPACES.items()}
 
 
+def _whole_stretches(place: Place) -> Place:
+    return place._replace(width=-(-place.width // _STRETCH) * _STRETCH)
+
+
 def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
     """Positions as a template reads them: beyond the last one again the last one, but for images."""
     return position if is_image else np.minimum(position, extent - 1)
@@ -429,6 +533,12 @@ def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
 
 def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
     """`function` of each distinct combination of the columns' values, put where the combination stands."""
+    found, places = combinations(*columns)
+    return np.asarray([function(*values) for values in found], dtype=np.int64)[places]
+
+
+def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:
+    """The distinct combinations of the columns' values, and which of them stands where."""
     values, key = [], np.asarray(0)
     for column in columns:
         distinct, codes = np.unique(np.asarray(column), return_inverse=True)
@@ -436,8 +546,7 @@ def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
         key = key * len(distinct) + codes.reshape(np.shape(column))
     keys, places = np.unique(key, return_inverse=True)
     rows = np.unravel_index(keys, [len(v) for v in values])
-    found = [function(*(v[c].item() for v, c in zip(values, combination, strict=True))) for combination in zip(*rows, strict=True)]
-    return np.asarray(found, dtype=np.int64)[places].reshape(np.shape(key))
+    return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), places.reshape(np.shape(key))
 
 
 def columns_of(configs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

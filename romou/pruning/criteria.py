@@ -19,6 +19,8 @@ from romou.pruning.estimate import estimate_seconds
 from romou.pruning.usage import KernelUsage
 
 PAPER = "Romou paper, section 4.2"
+# Multiply-adds of one tensor core instruction for each of its 32 work-items, at least: mma.sync.m16n8k8.
+_OF_TENSOR_CORE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Rules:
     local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
     access_width: lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
     most_padding: largest accepted share of work for nothing, relative to the work that is needed.
+    longest_turn: most multiply-adds that a turn of the reduction loop may spell out, instructions of tensor cores counted once.
     slowest: how many times longer than the fastest config of the space a config may take, by the estimate.
     """
 
@@ -37,10 +40,11 @@ class Rules:
     local_memory_alpha: float = 3.0
     access_width: int = 4
     most_padding: float = 0.75
+    longest_turn: int = 8192
     slowest: float = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("local_memory_alpha", "access_width", "most_padding", "slowest"):
+        for name in ("local_memory_alpha", "access_width", "most_padding", "longest_turn", "slowest"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be above zero, got {getattr(self, name)!r}")
 
@@ -209,6 +213,15 @@ def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
     return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
 
 
+def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: a loop body so long that drivers take tens of seconds to compile it, and instruction caches do not hold it.
+
+    Of 24 operators recorded on an NVIDIA H200 none had a config beyond the default limit within 1.6 times its best one's time.
+    """
+    used = usage.multiply_adds / np.where(usage.on_tensor_cores, _OF_TENSOR_CORE, 1)
+    return _verdict("code", used, rules.longest_turn, "multiply-adds in one turn", "Rules.longest_turn")
+
+
 def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: so much slower than another config of the same algorithm, by `estimate_seconds`, that even a bad estimate leaves no hope.
 
@@ -224,7 +237,7 @@ def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 # Name -> function, in the order in which they give way where too few configs would be left: ours first, then those of the paper, and of
 # those last what a device punishes hardest.
 CRITERIA: Mapping[str, Criterion] = {
-    c.__name__: c for c in (padding, cores, estimate, broadcast, occupancy, staging, local_memory, access_width, l1_cache, buffers, warp, registers)
+    c.__name__: c for c in (padding, cores, code, estimate, broadcast, occupancy, staging, local_memory, access_width, l1_cache, buffers, warp, registers)
 }
 
 

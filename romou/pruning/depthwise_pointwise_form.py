@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from romou.primitives import LANES
-from romou.pruning.closed_form import ClosedForm
+from romou.pruning.closed_form import ClosedForm, Place, Turn
+from romou.pruning.evaluate import count_distinct
 from romou.pruning.usage import KernelUsage
 from romou.schedules.contraction import Limits
 from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
@@ -28,8 +30,8 @@ class DepthwisePointwiseForm(ClosedForm):
         self._work = template.windows
         self._reached = functools.cache(self._count_reached)
 
-    def _contraction_usage(self, columns: Columns) -> KernelUsage:
-        usage = super()._contraction_usage(columns)
+    def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        usage = super()._contraction_usage(columns, counts)
         taps, is_image = math.prod(self._work.kernel), columns["data"] == "image"
         # Texels that a work-item computes in one turn: of each, the pointwise convolution alone would load one texel.
         staged = -(-(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size)
@@ -42,24 +44,9 @@ class DepthwisePointwiseForm(ClosedForm):
             multiply_adds=usage.multiply_adds + taps * staged * LANES,
         )
 
-    def _distinct(
-        self,
-        pixels: str,
-        is_image: bool,
-        has_window: bool,
-        ahead: int,
-        tile_h: int,
-        width: int,
-        stride: int,
-        group_o: int,
-        on_tensor_cores: bool,
-        first: int,
-        pieces: int,
-        together: int,
-        is_one: bool,
-    ) -> int:
+    def _distinct(self, place: Place, turn: Turn, group_o: int) -> int:
         """Of the depthwise convolution's input; the channels of a turn are whole texels, each with the same pixels."""
-        return self._reached(pixels, is_image, tile_h, width) * together * LANES
+        return self._reached(place.pixels, place.is_image, place.tile_h, place.width) * turn.together * LANES
 
     def _count_reached(self, pixels: str, is_image: bool, tile_h: int, width: int) -> int:
         """Input pixels under the windows of the first group; an image gives those in the padding too."""
@@ -70,4 +57,4 @@ class DepthwisePointwiseForm(ClosedForm):
         y, x = (o * s + k * d - p for o, s, k, d, p in zip((oy, ox), w.stride, (kh, kw), w.dilation, w.padding[:2], strict=True))
         key: Any = (n * _PITCH + y) * _PITCH + x
         inside = (y >= 0) & (y < w.in_hw[0]) & (x >= 0) & (x < w.in_hw[1])
-        return len(np.unique(key if is_image else key[np.broadcast_to(inside, key.shape)]))
+        return count_distinct(key if is_image else key[np.broadcast_to(inside, key.shape)])

@@ -92,3 +92,8 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
         raise BuildError(f"an index is made with {type(expr).__name__} {name}, which cannot be evaluated: {expr}")
     a, b = expr.args if name else (expr.a, expr.b)
     return operation(evaluate(a, values), evaluate(b, values))
+
+
+def count_distinct(numbers: np.ndarray) -> int:
+    """How many different ones there are of integers; several times faster than `np.unique`, which hashes them."""
+    return int(np.count_nonzero(np.diff(np.sort(numbers, axis=None)))) + (numbers.size > 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ import numpy as np
 from romou.errors import SpaceEmptyError, UsageError
 from romou.hardware import HardwareSpec
 from romou.pruning.criteria import Rules, Verdict, judge
+from romou.pruning.form import Form
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
 from romou.schedules.contraction import Limits
-from romou.space import Choice, Config, Space
+from romou.space import Block, Choice, Config, Space
 
 # Below so many configs a search has nothing to choose from, and criteria give way.
 LEAST_KEPT = 64
@@ -71,16 +72,17 @@ class PruningReport:
 class PrunedSpace(Space):
     """A space of which only some configs are valid; knobs, size and indices are those of the whole one, so records fit both.
 
-    mask: which ones, over `Space.mesh`.
+    shape: choices of each knob; 1 where all are as valid as the next.   kept: sorted places of the valid ones in this shape.
     """
 
-    def __init__(self, space: Space, mask: np.ndarray, report: PruningReport) -> None:
+    def __init__(self, space: Space, shape: tuple[int, ...], kept: np.ndarray, report: PruningReport) -> None:
         super().__init__()
         self.knobs = dict(space.knobs)
         self.divided_by = space.divided_by
+        # What the template admits: `blocks` are still those of the whole space.
+        self._spaces, self._constraints = space._spaces, space._constraints
         self.report = report
-        # Places of those that are left: a few thousand out of many millions.
-        self._shape, self._kept = mask.shape, np.flatnonzero(mask)
+        self._shape, self._kept = shape, kept
         self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
 
     @property
@@ -157,56 +159,86 @@ def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, 
     """
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
-    form = form_of(template, limits)
-    valid, usage = form.usage_of_valid(space)
-    before = space.count(valid)
+    parts = _judged(form_of(template, limits), space, spec, rules)
+    before = sum(part.weight * part.failed.size for part in parts)
     if not before:
         raise SpaceEmptyError(f"{template.name}: the template admits none of {space.size} configs on this device")
-    # One number for each valid config and each combination of the knobs that anything depends on.
-    verdicts = judge(usage, spec, rules=rules, choices=form.choices(space, spec, usage))
-    count = int(np.count_nonzero(valid))
-    verdicts = {name: _of_all(verdict, count) for name, verdict in verdicts.items()}
-    each = before // count
-    slacks = _slacks(verdicts, -(-min(least_kept, before) // each), count)
-    mask = valid.copy()
-    mask[valid] = _kept(verdicts, slacks, count)
-    failed = {name: np.logical_not(verdict.keep) for name, verdict in verdicts.items()}
-    failures = sum((f.astype(np.uint8) for f in failed.values()), start=np.uint8(0))
-    counts = tuple(
-        CriterionCount(
-            criterion=name,
-            alone=each * int(np.count_nonzero(failed[name])),
-            only=each * int(np.count_nonzero(failed[name] & (failures == 1))),
-            source=verdict.source,
-            slack=None if math.isinf(slacks[name]) else slacks[name],
-        )
-        for name, verdict in verdicts.items()
-    )
-    report = PruningReport(declared=space.size, before=before, kept=space.count(mask), criteria=counts)
-    return PrunedSpace(space, mask, report)
+    slacks = _slacks(parts, min(least_kept, before))
+    counts = []
+    for place, (name, verdict) in enumerate(parts[0].verdicts.items()):
+        alone, only = (sum(part.weight * int(np.count_nonzero(found(part.failed, 1 << place))) for part in parts) for found in (np.bitwise_and, np.equal))
+        slack = None if math.isinf(slacks[name]) else slacks[name]
+        counts.append(CriterionCount(criterion=name, alone=alone, only=only, source=verdict.source, slack=slack))
+    shape, kept = _places(parts, slacks, [len(choices) for choices in space.knobs.values()])
+    report = PruningReport(declared=space.size, before=before, kept=_count(parts, slacks), criteria=tuple(counts))
+    return PrunedSpace(space, shape, kept, report)
 
 
-def _of_all(verdict: Verdict, count: int) -> Verdict:
-    used, limit = (np.broadcast_to(number, count) for number in (verdict.used, verdict.limit))
-    return dataclasses.replace(verdict, used=used, limit=limit)
+@dataclass(frozen=True)
+class _Part:
+    """A block of a space and the verdicts on its valid configs.
+
+    failed: of each config, the criteria that exclude it, each a bit: over (places, *free axes of the block), with 1 where nothing depends on the knob.
+    """
+
+    block: Block
+    verdicts: Mapping[str, Verdict]
+    failed: np.ndarray
+
+    @property
+    def weight(self) -> int:
+        """Configs that each number of `failed` stands for."""
+        return math.prod(len(self.block.digits[axis]) for axis, extent in zip(self.block.free, self.failed.shape[1:], strict=True) if extent == 1)
+
+    def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
+        """As `failed`, whether a config is left where criteria give way so far."""
+        unchanged = sum(1 << place for place, name in enumerate(self.verdicts) if slacks[name] == 1)
+        kept = self.failed & np.uint32(unchanged) == 0
+        for name, verdict in self.verdicts.items():
+            if 1 < slacks[name] < math.inf:
+                kept &= verdict.keep_within(slacks[name])
+        return kept
 
 
-def _kept(verdicts: Mapping[str, Verdict], slacks: Mapping[str, float], count: int) -> np.ndarray:
-    kept = np.ones(count, dtype=bool)
-    for name, verdict in verdicts.items():
-        if not math.isinf(slacks[name]):
-            kept &= verdict.keep_within(slacks[name])
-    return kept
+def _judged(form: Form, space: Space, spec: HardwareSpec, rules: Rules | None) -> list[_Part]:
+    blocks = list(space.blocks())
+    usages = [form.usage_of_valid(block) for block in blocks]
+    choices = form.choices(space, spec, usages)
+    parts = []
+    for block, usage in zip(blocks, usages, strict=True):
+        verdicts = judge(usage, spec, rules=rules, choices=choices)
+        numbers = [*usage.images.values(), *(getattr(usage, field.name) for field in dataclasses.fields(usage) if field.name != "images")]
+        failed = np.zeros(np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint32)
+        for place, verdict in enumerate(verdicts.values()):
+            failed |= np.logical_not(verdict.keep).astype(np.uint32) << np.uint32(place)
+        parts.append(_Part(block, verdicts, failed))
+    return parts
 
 
-def _slacks(verdicts: Mapping[str, Verdict], least: int, count: int) -> dict[str, float]:
-    """How far each criterion has to give way so that `least` of `count` configs are left."""
-    slacks = dict.fromkeys(verdicts, 1.0)
+def _count(parts: Sequence[_Part], slacks: Mapping[str, float]) -> int:
+    return sum(part.weight * int(np.count_nonzero(part.is_kept(slacks))) for part in parts)
+
+
+def _places(parts: Sequence[_Part], slacks: Mapping[str, float], extents: Sequence[int]) -> tuple[tuple[int, ...], np.ndarray]:
+    """A shape with 1 for knobs on which nothing depends, and the sorted places of the configs in it that are left."""
+
+    def depends(part: _Part, axis: int) -> bool:
+        block = part.block
+        return axis not in block.free or len(block.digits[axis]) < extents[axis] or part.failed.shape[1 + block.free.index(axis)] > 1
+
+    shape = tuple(extent if any(depends(part, axis) for part in parts) else 1 for axis, extent in enumerate(extents))
+    return shape, np.sort(np.concatenate([part.block.places_in(shape, part.is_kept(slacks)) for part in parts]))
+
+
+def _slacks(parts: Sequence[_Part], least: int) -> dict[str, float]:
+    """How far each criterion has to give way so that `least` configs are left."""
+    names = list(parts[0].verdicts)
+    slacks = dict.fromkeys(names, 1.0)
 
     def is_enough(changed: Mapping[str, float]) -> bool:
-        return bool(np.count_nonzero(_kept(verdicts, {**slacks, **changed}, count)) >= least)
+        return _count(parts, {**slacks, **changed}) >= least
 
-    steps = ((name, slack) for name in verdicts for slack in _SLACKS)
+    steps = ((name, slack) for name in names for slack in _SLACKS)
     while not is_enough({}):
         name, slack = next(steps)
         slacks[name] = slack

@@ -19,7 +19,7 @@ from tvm_ffi.structural import structural_visit
 
 from romou.calls import is_conditional
 from romou.pruning.closed_form import tabulate
-from romou.pruning.evaluate import evaluate
+from romou.pruning.evaluate import count_distinct, evaluate
 from romou.pruning.form import Form, loads_of_one
 from romou.pruning.usage import KernelUsage
 from romou.schedules.streaming import Points, StreamingTemplate
@@ -45,28 +45,28 @@ class StreamingForm(Form):
         self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
         self._counts = functools.cache(self._count)
 
-    def usage(self, columns: Columns) -> KernelUsage:
-        """The usage of the configs that the columns of knobs stand for."""
+    def counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        """Numbers of the group and of one work-item, from buffers and from images, in bytes; those of one work-item; those that a group stores."""
+        knobs = [columns[name] for name in self._template.knobs_of_traffic]
+        names = ("group", "group_images", "one", "one_images", "numbers", "stored")
+        found = {name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs) for field, name in enumerate(names)}  # type: ignore[misc]
+        return {**found, "width": tabulate(self._template.access_width, columns["vector_width"])}
+
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        """As `Form.usage_with`."""
         template = self._template
-        knobs = [columns[name] for name in template.knobs_of_traffic]
-        # Numbers of the group and of one work-item, from buffers and from images, in bytes; those of one work-item; those that a group stores.
-        group, group_images, one, one_images, numbers, stored = (
-            tabulate(lambda *values, field=field: self._counts(values)[field], *knobs)  # type: ignore[misc]
-            for field in range(6)
-        )
         size, groups = template.work_group_size(columns), template.work_groups(columns)
-        width = tabulate(template.access_width, columns["vector_width"])
         return KernelUsage(
             registers=np.asarray(0),
             needed_registers=np.asarray(0),
-            buffer_bytes=group,
-            image_bytes=group_images,
-            literal_buffer_bytes=one * size,
-            literal_image_bytes=one_images * size,
-            access_width=width,
+            buffer_bytes=counts["group"],
+            image_bytes=counts["group_images"],
+            literal_buffer_bytes=counts["one"] * size,
+            literal_image_bytes=counts["one_images"] * size,
+            access_width=counts["width"],
             output_bytes=template.elements * template.element_bytes,
             turns=1,
-            multiply_adds=numbers,
+            multiply_adds=counts["numbers"],
             local_loads=template.local_loads(columns),
             work_group_size=size,
             work_groups=groups,
@@ -75,7 +75,7 @@ class StreamingForm(Form):
             images={role: name in template.images for role, name in template.names.items()},
             has_copies=False,
             is_streamed=True,
-            padding=groups * stored / template.elements - 1,
+            padding=groups * counts["stored"] / template.elements - 1,
         )
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
@@ -116,10 +116,10 @@ class StreamingForm(Form):
             # What loops repeat counts as it stands in the code: the first time may be all padding.
             for condition in load.conditions if times == 1 else ():
                 is_read = is_read & evaluate(condition, values)
-            places.setdefault((str(load.tensor.name), times), []).append(np.unique(np.broadcast_to(address, shape)[is_read]))
+            places.setdefault((str(load.tensor.name), times), []).append(np.broadcast_to(address, shape)[is_read])
         total: dict[str, int] = {}
         for (name, times), found in places.items():
-            total[name] = total.get(name, 0) + times * len(np.unique(np.concatenate(found)))
+            total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(found))
         return total
 
 

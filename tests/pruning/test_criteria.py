@@ -69,6 +69,8 @@ def test_a_fine_kernel_passes_everything() -> None:
         (ADRENO, "occupancy", {"needed_registers": 90, "work_group_size": 256}, {"needed_registers": 150, "work_group_size": 256}),
         (MALI, "cores", {"work_groups": 3}, {"work_groups": 2}),
         (MALI, "padding", {"padding": 0.75}, {"padding": 0.76}),
+        (MALI, "code", {"multiply_adds": 8192}, {"multiply_adds": 8193}),
+        (MALI, "code", {"multiply_adds": 32 * 8192, "on_tensor_cores": True}, {"multiply_adds": 32 * 8193, "on_tensor_cores": True}),
         (MALI, "broadcast", {"has_copies": False}, {"has_copies": True}),
     ],
 )
@@ -144,14 +146,14 @@ def test_nothing_is_estimated_of_a_cpu_or_of_a_device_that_is_not_known() -> Non
 
 def test_what_is_not_known_of_a_device_excludes_nothing() -> None:
     nothing = HardwareSpec(name="new", title="nothing known")
-    assert set(judge(FINE, nothing)) == {"padding"}
+    assert set(judge(FINE, nothing)) == {"padding", "code"}
 
 
 def test_a_cpu_excludes_nothing_that_only_a_gpu_means() -> None:
     everything = {f.name: getattr(ADRENO, f.name) for f in dataclasses.fields(ADRENO)} | {"warp_sizes": (1,), "has_scalar_vector_broadcast": None}
     cpu = HardwareSpec(**everything)
     assert not set(judge(FINE, cpu)) & {"warp", "access_width", "local_memory", "staging", "occupancy"}
-    assert set(judge(FINE, load_device("host"))) == {"padding"}
+    assert set(judge(FINE, load_device("host"))) == {"padding", "code"}
 
 
 def test_a_verdict_tells_its_numbers_and_where_they_come_from() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from romou.build import build_task
 from romou.errors import InvalidConfigError, UsageError
 from romou.pruning import PrunedSpace, Rules, judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
-from romou.space import Config
+from romou.space import Config, Space
 from romou.target import Target
 from romou.task import PrunedTask, Task, limits_of
 
@@ -31,14 +33,18 @@ def pruned() -> PrunedSpace:
     return small().pruned_space(TARGET)
 
 
-def test_valid_mask_is_is_valid() -> None:
+@pytest.mark.parametrize("most", [1 << 22, 1 << 10])
+def test_blocks_hold_each_valid_config_once(most: int) -> None:
     for work in (conv(8, (7, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(6, (5, 5), 6, (3, 3), groups=6), Dense(m=3, k=20, n=17, dtype="float32")):
         space = task_of(work).with_free_images().space(ADRENO)
-        mask = space.valid_mask()
-        whole = np.broadcast_to(mask, [len(c) for c in space.knobs.values()]).reshape(-1)
-        assert space.count(mask) == np.count_nonzero(whole)
+        extents = [len(c) for c in space.knobs.values()]
+        count = np.zeros(space.size, dtype=np.uint8)
+        for block in space.blocks(most):
+            assert math.prod(block.shape) <= most
+            np.add.at(count, block.places_in(extents, np.ones((len(block.places), *(1 for _ in block.free)), dtype=bool)), 1)
+        assert count.max() == 1
         for index in np.random.default_rng(0).integers(space.size, size=500):
-            assert space.is_valid(space.at(int(index))) == whole[index]
+            assert space.is_valid(space.at(int(index))) == bool(count[index])
 
 
 def test_what_is_left_is_what_passes(pruned: PrunedSpace) -> None:
@@ -117,6 +123,46 @@ def test_a_million_configs_take_less_than_two_seconds() -> None:
     started = time.process_time()
     task.pruned_space(TARGET)
     assert (time.process_time() - started) * 1e6 / size < 2
+
+
+def test_hundreds_of_millions_of_configs_take_little_memory_and_a_few_seconds() -> None:
+    task = task_of(conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1))).with_free_images()
+    assert task.space(ADRENO).size > 5e8
+    tracemalloc.start()
+    try:
+        started = time.process_time()
+        task.pruned_space(ADRENO)
+        taken_s, (_, peak_bytes) = time.process_time() - started, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 300e6
+    # Ten times of what it takes here, counting bytes.
+    assert taken_s < 20
+
+
+def drawn_one_by_one(space: Space, rng: np.random.Generator, count: int) -> list[str]:
+    found: dict[str, None] = {}
+    while len(found) < count:
+        config = space.at(int(rng.integers(space.size)))
+        if space.is_valid(config):
+            found.setdefault(config.key)
+    return list(found)
+
+
+@pytest.mark.parametrize("count", [1, 7, 80])
+def test_a_sample_is_the_first_valid_ones_of_random_configs(count: int) -> None:
+    for work in (conv(8, (7, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(6, (50, 50), 6, (3, 3), groups=6)):
+        space = task_of(work).space(ADRENO)
+        assert [config.key for config in space.sample(np.random.default_rng(count), count)] == drawn_one_by_one(space, np.random.default_rng(count), count)
+
+
+def test_a_sample_of_a_space_of_which_one_config_in_thousands_is_valid() -> None:
+    space = task_of(conv(128, (28, 28), 128, (3, 3), padding=(1, 1, 1, 1))).space(Target("cuda -device=nvidia_h200 -tf32=allow"))
+    valid = sum(len(block.places) * math.prod(len(block.digits[axis]) for axis in block.free) for block in space.blocks())
+    assert valid * 1000 < space.size
+    sample = space.sample(np.random.default_rng(0), 64)
+    assert len({config.key for config in sample}) == 64
+    assert all(map(space.is_valid, sample))
 
 
 def test_a_pruned_task_is_the_same_task_with_the_pruned_space() -> None:
