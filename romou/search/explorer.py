@@ -102,7 +102,7 @@ class Explorer:
 
     A guided explorer begins with random configs, until the cost model has a say; from then on it is asked for what the model likes best, mixed
     with a share of random ones. Where something is expected of configs before any is measured, or other tasks teach, the model has a say from
-    the start. A space without untried configs proposes nothing.
+    the start, and none are drawn at random while it tells what it knows little of. A space without untried configs proposes nothing.
 
     Parameters
     ----------
