@@ -15,7 +15,6 @@ from romou.search.device_lessons import DeviceLessons, file_of
 from romou.search.replay import ReplayTask
 from romou.target import Target
 
-
 SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spaces_h200_more")]
 
 
