@@ -145,8 +145,8 @@ def others_of(path: Path) -> list[Path]:
 
 @functools.lru_cache(maxsize=16)
 def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
-    """So many random configs of a recording as records."""
-    recorded = recording(path)
+    """So many random configs of a recording as records, of the knobs that this version has."""
+    recorded = task_of(path, False).recorded
     origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
     records = []
     for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
