@@ -56,8 +56,8 @@ class CostModel:
     """From features to log(best time / time): 0 for the best config known, less for slower ones.
 
     Gradient-boosted trees (XGBoost) learn it of measurements. Where something is expected of configs before any is measured, they learn by how much
-    that is wrong, from the lessons of other tasks, fast configs counting more; and a Gaussian process by how much that is wrong of the task itself.
-    So a few measurements of the task correct what thousands of others say, and these are learnt once. The model learns to stay away from what
+    that is wrong, from the lessons of other tasks, fast configs counting more; and a Gaussian process by how much that is wrong of the task itself,
+    for which the lessons alone are too far off. So a few measurements of the task correct what thousands of others say, and these are learnt once. The model learns to stay away from what
     does not run.
 
     Parameters
@@ -82,11 +82,7 @@ class CostModel:
     @property
     def knows_doubt(self) -> bool:
         """Whether what little is known of counts for a config, so that none has to be drawn at random to learn of the others."""
-        return isinstance(self._own, GaussianProcess) or (self._own is None and self._knows_before)
-
-    @property
-    def _knows_before(self) -> bool:
-        return self._expected is not None or self._taught is not None
+        return self._expected is not None and (self._own is None or isinstance(self._own, GaussianProcess))
 
     @property
     def is_trained(self) -> bool:
@@ -102,7 +98,7 @@ class CostModel:
             labels = scores(times_s)
             rows = self._features(configs)
             before = self._before(configs, rows)
-            if self._knows_before and len(configs) <= _FEW:
+            if self._expected is not None and len(configs) <= _FEW:
                 self._own = GaussianProcess(rows, self._kinds(configs), labels - before)
             else:
                 self._own = _train(rows, labels, _levelled(before, labels), _OF_ITSELF, seed=self._seed)
