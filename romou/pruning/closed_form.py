@@ -102,7 +102,6 @@ class ClosedForm(Form):
         self._stretch = functools.cache(self._make_stretch)
         self._pixels = functools.cache(self._make_pixels)
         self._reach = functools.cache(self._make_reach)
-        self._inside_of = functools.cache(self._make_inside_of)
         self._channels = functools.cache(self._make_channels)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
@@ -346,7 +345,7 @@ class ClosedForm(Form):
         count, reach, lanes = self._reach(place)
         if not count:
             return 0
-        size, gap, parts = self._channels(place.pixels, place.is_image, group_o, self._inside_of(turn), lanes)
+        size, gap, parts = self._channels(place.pixels, place.is_image, group_o, turn, lanes)
         # Pixels of channels that lie further apart than all of them never meet. Tensor cores take whole texels of other channels, which are other texels
         # wherever they lie: what is below takes long where batches overlap.
         if gap > reach or turn.on_tensor_cores:
@@ -376,10 +375,6 @@ class ClosedForm(Form):
         if turn.is_one:
             return middle + np.arange(0, turn.together, tensor_core.GROUP if turn.on_tensor_cores else turn.together)
         return (np.arange(turn.pieces)[:, None] * share + middle + np.arange(turn.together)).ravel()
-
-    def _make_inside_of(self, turn: Turn) -> tuple[int, ...]:
-        steps = self._steps(turn)
-        return tuple(steps[steps < self._first].tolist())
 
     def _distinct_steps(self, turn: Turn) -> int:
         """Beyond the end, weights of the last place are read again."""
@@ -435,14 +430,14 @@ class ClosedForm(Form):
         addresses, inside = (np.broadcast_to(part, shape).reshape(len(w), -1) for part in (read.address(*at), is_inside))
         return addresses, inside
 
-    def _make_channels(self, pixels: str, is_image: bool, group_o: int, steps: tuple[int, ...], lanes: int) -> tuple[int, float, list[np.ndarray]]:
+    def _make_channels(self, pixels: str, is_image: bool, group_o: int, turn: Turn, lanes: int) -> tuple[int, float, list[np.ndarray]]:
         """What the channels add to addresses: how many numbers, the smallest distance between two of the same remainder on division by `lanes`, and those of
         each remainder."""
         read = self._read(pixels, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
         lane = np.arange(LANES if self._varies == "by lane" else 1)
-        first = np.asarray(steps, dtype=np.int64)
-        grid = np.ix_(o, lane, first)
+        steps = self._steps(turn)
+        grid = np.ix_(o, lane, steps[steps < self._first])
         zeros = [0] * (len(self._reduce) - 1)
         found = np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))
         parts = [found[found % lanes == remainder] for remainder in range(lanes)]

@@ -304,14 +304,15 @@ class TuningSession:
     def _confirm(self) -> None:
         """Measure configs that are about equally fast once more, one right after the other; what is fastest then is the result."""
         self._stop_at = None
-        for state in self._states:
-            close = state.close_calls(self._options.confirm)
-            candidates = [Candidate(task=state.task, config=config, trial=self._proposed + place) for place, config in enumerate(close)]
-            self._proposed += len(candidates)
-            for built, result in self._measured(self._builder.build(candidates) if candidates else []):
-                record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)
-                self._store.append(record)
-                state.again[built.candidate.config.key] = record.time_s
+        close = [(state, config) for state in self._states for config in state.close_calls(self._options.confirm)]
+        candidates = [Candidate(task=state.task, config=config, trial=self._proposed + place) for place, (state, config) in enumerate(close)]
+        self._proposed += len(candidates)
+        # Built all at once: by themselves, the few of a task would leave most build processes idle.
+        for built, result in self._measured(self._builder.build(candidates) if candidates else []):
+            state = self._by_key[built.candidate.task.key]
+            record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)
+            self._store.append(record)
+            state.again[built.candidate.config.key] = record.time_s
 
     def _propose(self) -> list[Candidate]:
         """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
