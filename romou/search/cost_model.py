@@ -57,8 +57,8 @@ class CostModel:
 
     Gradient-boosted trees (XGBoost) learn it of measurements. Where something is expected of configs before any is measured, they learn by how much
     that is wrong, from the lessons of other tasks, fast configs counting more; and a Gaussian process by how much that is wrong of the task itself,
-    for which the lessons alone are too far off. So a few measurements of the task correct what thousands of others say, and these are learnt once. The model learns to stay away from what
-    does not run.
+    for which the lessons alone are too far off. So a few measurements of the task correct what thousands of others say, and these are learnt
+    once. The model learns to stay away from what does not run.
 
     Parameters
     ----------
