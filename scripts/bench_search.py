@@ -11,7 +11,8 @@ The methods:
     pruned              the same on those that the criteria leave on the device: what `romou tune` does on a device that is known by its facts
     warm, pruned_warm   xgboost and pruned that have seen 100 random configs of each of the other operators, as if tuned before on the device
     taught, pruned_taught
-                        expected and pruned that know besides what all recordings of the other operators teach of the device (scripts/make_lessons.py):
+                        expected and pruned that know besides what all recordings of the other operators teach of the device, those of a folder
+                        beside it, whose name ends in _more, included (scripts/make_lessons.py):
                         pruned_taught is what `romou tune` does on the device of the recordings, for an operator that is none of theirs
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
@@ -133,8 +134,9 @@ def survivors(task: ReplayTask) -> set[int]:
 
 @functools.cache
 def lessons_for(path: Path) -> DeviceLessons:
-    """What the recordings beside this one teach of the device."""
-    return DeviceLessons.of_recordings([task_of(other, False) for other in others_of(path)], KNOWN)
+    """What the recordings beside this one teach of the device, and those that do nothing but teach."""
+    more = path.parent.with_name(f"{path.parent.name}_more")
+    return DeviceLessons.of_recordings([task_of(other, False) for other in [*others_of(path), *sorted(more.glob("*.json.gz"))]], KNOWN)
 
 
 def others_of(path: Path) -> list[Path]:
@@ -143,8 +145,8 @@ def others_of(path: Path) -> list[Path]:
 
 @functools.lru_cache(maxsize=16)
 def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
-    """So many random configs of a recording as records."""
-    recorded = recording(path)
+    """So many random configs of a recording as records, of the knobs that this version has."""
+    recorded = task_of(path, False).recorded
     origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
     records = []
     for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
@@ -239,7 +241,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
             seed=seed,
             quiet=True,
         )
-        own_s = time.perf_counter() - started
+        own_s = time.process_time() - started
     best_s, best_ms, seconds = best_of(recorded), math.inf, 0.0
     curve: list[float] = []
     seen: set[str] = set()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Learns out of recorded spaces by how much the estimate is wrong on their device: romou/search/lessons, which `romou tune` begins with there.
 
-python scripts/make_lessons.py      of scripts/data/spaces_h200, recorded on an NVIDIA H200; after a change of features, usage or estimate
+python scripts/make_lessons.py      of scripts/data/spaces_h200 and spaces_h200_more, recorded on an NVIDIA H200; after a change of features, usage or estimate
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from romou.search.device_lessons import DeviceLessons, file_of
 from romou.search.replay import ReplayTask
 from romou.target import Target
 
+SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spaces_h200_more")]
+
 
 @click.command()
-@click.option(
-    "--spaces", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(__file__).parent / "data/spaces_h200", help="Folder of recordings."
-)
+@click.option("--spaces", type=click.Path(exists=True, file_okay=False, path_type=Path), multiple=True, default=SPACES, help="Folders of recordings.")
 @click.option("--device", default="nvidia_h200", show_default=True, help="They were recorded on it.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File to write; default: the one that ships.")
-def main(spaces: Path, device: str, out: Path | None) -> None:
+def main(spaces: tuple[Path, ...], device: str, out: Path | None) -> None:
     """See the file's docstring."""
     target = Target(f"opencl -device={device}")
-    tasks = [ReplayTask.of_recording(RecordedSpace.load(path)) for path in sorted(spaces.glob("*.json.gz"))]
+    tasks = [ReplayTask.of_recording(RecordedSpace.load(path)) for folder in spaces for path in sorted(folder.glob("*.json.gz"))]
     out = out or file_of(target)
     out.parent.mkdir(exist_ok=True)
     DeviceLessons.of_recordings(tasks, target).save(out)

@@ -7,6 +7,7 @@ makes of the code are left out. On the recorded spaces of scripts/data the rank 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,26 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 
     Fields of the usage may be arrays that broadcast.
     """
+    needed, parts = _needed(spec), estimate_parts(usage, spec)
+    if needed is None or parts is None:
+        return None
+    _, _, hertz, l2, _ = needed
+    cycles = np.sqrt(sum(part * part for part in parts.values()))
+    # Transforms only move, before and after; where they do not fit into the cache, through the memory.
+    is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
+    through = np.where(is_cached, l2, _rate(spec.dram_bandwidth_gbps, l2))
+    cycles = cycles + usage.transform_bytes / (through / hertz) + 2 * _STARTED * (usage.transform_bytes > 0)
+    if spec.registers_per_lane is not None:
+        cycles = np.where(usage.needed_registers > spec.registers_per_lane, _SPILLED * cycles, cycles)
+    return cycles / hertz
+
+
+def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
+    """Cycles that a launch would take if nothing else did; None where too little is known of the device.
+
+    issuing, waiting: of a core, for instructions and for loads.   buffers, images: for what moves out of the first-level caches.
+    l2: for what moves out of the second-level cache.   output: for what is written.
+    """
     needed = _needed(spec)
     if needed is None:
         return None
@@ -73,27 +94,32 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
     def cycles_of(moved: Any, bytes_per_second: Any) -> Any:
         return moved / (bytes_per_second / hertz)
 
-    def rate(gigabytes_per_second: float | None, otherwise: float) -> float:
-        return gigabytes_per_second * 1e9 if gigabytes_per_second else otherwise
-
-    of_buffers = rate(spec.l1_buffer_bandwidth_gbps if spec.l1_buffer_cache_bytes != 0 else None, l2)
-    into_buffers = rate(spec.buffer_write_bandwidth_gbps, l2)
+    of_buffers = _rate(spec.l1_buffer_bandwidth_gbps if spec.l1_buffer_cache_bytes != 0 else None, l2)
+    into_buffers = _rate(spec.buffer_write_bandwidth_gbps, l2)
     first_level = item_turns * cores * _MOVED * _TEXEL_BYTES
-    parts = (
-        issuing,
-        waiting,
-        cycles_of(first_level * from_buffers, of_buffers),
-        cycles_of(first_level * from_images, rate(spec.l1_texture_bandwidth_gbps, of_buffers)),
-        cycles_of((usage.buffer_bytes + usage.image_bytes) * usage.turns * usage.work_groups, l2),
-        cycles_of(usage.output_bytes, np.where(usage.images["output"], rate(spec.image_write_bandwidth_gbps, into_buffers), into_buffers)),
-    )
-    cycles = np.sqrt(sum(part * part for part in parts))
-    # Transforms only move, before and after; where they do not fit into the cache, through the memory.
-    is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
-    cycles = cycles + cycles_of(usage.transform_bytes, np.where(is_cached, l2, rate(spec.dram_bandwidth_gbps, l2))) + 2 * _STARTED * (usage.transform_bytes > 0)
-    if spec.registers_per_lane is not None:
-        cycles = np.where(usage.needed_registers > spec.registers_per_lane, _SPILLED * cycles, cycles)
-    return cycles / hertz
+    return {
+        "issuing": issuing,
+        "waiting": waiting,
+        "buffers": cycles_of(first_level * from_buffers, of_buffers),
+        "images": cycles_of(first_level * from_images, _rate(spec.l1_texture_bandwidth_gbps, of_buffers)),
+        "l2": cycles_of((usage.buffer_bytes + usage.image_bytes) * usage.turns * usage.work_groups, l2),
+        "output": cycles_of(usage.output_bytes, np.where(usage.images["output"], _rate(spec.image_write_bandwidth_gbps, into_buffers), into_buffers)),
+    }
+
+
+def _rate(gigabytes_per_second: float | None, otherwise: float) -> float:
+    return gigabytes_per_second * 1e9 if gigabytes_per_second else otherwise
+
+
+def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | None:
+    """Of a core: work groups in flight, work groups in all, at least 1 each, and work-items that one takes, whole warps; None where too little is
+    known of the device."""
+    needed = _needed(spec)
+    if needed is None:
+        return None
+    cores, _, _, _, warp = needed
+    items = -(-np.maximum(usage.work_group_size, 1) // warp) * warp
+    return _groups_in_flight(usage, spec, items), np.maximum(np.ceil(usage.work_groups / cores), 1), items
 
 
 def _groups_in_flight(usage: KernelUsage, spec: HardwareSpec, items: Any) -> Any:

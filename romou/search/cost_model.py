@@ -7,15 +7,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from romou.search.gaussian_process import GaussianProcess
 from romou.space import Config
 
 Features: TypeAlias = Callable[[Sequence[Config]], np.ndarray]
 
-# Fewer points than this teach a tree nothing.
-_FEWEST = 4
+# Fewer points than this teach a tree nothing. Up to so many, a Gaussian process learns more of them than trees do, if something is expected.
+_FEWEST, _FEW = 4, 512
 _FAILED_RATIO = 32.0
-# Parameters and number of trees: for many rows of several tasks, of which each tree sees half of the features; for a few rows of one task.
-_OF_OTHERS = {"max_depth": 6, "eta": 0.1, "min_child_weight": 5, "colsample_bytree": 0.5, "max_bin": 64}, 120
+# Parameters and number of trees: for many rows of several tasks, of which each tree sees a third of the features; for rows of one task.
+_OF_OTHERS = {"max_depth": 8, "eta": 0.05, "min_child_weight": 10, "colsample_bytree": 0.3, "max_bin": 64}, 200
 _OF_ITSELF = {"max_depth": 6, "eta": 0.2, "min_child_weight": 1}, 60
 
 
@@ -41,20 +42,23 @@ class Lessons:
             found = scores(times_s)
             self._groups.append((rows, found, _levelled(expected, found, np.exp(found))))
 
-    def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """All rows, scores and what was expected of them; None where there are none."""
+    def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+        """All rows, scores, what was expected of them, and weights: fast configs count more, and all tasks the same; None where there are none."""
         if not self._groups:
             return None
         rows, found, expected = zip(*self._groups, strict=True)
-        return np.concatenate(rows), np.concatenate(found), np.concatenate(expected)
+        each = np.mean([len(scores) for scores in found])
+        weights = [each * np.exp(scores) / np.exp(scores).sum() for scores in found]
+        return np.concatenate(rows), np.concatenate(found), np.concatenate(expected), np.concatenate(weights)
 
 
 class CostModel:
-    """Gradient-boosted trees (XGBoost) from features to log(best time / time): 0 for the best config known, less for slower ones.
+    """From features to log(best time / time): 0 for the best config known, less for slower ones.
 
-    Where something is expected of configs before any is measured, the trees learn by how much that is wrong: first from the lessons of other
-    tasks, fast configs counting more, then by how much what they taught is wrong of the task itself. So a few measurements of the task correct what
-    thousands of others say, and these are learnt once. The model learns to stay away from what does not run.
+    Gradient-boosted trees (XGBoost) learn it of measurements. Where something is expected of configs before any is measured, they learn by how much
+    that is wrong, from the lessons of other tasks, fast configs counting more; and a Gaussian process by how much that is wrong of the task itself,
+    for which the lessons alone are too far off. So a few measurements of the task correct what thousands of others say, and these are learnt
+    once. The model learns to stay away from what does not run.
 
     Parameters
     ----------
@@ -62,15 +66,23 @@ class CostModel:
         A row of numbers for each config.
     expected
         A score for each config that needs no measurement, up to a constant; nothing is expected where None.
+    divided_by
+        The knob that tells algorithms apart, of which all configs of one may be wrong together.
     """
 
-    def __init__(self, features: Features, seed: int = 0, *, expected: Features | None = None) -> None:
+    def __init__(self, features: Features, seed: int = 0, *, expected: Features | None = None, divided_by: str | None = None) -> None:
         self._features = features
         self._expected = expected
+        self._divided_by = divided_by
         self._seed = seed
         self._lessons: Lessons | None = None
         self._taught: Any = None
         self._own: Any = None
+
+    @property
+    def knows_doubt(self) -> bool:
+        """Whether what little is known of counts for a config, so that none has to be drawn at random to learn of the others."""
+        return self._expected is not None and (self._own is None or isinstance(self._own, GaussianProcess))
 
     @property
     def is_trained(self) -> bool:
@@ -85,29 +97,37 @@ class CostModel:
         if len(configs) >= _FEWEST and sum(t is not None for t in times_s) >= 2:
             labels = scores(times_s)
             rows = self._features(configs)
-            self._own = _train(rows, labels, _levelled(self._before(configs, rows), labels), _OF_ITSELF, seed=self._seed)
+            before = self._before(configs, rows)
+            if self._expected is not None and len(configs) <= _FEW:
+                self._own = GaussianProcess(rows, self._kinds(configs), labels - before)
+            else:
+                self._own = _train(rows, labels, _levelled(before, labels), _OF_ITSELF, seed=self._seed)
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:
         """A score per config, higher is faster; what is expected of them as long as nothing was learnt, 0 where nothing is."""
-        rows = self._features(configs) if self.is_trained else None
-        return added(self._own, rows, self._before(configs, rows))
+        rows = self._features(configs) if self.is_trained else np.empty(0)
+        before = self._before(configs, rows)
+        if isinstance(self._own, GaussianProcess):
+            return self._own(rows, self._kinds(configs), before)
+        return before if self._own is None else added(self._own, rows, before)
 
-    def _before(self, configs: Sequence[Config], rows: np.ndarray | None) -> np.ndarray:
+    def _kinds(self, configs: Sequence[Config]) -> np.ndarray:
+        return np.asarray([str(config.get(self._divided_by or "")) for config in configs])
+
+    def _before(self, configs: Sequence[Config], rows: np.ndarray) -> np.ndarray:
         """What is expected, and what others taught of it."""
         expected = np.zeros(len(configs), dtype=np.float32) if self._expected is None else self._expected(configs)
-        return added(self._taught, rows, expected)
+        return expected if self._taught is None else added(self._taught, rows, expected)
 
 
 def learn(lessons: Lessons, seed: int = 0) -> Any:
     """Trees that say by how much what was expected is wrong, out of lessons alone; None where there are none."""
     found = lessons.joined()
-    return None if found is None else _train(*found, _OF_OTHERS, seed=seed, weight=np.exp(found[1]))
+    return None if found is None else _train(*found[:3], _OF_OTHERS, seed=seed, weight=found[3])
 
 
-def added(booster: Any, rows: np.ndarray | None, expected: np.ndarray) -> np.ndarray:
-    """What the trees say on top of what is expected; that alone without any."""
-    if booster is None:
-        return expected
+def added(booster: Any, rows: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """What the trees say on top of what is expected."""
     import xgboost
 
     return np.asarray(booster.predict(xgboost.DMatrix(rows, base_margin=expected, nthread=1)))

@@ -102,7 +102,7 @@ class Explorer:
 
     A guided explorer begins with random configs, until the cost model has a say; from then on it is asked for what the model likes best, mixed
     with a share of random ones. Where something is expected of configs before any is measured, or other tasks teach, the model has a say from
-    the start. A space without untried configs proposes nothing.
+    the start, and none are drawn at random while it tells what it knows little of. A space without untried configs proposes nothing.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Explorer:
         self._first = [default]
         self._options = options
         self._rng = rng
-        self._model = CostModel(features or space.features, options.seed, expected=expected)
+        self._model = CostModel(features or space.features, options.seed, expected=expected, divided_by=space.divided_by)
         self._knows_before = expected is not None
         self._lessons = lessons
         self._trained_on: int | None = None
@@ -181,7 +181,8 @@ class Explorer:
             self._trained_on = len(measured)
         if not (self._knows_before or self._model.is_trained):
             return []
-        count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
+        if not self._model.knows_doubt:
+            count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
         timed = sorted((item for item in measured.values() if item[1] is not None), key=lambda item: item[1] or 0.0)
         look = Outlook(space=self._space, score=self._model.predict, fastest=[c for c, _ in timed], taken=taken, rng=self._rng)
         return self._hopeful([c for c in explore(look) if c.key not in taken], measured)[:count]

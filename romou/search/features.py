@@ -10,7 +10,7 @@ import numpy as np
 
 from romou.hardware import HardwareSpec
 from romou.pruning.closed_form import columns_of
-from romou.pruning.estimate import estimate_seconds
+from romou.pruning.estimate import estimate_parts, estimate_seconds, occupancy
 from romou.pruning.forms import form_of
 from romou.pruning.usage import KernelUsage
 from romou.schedules.base import Template
@@ -74,8 +74,29 @@ _USAGE = (
     "multiply_adds",
     "local_loads",
 )
+# What the device makes of it: cycles by the estimate, in all and for some parts of it; how full cores are, and the last round of work groups; what is
+# loaded in all, out of which cache, also if cores that idle in the last round did the same; and ratios.
+_PARTS = ("issuing", "waiting", "l2")
+_ON_DEVICE = (
+    "cycles",
+    *_PARTS,
+    "last_round",
+    "groups_of_core",
+    "full_warps",
+    "items_in_flight",
+    "rounds",
+    "items_of_core",
+    "work_per_load",
+    "shared",
+    "item_loads",
+    "item_work",
+    "l2_bytes",
+    "l1_loads",
+    "l1_loads_of_rounds",
+    "bytes_in_flight",
+)
 # Columns, in order: knobs, usage, and what `TaskFeatures` adds.
-FEATURES = (*_KNOBS, *_USAGE, "work_items", "sums", "data_loads", "weight_loads", "data_lines", "weight_lines", "outputs_per_byte")
+FEATURES = (*_KNOBS, *_USAGE, "work_items", "sums", "data_loads", "weight_loads", "data_lines", "weight_lines", "outputs_per_byte", *_ON_DEVICE)
 # Of a device of which they are not known.
 _WARP, _LINE_BYTES = 32, 128
 
@@ -84,7 +105,8 @@ class TaskFeatures:
     """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all as log2(1 + value).
 
     The loads are those of data and weight in one turn, and the cache lines that a warp touches by one of each. The ratios are those of a roofline:
-    outputs of a work group for each byte that it loads, and work-items in all. Computed once for each config.
+    outputs of a work group for each byte that it loads, and work-items in all. Of a device of which enough is known, also what bounds the kernel
+    by the estimate, and how it fills the device; 0 elsewhere. Computed once for each config.
 
     Parameters
     ----------
@@ -132,10 +154,40 @@ class TaskFeatures:
         logs = [np.log2(1 + number) for number in (*numbers, items, *loads)] + [np.log2(outputs / (1 + loaded))]
         seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
         expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
-        rows = np.column_stack([np.array([_knobs(config) for config in configs]), *logs])
+        on_device = [np.broadcast_to(np.asarray(number, dtype=float), count) for number in self._on_device(usage, seconds)]
+        rows = np.column_stack([np.array([_knobs(config) for config in configs]), *logs, *(np.log2(1 + number) for number in on_device)])
         if seconds is not None and self._correct is not None:
             expected = self._correct(rows, expected)
         return np.column_stack([rows, expected])
+
+    def _on_device(self, usage: KernelUsage, seconds: Any | None) -> list[Any]:
+        """What _ON_DEVICE names, not yet as logarithms; zeros where nothing is estimated."""
+        spec = self._spec
+        parts, occupied = (None, None) if spec is None else (estimate_parts(usage, spec), occupancy(usage, spec))
+        if spec is None or parts is None or occupied is None or seconds is None:
+            return [0.0] * len(_ON_DEVICE)
+        cores, (in_flight, of_core, items) = spec.shader_cores or 1, occupied
+        at_once, groups, size = np.minimum(in_flight, of_core), usage.work_groups, np.maximum(usage.work_group_size, 1)
+        loaded, literal = usage.buffer_bytes + usage.image_bytes, usage.literal_buffer_bytes + usage.literal_image_bytes
+        loads = literal / (size * usage.access_width)
+        return [
+            seconds * (spec.clock_mhz or 1) * 1e6,
+            *(parts[name] for name in _PARTS),
+            groups / (cores * of_core),
+            groups / cores,
+            size / items,
+            at_once * items,
+            np.ceil(of_core / in_flight),
+            groups * items / cores,
+            usage.multiply_adds / np.maximum(loads, 1),
+            literal / np.maximum(loaded, 1),
+            loads * usage.turns,
+            usage.multiply_adds * usage.turns,
+            loaded * usage.turns * groups,
+            loads * usage.turns * groups * items,
+            loads * usage.turns * of_core * cores * items,
+            at_once * loaded,
+        ]
 
     def _loads(self, columns: Columns, usage: KernelUsage) -> tuple[Any, ...]:
         spec = self._spec

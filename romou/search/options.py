@@ -17,7 +17,7 @@ class TuningOptions(CheckedOptions):
     explorer         "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive"
     batch_size       candidates built together
     random_trials    of a task, before the cost model has a say
-    random_share     of later candidates that are still drawn at random
+    random_share     of later candidates that are still drawn at random, where nothing is expected of configs; else what is little known counts for them
     confirm          of each task, so many of the fastest configs are measured once more at the end, where several are within 5%: the device's
                      clock may have changed since; 0: none
     patience         trials of a task without a better time, after which it gets no more while others improve

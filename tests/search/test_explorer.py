@@ -117,6 +117,21 @@ def test_what_is_expected_is_tried_first_and_corrected_by_what_is_measured() -> 
     assert min(t for _, t in measured.values() if t is not None) < 2.1e-3
 
 
+def test_where_something_is_expected_none_is_drawn_at_random_but_what_is_little_known_is_tried() -> None:
+    space = large_space()
+
+    def proposed(random_share: float) -> list[Config]:
+        explorer = Explorer(space, space.at(0), TuningOptions(random_share=random_share), np.random.default_rng(0), expected=lambda some: np.zeros(len(some)))
+        measured: dict[str, tuple[Config, float | None]] = {}
+        for _ in range(6):
+            measured.update((c.key, (c, cost(c))) for c in explorer.propose(8, measured))
+        return [c for c, _ in measured.values()]
+
+    assert proposed(0) == proposed(0.9)
+    # Nothing was expected, and still it is found out which way to go.
+    assert min(map(cost, proposed(0))) < 3e-3
+
+
 def test_the_same_seed_proposes_the_same() -> None:
     first, second = (search(TuningOptions(seed=3), 40) for _ in range(2))
     assert [c.key for c, _ in first] == [c.key for c, _ in second]

@@ -12,7 +12,7 @@ from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
 from romou.search.cost_model import CostModel, Lessons, scores
-from romou.search.features import TaskFeatures
+from romou.search.features import _ON_DEVICE, TaskFeatures
 from romou.search.replay import ReplayDevice, ReplayTask
 from romou.target import Target
 
@@ -29,6 +29,22 @@ def test_features_of_all_tasks_have_the_same_columns() -> None:
         assert np.array_equal(features(configs[::-1]), rows[::-1])
         widths.add(rows.shape[1])
     assert len(widths) == 1
+
+
+def test_features_of_a_known_device_say_what_bounds_a_kernel() -> None:
+    known, task = Target("opencl -device=nvidia_h200"), task_of(conv(256, (28, 28), 256, (1, 1)))
+    limits, count = task.limits(known), len(_ON_DEVICE)
+    configs = task.space(known).sample(np.random.default_rng(0), 40)
+    form = ClosedForm(task.template, limits)
+    usage = form.usage(columns_of(configs))
+    rows = TaskFeatures(task.template, limits, known.spec)(configs)[:, -count:]
+    named = {name: 2 ** rows[:, place].astype(float) - 1 for place, name in enumerate(_ON_DEVICE)}
+    # The norm of all parts is at least each of them, and no kernel of this one is transformed or spills that much.
+    assert all((named["cycles"] >= 0.99 * named[part]).all() for part in ("issuing", "waiting", "l2"))
+    groups = np.broadcast_to(usage.work_groups, len(configs))
+    assert named["groups_of_core"] == pytest.approx(groups / 132, rel=1e-3)
+    assert named["last_round"] == pytest.approx(groups / (132 * np.ceil(groups / 132)), rel=1e-3)
+    assert not TaskFeatures(task.template, limits)(configs)[:, -count:].any()
 
 
 def test_scores() -> None:
@@ -62,9 +78,13 @@ def test_a_few_own_measurements_correct_what_others_taught() -> None:
     wide = np.array([float(c["tile_w"]) for c in configs])
     lessons = Lessons()
     lessons.add(features(configs[:40]), list(wide[:40]))
-    model = CostModel(features)
-    model.fit(configs[40:70], list(1 / wide[40:70]), lessons)
-    assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] > 0.8
+    # Trees; a Gaussian process where something is expected of the device, be it as wrong as this.
+    for expected, least in ((None, 0.8), (lambda some: np.zeros(len(some)), 0.5)):
+        model = CostModel(features, expected=expected)
+        model.fit([], [], lessons)
+        assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] < -0.8
+        model.fit(configs[40:70], list(1 / wide[40:70]), lessons)
+        assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] > least
 
 
 def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +93,13 @@ def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     configs = task.space(TARGET).sample(np.random.default_rng(0), 40)
     lessons = Lessons()
     lessons.add(features(configs[:30]), [float(c["tile_w"]) for c in configs[:30]])
-    model = CostModel(features)
-    model.fit(configs[30:], [1.0] * 10, lessons)
+    model = CostModel(features, expected=lambda some: np.zeros(len(some)))
     trained: list[int] = []
     train = cost_model._train
     monkeypatch.setattr(cost_model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named))
-    model.fit(configs[30:], [1.0] * 10, lessons)
-    assert trained == [10]
+    for count in (5, 10):
+        model.fit(configs[30:][:count], [1.0] * count, lessons)
+    assert trained == [30]
 
 
 def test_lessons_are_given_anew_when_there_are_half_as_many_more() -> None:

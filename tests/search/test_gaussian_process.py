@@ -1,0 +1,45 @@
+"""What few measurements correct, and how sure it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from romou.search.gaussian_process import _KIND_OFF, _NOISE, _OFF, _REACH, GaussianProcess
+
+ONE_KIND = np.zeros(1)
+
+
+def test_two_measurements_by_hand() -> None:
+    """One error of 1 above the mean and one as much below, a doubling of all features apart."""
+    rows, kinds = np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros(2)
+    process = GaussianProcess(rows, kinds, np.array([3.0, 1.0]))
+    near = _OFF**2 * np.exp(-1 / _REACH) + _KIND_OFF**2
+    itself = _OFF**2 + _KIND_OFF**2
+    covariance = np.array([[itself, near], [near, itself]])
+    shared = np.array([itself, near])
+    solved = np.linalg.solve(covariance + _NOISE**2 * np.eye(2), shared)
+    bound = 5.0 + 2.0 + solved @ [1.0, -1.0] + np.sqrt(itself - solved @ shared)
+    assert process(rows[:1], ONE_KIND, np.array([5.0])) == pytest.approx([bound])
+
+
+def test_neighbours_are_corrected_and_what_is_far_is_in_doubt() -> None:
+    rows = np.arange(6.0)[:, None]
+    errors = np.array([0, 0, 0, 0, 0, -1.0])
+    process = GaussianProcess(rows, np.zeros(6), errors)
+    expected = np.zeros(3)
+    measured_well, measured_badly, far = process(np.array([[0.0], [5.0], [40.0]]), np.zeros(3), expected)
+    assert measured_badly == pytest.approx(-1 + _NOISE, abs=0.1)
+    assert measured_well == pytest.approx(_NOISE, abs=0.1)
+    # It may well be better than all that was measured.
+    assert far > measured_well + 0.1
+
+
+def test_all_configs_of_an_algorithm_are_wrong_together() -> None:
+    """Two of one kind came out as expected, two of the other a lot slower; none is near the configs that are asked for."""
+    rows, kinds = np.array([[0.0], [50.0], [100.0], [150.0]]), np.array(["direct", "direct", "winograd2", "winograd2"])
+    process = GaussianProcess(rows, kinds, np.array([0, 0, -1.0, -1.0]))
+    direct, winograd, another = process(np.array([[300.0]] * 3), np.array(["direct", "winograd2", "winograd4"]), np.zeros(3))
+    assert direct > winograd + 0.4
+    # Of what was never measured least is known.
+    assert another > winograd
