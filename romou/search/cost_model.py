@@ -15,8 +15,9 @@ Features: TypeAlias = Callable[[Sequence[Config]], np.ndarray]
 # Fewer points than this teach a tree nothing. Up to so many, a Gaussian process learns more of them than trees do, if something is expected.
 _FEWEST, _FEW = 4, 512
 _FAILED_RATIO = 32.0
-# Parameters and number of trees: for many rows of several tasks, of which each tree sees a third of the features; for rows of one task.
-_OF_OTHERS = {"max_depth": 8, "eta": 0.05, "min_child_weight": 10, "colsample_bytree": 0.3, "max_bin": 64}, 200
+# Parameters and number of rounds: for many rows of several tasks, each round the average of trees that see other rows and features, since what one
+# tree makes of few tasks is as much luck as lesson; for rows of one task.
+_OF_OTHERS = {"max_depth": 8, "eta": 0.2, "min_child_weight": 10, "subsample": 0.7, "colsample_bynode": 0.3, "num_parallel_tree": 10, "max_bin": 64}, 30
 _OF_ITSELF = {"max_depth": 6, "eta": 0.2, "min_child_weight": 1}, 60
 
 
