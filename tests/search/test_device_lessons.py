@@ -25,7 +25,7 @@ SPACES = Path(__file__).parents[2] / "scripts/data/spaces_h200"
 
 def taught(slow: int) -> DeviceLessons:
     """Of a recording where configs that load so many numbers at a time take nine times as long."""
-    made = recorded(200)
+    made = recorded(400)
     space = made.space()
     for index, found in made.configs.items():
         seconds = 9e-6 if space.at(index)["vector_width"] == slow else 1e-6
@@ -43,8 +43,8 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     corrected = DeviceLessons.load(path)(rows, expected)
     assert np.array_equal(corrected, lessons(rows, expected))
     is_slow = np.asarray([c["vector_width"] == 1 for c in configs])
-    # Against what the estimate says; of a single operator, averages of trees learn carefully.
-    assert (corrected - expected)[~is_slow].mean() - (corrected - expected)[is_slow].mean() > 0.2
+    # Against what the estimate says.
+    assert (corrected - expected)[~is_slow].mean() - (corrected - expected)[is_slow].mean() > 1
     again = tmp_path / "b.ubj.gz"
     taught(1).save(again)
     assert path.read_bytes() == again.read_bytes()
