@@ -70,18 +70,16 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     issuing, waiting: of a core, for instructions and for loads.   buffers, images: for what moves out of the first-level caches.
     l2: for what moves out of the second-level cache.   output: for what is written.
     """
-    needed = _needed(spec)
-    if needed is None:
+    needed, occupied = _needed(spec), occupancy(usage, spec)
+    if needed is None or occupied is None:
         return None
-    cores, alus, hertz, l2, warp = needed
+    (cores, alus, hertz, l2, _), (in_flight, groups, items) = needed, occupied
     size = np.maximum(usage.work_group_size, 1)
-    items = -(-size // warp) * warp
 
     # A load that takes fewer lanes takes as long as one of a whole texel.
     texel = size * _TEXEL_BYTES * usage.access_width / LANES
     from_buffers, from_images, from_local = usage.literal_buffer_bytes / texel, usage.literal_image_bytes / texel, usage.local_loads / _TEXEL_BYTES
     turn = usage.multiply_adds / np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, 1) + _ISSUED * (from_buffers + from_images + from_local)
-    groups = np.ceil(usage.work_groups / cores)
     item_turns = groups * items * usage.turns
     issuing = item_turns * turn / alus
 
@@ -89,7 +87,7 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     latency = (_BUFFER_LATENCY * from_buffers + _IMAGE_LATENCY * from_images) / np.maximum(loads, 1e-9) * np.sqrt(np.maximum(loads / _UNDER_WAY, 1))
     # What is copied ahead has been under way for so many turns more; of what travels through registers, only what takes longer than a turn is waited for.
     one_turn = np.where(usage.is_prefetched, np.maximum(latency, turn), latency / (1 + usage.turns_ahead) + turn)
-    waiting = np.ceil(groups / _groups_in_flight(usage, spec, items)) * (_STARTED + usage.turns * one_turn)
+    waiting = np.ceil(groups / in_flight) * (_STARTED + usage.turns * one_turn)
 
     def cycles_of(moved: Any, bytes_per_second: Any) -> Any:
         return moved / (bytes_per_second / hertz)
