@@ -1,4 +1,4 @@
-"""Builds Romou: Python packages from three folders, and the OpenCL runtime that TVM loads (see tvm_patches/README.md).
+"""Builds Romou: its Python packages, and the OpenCL runtime that TVM loads (see romou/tvm_patches/README.md).
 
 Metadata, dependencies and tool settings are in pyproject.toml.
 """
@@ -20,19 +20,7 @@ except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
 ROOT = Path(__file__).parent
-# Folder in the checkout -> the package it installs as.
-FOLDERS = {"romou": "romou", "schedules": "romou.schedules", "tvm_patches": "romou.tvm_patches"} | (
-    {"archprobe": "archprobe"} if (ROOT / "archprobe" / "__init__.py").is_file() else {}
-)
-RUNTIME = Path("tvm_patches/opencl_runtime")
-
-
-def packages() -> list[str]:
-    """Every package, by its installed name."""
-    found = []
-    for folder, name in FOLDERS.items():
-        found += [name, *(f"{name}.{inner}" for inner in find_packages(str(ROOT / folder)))]
-    return found
+RUNTIME = Path("romou/tvm_patches/opencl_runtime")
 
 
 def site_folder(package: str) -> Path:
@@ -87,8 +75,7 @@ setup(
     license="Apache-2.0",
     # Data is listed below; what MANIFEST.in adds is for the source archive.
     include_package_data=False,
-    packages=packages(),
-    package_dir={name: folder for folder, name in FOLDERS.items()},
+    packages=find_packages(include=["romou*", "archprobe*"]),
     package_data={
         "romou": ["py.typed"],
         "romou.deploy": ["*.cc"],

@@ -14,7 +14,8 @@ import numpy as np
 from archprobe.device import Device, Facts
 from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
 from archprobe.opencl import PRELUDE
-from romou import errors, rpc
+from romou import rpc
+from romou.core import errors
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
 _PATIENCE_S = rpc.connection.PATIENCE_S

@@ -23,7 +23,7 @@ _HOME = {
     "load": "romou.module.tuned_model",
     "TunedModel": "romou.module.tuned_model",
     "Target": "romou.target",
-    "RomouError": "romou.errors",
+    "RomouError": "romou.core.errors",
 }
 __all__ = sorted(_HOME)
 

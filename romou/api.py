@@ -20,14 +20,14 @@ from tvm import relax
 
 import romou
 from romou.backends import backend
-from romou.errors import DeviceError, UsageError, unknown_name
+from romou.core.errors import DeviceError, UsageError, unknown_name
+from romou.core.linking import compiler_for, is_here
+from romou.core.space import Config
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import count_calls, extract_tasks
 from romou.hardware import known_devices
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers, tasks_of
-from romou.library import compiler_for, is_here
 from romou.measure import DeviceFingerprint, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner, Runner
 from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs, scheduled_functions
 from romou.module.remote import RemoteDevice
@@ -38,9 +38,8 @@ from romou.regression.comparison import IN_TURNS, STAGES, common_operators, comp
 from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
 from romou.search.device_lessons import known_lessons
-from romou.space import Config
 from romou.target import Target
-from romou.task import limits_of
+from romou.tasks.extract import count_calls, extract_tasks
 from romou.tvm_patches.compat import check_versions
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     import onnx
 
     from romou.frontend import ImportedModel
-    from romou.task import Task
+    from romou.tasks.tunable import TunableTask
 
 logger = logging.getLogger("romou")
 
@@ -72,8 +71,8 @@ class _Graph:
     imported: ImportedModel
     placed: tvm.IRModule
     fused: tvm.IRModule
-    tasks: list[Task]
-    task_of: dict[str, Task]
+    tasks: list[TunableTask]
+    task_of: dict[str, TunableTask]
 
     @classmethod
     def of(cls, imported: ImportedModel, placed: tvm.IRModule) -> _Graph:
@@ -305,7 +304,7 @@ def pruned_spaces(
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
     rules: Rules | None = None,
-) -> list[tuple[Task, PrunedSpace]]:
+) -> list[tuple[TunableTask, PrunedSpace]]:
     """The knob space of every task of a model, less what the criteria exclude on the target's device; `PrunedSpace.report` counts what went.
 
     Needs no device for a target that names one. Other arguments and errors are those of `tune`.
@@ -323,7 +322,7 @@ def pruned_spaces(
 def _recorded(
     work_dir: str | Path | None, graph: _Graph, target: Target, device: DeviceFingerprint | None = None
 ) -> tuple[dict[str, float], dict[str, Config | None]]:
-    """Task key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
+    """TunableTask key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
 
     device: records of others do not count; None: all do.
     """
@@ -521,7 +520,7 @@ def _bench(
     return with_times(made, compiled, repeats, seed=seed) if repeats else made
 
 
-def _valid_configs(tasks: Sequence[Task], configs: Mapping[str, Config], target: Target) -> dict[str, Config | None]:
+def _valid_configs(tasks: Sequence[TunableTask], configs: Mapping[str, Config], target: Target) -> dict[str, Config | None]:
     found: dict[str, Config | None] = {}
     for task in tasks:
         if task.key in configs:
@@ -559,7 +558,7 @@ def _import(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[i
 
 def _lower(imported: ImportedModel, target: Target) -> _Graph:
     graph = _Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
-    limits = limits_of(target)
+    limits = target.limits
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():
             logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)

@@ -21,7 +21,8 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from romou.errors import UsageError, unknown_name
+from romou.core.errors import UsageError, unknown_name
+from romou.core.limits import Limits
 from romou.hardware import HardwareSpec, load_device
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Target:
         return self._host
 
     @property
-    def limits(self) -> dict[str, int]:
+    def given_limits(self) -> dict[str, int]:
         """Limits given in the target itself, by TVM's names; they win over those of the spec."""
         return dict(self._limits)
 
@@ -186,6 +187,30 @@ class Target:
             else:
                 self._spec = load_device(self._device_name)
         return self._spec
+
+    @property
+    def limits(self) -> Limits:
+        """What kernels have to keep to, and what the device likes."""
+        attrs = self.tvm_target.attrs
+        group = int(attrs["max_num_threads"])
+        spec = self.spec
+        is_cpu = spec.warp_sizes == (1,)
+        # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
+        busy = group * spec.shader_cores if spec.shader_cores and not is_cpu else 1
+        # A CPU computes what a texture unit does, slowly.
+        has_images = self.kind == "opencl" and bool(spec.max_image_width_texels and spec.max_image_height_texels) and not is_cpu
+        return Limits(
+            max_work_group_size=group,
+            local_memory_bytes=int(attrs["max_shared_memory_per_block"]),
+            busy_work_items=busy,
+            warp_size=min(spec.warp_sizes or (1,)),
+            max_image=(int(attrs["texture_spatial_limit"]),) * 2 + (int(attrs["texture_depth_limit"]),) if has_images else None,
+            has_half_arithmetic=self.has_half_arithmetic,
+            has_vector_arithmetic=self.kind == "opencl",
+            has_tensor_cores=self.has_tensor_cores,
+            allows_tf32=self.allows_tf32,
+            prefers_images=bool(has_images and spec.l1_texture_cache_bytes and spec.l1_buffer_cache_bytes == 0),
+        )
 
     @property
     def tvm_target(self) -> tvm.target.Target:

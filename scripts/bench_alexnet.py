@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import click
 from kernel_bench import Options, command, compare, is_right, print_table
-from romou.schedules.workload import Conv2d
 
-from romou.operators import conv
+from romou.schedules.workload import Conv2d
+from romou.tasks.operators import conv
 
 # (input channels, side, output channels, kernel, stride, padding) of layers 1 to 5.
 LAYERS = ((3, 224, 96, 11, 4, 2), (96, 27, 256, 5, 1, 2), (256, 13, 384, 3, 1, 1), (384, 13, 384, 3, 1, 1), (384, 13, 256, 3, 1, 1))

@@ -36,7 +36,6 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
-from romou.tvm_patches.quiet import quiet_stderr
 from tvm import tirx
 from tvm.relax.backend.adreno import pipeline as adreno_graph
 from tvm.relax.backend.gpu_generic import pipeline as generic_graph
@@ -44,17 +43,18 @@ from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 from tvm_ffi.structural import structural_walk
 
-from romou.errors import BuildError, RomouError
+from romou.analysis.executed import executed_instructions, trip_loops
+from romou.core.errors import BuildError, RomouError
 from romou.frontend import import_onnx
-from romou.frontend.tasks import extract_tasks
-from romou.inspection.executed import executed_instructions, trip_loops
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.layout.place_images import SCOPE
 from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version
-from romou.primitives import set_image
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.extract import extract_tasks
+from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import set_image
+from romou.tvm_patches.quiet import quiet_stderr
 
 SAMPLE = Path(__file__).parent / "data/paper_ops_sample.csv"
 TARGET = Target("opencl -device=adreno640")
@@ -120,7 +120,7 @@ def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> It
         data, *_ = func.params
         for tensor in (data, func.params[-1]):
             func = set_image(func, str(tensor.name), SCOPE)
-    in_images = Task.of(func)
+    in_images = TunableTask.of(func)
     assert in_images is not None, "images change no structure that a template looks at"
     space = in_images.space(TARGET)
     weight = {"weight": "image"} if "image" in space.knobs.get("weight", ()) else {}

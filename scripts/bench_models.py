@@ -45,10 +45,10 @@ import romou
 from romou import models
 from romou.backends import backend
 from romou.backends.cuda import compiler
-from romou.errors import RomouError, UsageError, unknown_name
+from romou.core.errors import RomouError, UsageError, unknown_name
+from romou.core.interpreter import child_environment
 from romou.frontend import ImportedModel, import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.interpreter import child_environment
 from romou.module import Summary, TunedModel, random_inputs
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"

@@ -34,29 +34,29 @@ from rich.console import Console
 from rich.table import Table
 
 from romou.backends.opencl import device_index, list_devices
-from romou.build import build_reference, build_task
-from romou.errors import RomouError
+from romou.core.errors import RomouError
+from romou.core.space import Config
 from romou.frontend import import_onnx
-from romou.frontend.tasks import extract_tasks
 from romou.inspection.kernels import inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.measure.run_job import device_tensor
-from romou.space import Config
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.build import build_reference, build_task
+from romou.tasks.extract import extract_tasks
+from romou.tasks.tunable import TunableTask
 
 PASSES = {"addresses": ("eliminate_addresses", "share_loads"), "broadcast": ("spell_arithmetic",), "vectors": ("vectorize_pointers",)}
 VARIANTS = ("none", "images", *PASSES, "all")
 TOLERANCE = 1e-4
 
 
-def task_of(row: Mapping[str, str], target: Target) -> Task:
+def task_of(row: Mapping[str, str], target: Target) -> TunableTask:
     """The operator as a task, its activations free to lie in images."""
     (task,), _ = extract_tasks(fuse_operators(pack_channels(import_onnx(model_of(row)).mod), target))
     return task.with_free_images()
 
 
-def config_of(task: Task, target: Target, *, in_images: bool) -> Config:
+def config_of(task: TunableTask, target: Target, *, in_images: bool) -> Config:
     """The default config of the variants with images; the same tiles with buffers for the others."""
     space, default = task.space(target), task.default_config(target)
     images = {n: "image" for n in ("data", "weight", "output") if "image" in space.knobs[n]}
@@ -69,7 +69,7 @@ def left_out(variant: str) -> list[str]:
     return [name for technique, names in PASSES.items() if variant not in (technique, "all") for name in names]
 
 
-def count(task: Task, target: Target) -> dict[str, dict[str, int]]:
+def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:
     """Integer operations and divisions inside loops, by variant."""
     found = {}
     for variant in VARIANTS:
@@ -82,7 +82,7 @@ def count(task: Task, target: Target) -> dict[str, dict[str, int]]:
     return found
 
 
-def measure(task: Task, target: Target, device: tvm.runtime.Device, rounds: int) -> dict[str, Any]:
+def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, rounds: int) -> dict[str, Any]:
     """Median milliseconds of each variant; None where its output is wrong."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]

@@ -26,14 +26,14 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from romou.schedules.workload import Conv2d, Dense
 
-from romou.errors import BuildError, RomouError
+from romou.core.errors import BuildError, RomouError
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.mobile_compilers import compile_all, find_compilers, mesa_version
-from romou.operators import conv, task_of
 from romou.pruning import KernelUsage, judge, read_usage
+from romou.schedules.workload import Conv2d, Dense
 from romou.target import Target
+from romou.tasks.operators import conv, task_of
 
 GPU = "a630"
 # Adreno 630's file does not know how large images may be; its sibling's does.

@@ -11,6 +11,7 @@ gets it row by row and column by column, and the faster one counts. How both sid
 from __future__ import annotations
 
 from kernel_bench import Options, command, compare, is_right, print_table
+
 from romou.schedules.workload import Dense
 
 SIZES = (128, 256, 384, 512, 768, 1024, 1536, 2048)

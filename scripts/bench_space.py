@@ -28,23 +28,23 @@ from operator_lists import paper_operators
 from rich.console import Console
 from rich.table import Table
 
-from romou.operators import task_of
 from romou.pruning import PrunedSpace, Rules
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.pruning.criteria import judge
 from romou.report.spaces import criteria_table, percent
 from romou.target import Target
-from romou.task import Task, limits_of
+from romou.tasks.operators import task_of
+from romou.tasks.tunable import TunableTask
 
 DEVICES = ("adreno630", "adreno640", "mali_g76")
 
 
-def excluded_by(task: Task, space: PrunedSpace, target: Target) -> list[str]:
+def excluded_by(task: TunableTask, space: PrunedSpace, target: Target) -> list[str]:
     """The criteria that exclude the default config; none where it is kept."""
     default = task.default_config(target)
     if space.is_valid(default):
         return []
-    form = ClosedForm(task.template, limits_of(target))
+    form = ClosedForm(task.template, target.limits)
     verdicts = judge(form.usage(columns_of([default])), target.spec, choices=form.choices(task.space(target), target.spec))
     return [name for name, verdict in verdicts.items() if not np.all(verdict.keep)]
 

@@ -79,7 +79,7 @@ PY
 
 # ---- compiling
 CACHE=$HOME/.cache/romou/phone_runtime/$TARGET
-PATCHES=$ROOT/tvm_patches
+PATCHES=$ROOT/romou/tvm_patches
 mkdir -p "$CACHE"
 WORK=$(mktemp -d -- "$CACHE/work.XXXXXX")
 trap 'rm -rf -- "$WORK"' EXIT

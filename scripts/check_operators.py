@@ -23,25 +23,25 @@ from kernel_bench import fast_reference
 from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 
 from romou.backends import backend
-from romou.build import build_task
-from romou.errors import BuildError, InvalidConfigError, RomouError
+from romou.core.errors import BuildError, InvalidConfigError, RomouError
+from romou.core.space import Config
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
-from romou.operators import task_of
-from romou.space import Config
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.build import build_task
+from romou.tasks.operators import task_of
+from romou.tasks.tunable import TunableTask
 
 # A CPU takes long for a bad config of a large operator: only whether it is right counts here.
 MEASURE = MeasureOptions(repeat=1, min_repeat_ms=0.0, build_timeout_s=300.0, run_timeout_s=300.0)
 TOOLCHAIN = Toolchain(build_reference=f"kernel_bench:{fast_reference.__name__}")
 
 
-def configs_of(task: Task, target: Target, count: int, seed: int) -> list[Config]:
+def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list[Config]:
     """The default config and `count` random ones."""
     return [task.default_config(target), *task.space(target).sample(np.random.default_rng([seed, int(task.key, 16)]), count)]
 
 
-def compiled(task: Task, configs: list[Config], target: Target) -> Iterator[tuple[str, str | None]]:
+def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterator[tuple[str, str | None]]:
     """(outcome, error) of each config, from the compiler alone."""
     from romou.backends.cuda.compiler import compile_cuda
 
@@ -57,7 +57,7 @@ def compiled(task: Task, configs: list[Config], target: Target) -> Iterator[tupl
             yield "build_error", str(error)
 
 
-def measured(task: Task, configs: list[Config], builder: LocalBuilder, runner: LocalRunner) -> Iterator[tuple[str, str | None]]:
+def measured(task: TunableTask, configs: list[Config], builder: LocalBuilder, runner: LocalRunner) -> Iterator[tuple[str, str | None]]:
     """(outcome, error) of each config, run on the device."""
     for built in builder.build([Candidate(task=task, config=config, trial=trial) for trial, config in enumerate(configs)]):
         if built.library is None:

@@ -29,22 +29,22 @@ import tvm
 from onnx import TensorProto, helper
 from rich.console import Console
 from rich.table import Table
-from romou.schedules.workload import LANES, Conv2d, Dense
 
 from romou.backends import backend
-from romou.build import build_reference, build_task
-from romou.errors import DeviceError, RomouError, UsageError
+from romou.core.errors import DeviceError, RomouError, UsageError
+from romou.core.space import Config
 from romou.frontend.reference import run_onnxruntime
 from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
 from romou.module.replay import CudaGraph
-from romou.operators import task_of
 from romou.records import Origin, RecordStore
+from romou.schedules.workload import LANES, Conv2d, Dense
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
-from romou.space import Config
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.build import build_reference, build_task
+from romou.tasks.operators import task_of
+from romou.tasks.tunable import TunableTask
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -70,8 +70,8 @@ def memory_bytes(work: Conv2d | Dense) -> int:
 # The reference
 
 
-def fast_reference(task: Task) -> Any:
-    """The same sums as `romou.build.build_reference`, by onnxruntime and NumPy: plain loops take minutes for a layer of AlexNet at batch 128."""
+def fast_reference(task: TunableTask) -> Any:
+    """The same sums as `romou.tasks.build.build_reference`, by onnxruntime and NumPy: plain loops take minutes for a layer of AlexNet at batch 128."""
     work = task.template.workload
     if len(task.func.params) != 3 or type(work) not in (Conv2d, Dense) or (isinstance(work, Conv2d) and work.groups > 1):
         return build_reference(task)
@@ -100,7 +100,7 @@ def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray
 # Tuning
 
 
-def tune(tasks: Sequence[Task], target: Target, index: int, options: Options) -> dict[str, TaskResult]:
+def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Options) -> dict[str, TaskResult]:
     """The best config of every task that the records and --trials, --seconds more give; task key -> result."""
     device = f"{target.kind}:{index}"
     toolchain = Toolchain(build_reference="kernel_bench:fast_reference")
@@ -114,7 +114,7 @@ def tune(tasks: Sequence[Task], target: Target, index: int, options: Options) ->
         return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget).run(terminal_progress)
 
 
-def time_to_tune(work_dir: Path, tasks: Sequence[Task], device: Mapping[str, Any]) -> dict[str, float] | None:
+def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[str, Any]) -> dict[str, float] | None:
     """Trials and minutes until the sum of the best times was within 5% of what it is at the end; None where a task has no time yet.
 
     Pauses between two runs do not count.
@@ -233,7 +233,7 @@ class Torch:
 # Romou's side
 
 
-def romou_timer(task: Task, config: Config, target: Target, device: tvm.runtime.Device) -> tuple[Callable[[], float], verify.Comparison]:
+def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.runtime.Device) -> tuple[Callable[[], float], verify.Comparison]:
     """(what gives the seconds of one launch, how the output compares with the reference).
 
     CUDA's launches are captured in a graph where they can be, as the vendor's are: a kernel of a few microseconds takes no longer than its launch.
@@ -360,7 +360,7 @@ def _fingerprint(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(
     work: Conv2d | Dense,
-    task: Task,
+    task: TunableTask,
     result: TaskResult,
     target: Target,
     device: tvm.runtime.Device,

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from romou.schedules.workload import BatchMatmul, Conv2d
-
-from romou.operators import conv, conv_transpose, matmul
+from romou.tasks.operators import conv, conv_transpose, matmul
 
 DATA = Path(__file__).parent / "data"
 

@@ -34,17 +34,17 @@ from typing import Any
 import click
 import numpy as np
 import tvm
-from romou.schedules.workload import Dense
 
 import romou
 from romou.backends.opencl import device_index, list_devices
-from romou.errors import RomouError, UsageError, unknown_name
+from romou.core.errors import RomouError, UsageError, unknown_name
+from romou.core.space import Config, Space
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
-from romou.operators import conv, task_of, workload_to_dict
 from romou.records import RecordedConfig, RecordedSpace
-from romou.space import Config, Space
+from romou.schedules.workload import Dense
 from romou.target import Target
-from romou.task import Task, limits_of
+from romou.tasks.operators import conv, task_of, workload_to_dict
+from romou.tasks.tunable import TunableTask
 
 # Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet; fp32, with bias and ReLU.
 OPERATORS = {
@@ -100,10 +100,10 @@ class Recorder:
         pruned: Space | None = None,
     ) -> None:
         work = {**OPERATORS, **MORE}[name]
-        self.task: Task = task_of(work).with_free_images()
+        self.task: TunableTask = task_of(work).with_free_images()
         self.space = self.task.space(target)
         self.path = RecordedSpace.path_in(folder, name)
-        limits = limits_of(target)
+        limits = target.limits
         self.recorded = RecordedSpace(
             name=name,
             task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": workload_to_dict(work)},

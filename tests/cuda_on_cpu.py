@@ -18,11 +18,11 @@ import numpy as np
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.dialects import complete_cuda
+from romou.backends.dialects import complete_cuda
+from romou.core.space import Config
 from romou.inspection.kernels import inspect_function
-from romou.space import Config
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.tunable import TunableTask
 
 # Numbers before and behind each array: poison that no kernel may read or write.
 MARGIN = 4096
@@ -185,7 +185,7 @@ extern "C" void launch(void** given, const unsigned* grid, const unsigned* block
 """
 
 
-def run_on_cpu(task: Task, config: Config, arrays: list[np.ndarray], target: Target, folder: Path) -> np.ndarray:
+def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target, folder: Path) -> np.ndarray:
     """The output of a config's CUDA kernels, run one after another, in double precision; their text is compiled in `folder`."""
     func = task.schedule(config, target)["main"]
     contents = {str(p.name): array for p, array in zip(task.func.params, task.arguments(arrays, config), strict=True)}

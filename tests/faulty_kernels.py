@@ -10,21 +10,22 @@ import tvm
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.build import build_task
-from romou.errors import InvalidConfigError
-from romou.space import Config, Space
+from romou.core.errors import InvalidConfigError
+from romou.core.space import Config, Space
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.build import build_task
+from romou.tasks.tunable import TunableTask
 
 SHAPE = (1, 1, 5, 5, 4)
 FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up", "slow")
 
 
-def task() -> Task:
+def task() -> TunableTask:
     """A depthwise 1x1 convolution of four channels: data and output have the shape SHAPE, the weight (1, 1, 1, 4)."""
+    from tvm import te
+
     from romou.schedules import FAMILIES
     from romou.schedules.workload import Conv2d
-    from tvm import te
 
     work = Conv2d(
         batch=1,
@@ -40,7 +41,7 @@ def task() -> Task:
     )
     family = FAMILIES["depthwise"]
     data, weight = te.placeholder(SHAPE, "float32", "data"), te.placeholder(family.weight_shape(work), "float32", "weight")
-    made = Task.of(te.create_prim_func([data, weight, family.define(work, data, weight)]))
+    made = TunableTask.of(te.create_prim_func([data, weight, family.define(work, data, weight)]))
     assert made is not None
     return made
 
@@ -51,7 +52,7 @@ def config(fault: str = "none") -> Config:
 
 
 @dataclass(frozen=True)
-class FaultyTask(Task):
+class FaultyTask(TunableTask):
     """The operator of this file with the fault for its only knob."""
 
     faults: tuple[str, ...] = ()
@@ -164,8 +165,8 @@ _MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": H
 _MODULES |= {"rounded": scaled(1 + 2.0**-11), "off": scaled(1.01)}
 
 
-def build(made: Task, chosen: Config, target: Target) -> tvm.runtime.Module:
-    """What `romou.build.build_task` does, unless the config has a fault."""
+def build(made: TunableTask, chosen: Config, target: Target) -> tvm.runtime.Module:
+    """What `romou.tasks.build.build_task` does, unless the config has a fault."""
     fault = str(chosen.get("fault", "none"))
     if fault == "invalid":
         raise InvalidConfigError("this config has no schedule")

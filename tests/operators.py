@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
-from romou.schedules.depthwise_pointwise import join
-from romou.schedules.workload import Dense
 from tvm import relax
 
 from romou.backends import backend
 from romou.backends.cuda.compiler import compile_cuda
-from romou.build import build_reference, build_task
-from romou.frontend.tasks import extract_tasks
+from romou.core.space import Config
 from romou.layout import fuse_operators
 from romou.measure.run_job import device_tensor
 from romou.measure.verify import poison
-from romou.operators import conv, conv_transpose, matmul, task_of
-from romou.space import Config
+from romou.schedules.depthwise_pointwise import join
+from romou.schedules.workload import Dense
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.build import build_reference, build_task
+from romou.tasks.extract import extract_tasks
+from romou.tasks.operators import conv, conv_transpose, matmul, task_of
+from romou.tasks.tunable import TunableTask
 
 __all__ = [
     "compile_only",
@@ -41,21 +41,21 @@ __all__ = [
 ]
 
 
-def random_arrays(task: Task, rng: np.random.Generator) -> list[np.ndarray]:
+def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarray]:
     """An array for each parameter; the output is poisoned, so that what a kernel does not write is seen."""
     arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
     arrays[-1] = poison(arrays[-1].shape, str(arrays[-1].dtype))
     return arrays
 
 
-def reference(task: Task, arrays: list[np.ndarray]) -> np.ndarray:
+def reference(task: TunableTask, arrays: list[np.ndarray]) -> np.ndarray:
     """The output of the unscheduled function on the CPU, in double precision."""
     tensors = [tvm.runtime.tensor(a) for a in arrays]
     build_reference(task)["main"](*tensors)
     return tensors[-1].numpy().astype(np.float64)
 
 
-def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, device: tvm.runtime.Device, *, without: Sequence[str] = ()) -> np.ndarray:
+def run(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target, device: tvm.runtime.Device, *, without: Sequence[str] = ()) -> np.ndarray:
     """The output of a config on the device, in double precision; `without`: names of passes to leave out."""
     scopes = task.image_scopes(config, target)
     names = [str(p.name) for p in task.func.params]
@@ -66,11 +66,11 @@ def run(task: Task, config: Config, arrays: list[np.ndarray], target: Target, de
     return tensors[-1].numpy().astype(np.float64)
 
 
-def pair_of(channels: int, size: tuple[int, int], outputs: int, dtype: str = "float32", *, kernel: tuple[int, int] = (3, 3), **given: object) -> Task:
+def pair_of(channels: int, size: tuple[int, int], outputs: int, dtype: str = "float32", *, kernel: tuple[int, int] = (3, 3), **given: object) -> TunableTask:
     """A depthwise convolution and the pointwise one that reads it as one function, each with a bias and a ReLU; `given`: of the depthwise one."""
     first = conv(channels, size, channels, kernel, dtype, groups=channels, **given)
     second = conv(channels, first.out_hw, outputs, (1, 1), dtype, batch=first.batch)
-    task = Task.of(join(task_of(first).func, task_of(second).func, 0))
+    task = TunableTask.of(join(task_of(first).func, task_of(second).func, 0))
     assert task is not None
     return task
 
@@ -92,7 +92,7 @@ def compile_only(module: tvm.runtime.Module, target: Target) -> None:
         assert compile_cuda(kernels.inspect_source(), str(target.arch)).startswith(b"\x7fELF")
 
 
-def error_on(target: Target, task: Task, config: Config, arrays: list[np.ndarray], expected: np.ndarray, *, without: Sequence[str] = ()) -> float:
+def error_on(target: Target, task: TunableTask, config: Config, arrays: list[np.ndarray], expected: np.ndarray, *, without: Sequence[str] = ()) -> float:
     """Relative L2 error of a config on the target's device. For CUDA on a machine without a GPU its kernels are compiled, and the error is 0."""
     if has_device(target):
         return error_of(run(task, config, arrays, target, tvm.device(target.kind, 0), without=without), expected)
@@ -107,13 +107,13 @@ def error_of(output: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
-def small_tasks() -> list[Task]:
+def small_tasks() -> list[TunableTask]:
     """Three tasks of different families and cost."""
     works = [conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(8, (7, 7), 8, (3, 3), groups=8), Dense(m=3, k=20, n=17, dtype="float32")]
     return [task_of(work) for work in works]
 
 
-def relax_tasks(build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32") -> list[Task]:
+def relax_tasks(build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32") -> list[TunableTask]:
     """The tasks of a graph that `build` makes of one variable for each shape; `dtype`: of all variables, or one for each."""
     kinds = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
     inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), kind)) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]

@@ -7,10 +7,9 @@ import random
 
 import numpy as np
 
-from romou.operators import conv, task_of, workload_to_dict
 from romou.records import RecordedConfig, RecordedSpace
 from romou.target import Target
-from romou.task import limits_of
+from romou.tasks.operators import conv, task_of, workload_to_dict
 
 TARGET = Target("opencl -device=host")
 
@@ -27,7 +26,7 @@ def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) 
         task={"key": task.key, "workload": workload_to_dict(work)},
         knobs=space.knobs,
         device={"kind": "opencl", "name": name, "driver": "1", "platform": "p", "is_host_cpu": is_host_cpu},
-        context={"default": indices[0], "limits": dataclasses.asdict(limits_of(TARGET))},
+        context={"default": indices[0], "limits": dataclasses.asdict(TARGET.limits)},
     )
     for place, index in enumerate(indices):
         times = (1e-6 * numbers.uniform(1, 9),) * 3

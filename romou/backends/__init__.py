@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from romou.errors import unknown_name
+from romou.core.errors import unknown_name
 
 BACKENDS = ("opencl", "cuda")
 

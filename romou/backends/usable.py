@@ -8,8 +8,8 @@ import subprocess
 from typing import Any
 
 from romou.backends import backend
-from romou.errors import DeviceError
-from romou.interpreter import child_environment, python_command
+from romou.core.errors import DeviceError
+from romou.core.interpreter import child_environment, python_command
 
 PROBE_TIMEOUT_S = 120.0
 

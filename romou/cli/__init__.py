@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_json
-from romou.errors import EXIT_FAILED, EXIT_USAGE, RomouError, nearest_name
+from romou.core.errors import EXIT_FAILED, EXIT_USAGE, RomouError, nearest_name
 
 # name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is quick.
 COMMANDS = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from romou import settings
+from romou.core import environment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +24,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
     # ctx.meta is shared along the chain of contexts: the group's error handler must know what the subcommand was given.
     def callback(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
-        ctx.meta[key] = ctx.meta.get(key, False) or value or (key == DEBUG_KEY and settings.from_environment().is_debug)
+        ctx.meta[key] = ctx.meta.get(key, False) or value or (key == DEBUG_KEY and environment.from_environment().is_debug)
         return value
 
     return callback

@@ -9,7 +9,7 @@ import click
 
 from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
-from romou.errors import EXIT_FAILED, UsageError
+from romou.core.errors import EXIT_FAILED, UsageError
 
 
 @click.command("compare")

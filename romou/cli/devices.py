@@ -18,7 +18,7 @@ def command(is_json: bool) -> None:
     from rich.table import Table
 
     from romou.backends import BACKENDS, backend
-    from romou.errors import EXIT_NO_DEVICE
+    from romou.core.errors import EXIT_NO_DEVICE
     from romou.hardware import known_devices, load_device
     from romou.target import CUDA_ARCHITECTURES
 

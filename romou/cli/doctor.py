@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from romou import settings
 from romou.cli.common import console, debug_option, json_option, print_json
-from romou.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
+from romou.core import environment
+from romou.core.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
 
 _DEFAULT_VENDORS = "/etc/OpenCL/vendors"
 
@@ -68,7 +68,7 @@ def _vendors() -> Finding:
 
 
 def _environment() -> list[Finding]:
-    found = settings.from_environment()
+    found = environment.from_environment()
     findings = [Finding(name="environment", is_ok=None, detail=text) for text in found.unknown]
     if found.opencl_device:
         findings.append(Finding(name="environment", is_ok=True, detail=f"ROMOU_OPENCL_DEVICE={found.opencl_device}: other devices are hidden"))

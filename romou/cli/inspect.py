@@ -43,7 +43,7 @@ def command(
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno 630 (a630) and
     Mali-G76 (g76) make of each kernel; scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
     """
-    from romou.errors import UsageError
+    from romou.core.errors import UsageError
     from romou.target import Target
 
     fixed = parse_shapes(shapes)
@@ -82,7 +82,7 @@ def _ask(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str
     """For each kernel: GPU -> statistics, or the text of the compiler's error: one kernel that it refuses must not hide the others."""
     said: list[dict[str, KernelStatistics | str]] = [{} for _ in kernels]
     if gpus:
-        from romou.errors import BuildError
+        from romou.core.errors import BuildError
         from romou.mobile_compilers import compile_all
 
         for gpu in dict.fromkeys(gpus):

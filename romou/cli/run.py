@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
-from romou.errors import UsageError, unknown_name
+from romou.core.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     import numpy as np

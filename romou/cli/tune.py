@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 
 _BUNDLED = "bundled:"
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.errors import BuildError, UsageError
-from romou.folders import replacing
-from romou.library import compiler_for, export_library, is_here
-from romou.phone import FOLDER as PHONE_FOLDER
-from romou.primitives import SEPARATORS
+from romou.core.errors import BuildError, UsageError
+from romou.core.folders import replacing
+from romou.core.linking import compiler_for, export_library, is_here
+from romou.deploy.phone import FOLDER as PHONE_FOLDER
+from romou.tir.primitives import SEPARATORS
 from romou.tvm_patches.quiet import quiet_stderr
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import onnx.checker
 import tvm
 from tvm import relax
 
-from romou.errors import ModelError, UsageError
+from romou.core.errors import ModelError, UsageError
 from romou.tvm_patches.onnx_converters import patched_converters
 
 logger = logging.getLogger("romou")

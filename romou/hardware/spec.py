@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from romou.errors import UsageError, unknown_name
+from romou.core.errors import UsageError, unknown_name
 from romou.hardware import archprobe_report
 
 _DEVICES = Path(__file__).parent / "devices"

@@ -13,8 +13,8 @@ from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.structural import structural_equal, structural_walk
 
 import romou.passes.pipeline as pipeline
-from romou.inspection.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
-from romou.inspection.estimates import Traffic, estimate_registers, estimate_traffic
+from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
+from romou.analysis.estimates import Traffic, estimate_registers, estimate_traffic
 from romou.module.tuned_model import split_kernels
 
 if TYPE_CHECKING:

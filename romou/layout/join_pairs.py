@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 import tvm
 from tvm import relax, tirx
 
-from romou.calls import op_name
 from romou.layout.rewrite import Walker, outputs_of, rebuild_main
 from romou.schedules import depthwise
 from romou.schedules.depthwise_pointwise import is_pair, join
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.workload import Conv2d
-from romou.task import Task, key_of, plain_form
+from romou.tasks.tunable import TunableTask, key_of, plain_form
+from romou.tir.calls import op_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Pair:
     first: str
     second: str
     position: int
-    task: Task
+    task: TunableTask
     keys: tuple[str, str]
 
     @property
@@ -63,7 +63,7 @@ def find_pairs(mod: tvm.IRModule) -> list[Pair]:
     for calls in _calls_in_pairs(mod):
         first, second, position = key = calls.key
         known = found.get(key)
-        task = Task.of(join(mod[first], mod[second], position)) if known is None else replace(known.task, calls=known.task.calls + 1)
+        task = TunableTask.of(join(mod[first], mod[second], position)) if known is None else replace(known.task, calls=known.task.calls + 1)
         # None where the epilogue of the second one reads what lies between once more.
         if task is not None:
             keys = (key_of(plain_form(mod[first])), key_of(plain_form(mod[second])))
@@ -71,9 +71,9 @@ def find_pairs(mod: tvm.IRModule) -> list[Pair]:
     return list(found.values())
 
 
-def tasks_of(pairs: Sequence[Pair]) -> list[Task]:
+def tasks_of(pairs: Sequence[Pair]) -> list[TunableTask]:
     """The joined functions as tasks, those of equal structure once."""
-    found: dict[str, Task] = {}
+    found: dict[str, TunableTask] = {}
     for pair in pairs:
         known = found.get(pair.task.key)
         found[pair.task.key] = replace(known, calls=known.calls + pair.task.calls) if known else pair.task

@@ -22,10 +22,10 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
-from romou.calls import op_name
 from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape, with_main
 from romou.schedules import FAMILIES
 from romou.schedules.workload import LANES, BatchMatmul, Conv2d, Conv2dTranspose, Dense
+from romou.tir.calls import op_name
 
 FLOATS = ("float32", "float16")
 # TVM's pattern kinds for "an operator that element-wise consumers may be fused into" and "one that nothing is fused with".

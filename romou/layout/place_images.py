@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax, tirx
 
-from romou.calls import called_function
 from romou.layout.rewrite import Walker, outputs_of, rebuild_main
-from romou.primitives import image_extents, set_image
-from romou.task import Task, limits_of
+from romou.tasks.tunable import TunableTask
+from romou.tir.calls import called_function
+from romou.tir.primitives import image_extents, set_image
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -30,7 +30,7 @@ def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
     Functions that read or write an image become variants of their own; the signature of `main` stays as it is.
     """
-    limits = limits_of(target)
+    limits = target.limits
     if not limits.prefers_images or limits.max_image is None:
         return mod
     accepting = _texel_parameters(mod)
@@ -48,7 +48,7 @@ def _texel_parameters(mod: tvm.IRModule) -> dict[str, set[int]]:
     """Function name -> positions of the parameters, the output last, that its templates can access as whole texels."""
     found = {}
     for var, func in mod.functions_items():
-        task = Task.of(func) if isinstance(func, tirx.PrimFunc) else None
+        task = TunableTask.of(func) if isinstance(func, tirx.PrimFunc) else None
         if task is not None and task.template.works_in_texels:
             names = task.template.activations
             found[var.name_hint] = {i for i, p in enumerate(func.params) if str(p.name) in names}

@@ -3,7 +3,7 @@
     a = conv(x);  b = conv(y);  c = concat(a, b);  d = conv(c)      ->      c = conv'(x);  c = conv'(y, c);  d = conv(c)
     b = slice(a, 4, 8);  c = conv(b)                                ->      c = conv'(a)
 
-A function' is a variant whose accesses are moved along the channels (`romou/parts.py`), so nothing is asked of the device's memory: it holds for
+A function' is a variant whose accesses are moved along the channels (`romou/tir/slices.py`), so nothing is asked of the device's memory: it holds for
 any batch, for images, for recorded runs. Parts are whole texels; what has a copy of its own in the graph (see `_Places`) keeps it.
 """
 
@@ -16,13 +16,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import TensorLoad
 
-from romou.calls import called_function
 from romou.layout.rewrite import Walker, dtype_of, outputs_of, rebuild_main, static_shape
-from romou.parts import AXIS, Part, with_parts
-from romou.primitives import LANES
 from romou.schedules.blocks import is_regular, is_scheduled, is_view
 from romou.schedules.emit import substitute
 from romou.schedules.splice import find_blocks
+from romou.tir.calls import called_function
+from romou.tir.primitives import LANES
+from romou.tir.slices import AXIS, Part, with_parts
 
 _RANK = 5
 

@@ -14,9 +14,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.calls import op_name
 from romou.layout.pack_channels import BINARY, OUT_ELEMWISE_FUSABLE, UNARY
 from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape
+from romou.tir.calls import op_name
 
 ELEMENTWISE = UNARY | BINARY | {"relax.astype"}
 

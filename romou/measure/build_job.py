@@ -6,11 +6,11 @@ import contextlib
 import time
 from typing import Any
 
-from romou.library import export_library
+from romou.core.linking import export_library
+from romou.core.space import Config
 from romou.measure.failures import outcome_of_build
 from romou.measure.fingerprint import split_device
 from romou.measure.types import StoredAs, Toolchain, resolve, shorten
-from romou.space import Config
 
 
 def build(

@@ -18,8 +18,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from romou.errors import RomouError
-from romou.interpreter import child_environment, python_command
+from romou.core.errors import RomouError
+from romou.core.interpreter import child_environment, python_command
 from romou.measure.types import shorten
 
 _START_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from romou.errors import RomouError
+from romou.core.errors import RomouError
 from romou.measure.types import resolve
 
 # The parent kills at the limit. If the parent itself is gone, the kernel ends this process a little later: SIGALRM with its default

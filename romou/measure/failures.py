@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from romou.errors import BuildError, InvalidConfigError
+from romou.core.errors import BuildError, InvalidConfigError
 
 # What Python raises for wrong code. TVM raises some of these too, for calls that our own code got wrong.
 _BUG_TYPES = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError, NotImplementedError, ZeroDivisionError)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from romou.errors import UsageError, unknown_name
+from romou.core.errors import UsageError, unknown_name
 
 _Options = TypeVar("_Options", bound="CheckedOptions")
 

@@ -6,7 +6,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from romou.errors import BuildError
+from romou.core.errors import BuildError
 from romou.measure.child import ChildBugError, ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
 from romou.measure.types import TaskLike, Toolchain

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import ConnectionLostError
+from romou.core.errors import ConnectionLostError
 from romou.measure import run_job
 from romou.measure.fingerprint import split_device
 from romou.measure.run_job import RunReply, RunSpec

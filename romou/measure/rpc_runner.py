@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from romou.backends.opencl import device_index
-from romou.errors import CompatError, ConnectionLostError, DeviceError
+from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.clock import ClockWatch
 from romou.measure.fingerprint import DeviceFingerprint, split_device

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import DeviceError
+from romou.core.errors import DeviceError
 from romou.measure import verify
 from romou.measure.fingerprint import split_device
 from romou.measure.types import StoredAs, Toolchain, resolve, shorten

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.options import MeasureOptions

@@ -11,8 +11,8 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from romou.errors import UsageError
-from romou.space import Config
+from romou.core.errors import UsageError
+from romou.core.space import Config
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ StoredAs: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
 
 
 class TaskLike(Protocol):
-    """What measuring needs of a task; `romou.task.Task` is one. The last parameter of `func` is the output."""
+    """What measuring needs of a task; `romou.tasks.tunable.Task` is one. The last parameter of `func` is the output."""
 
     @property
     def key(self) -> str: ...
@@ -63,10 +63,10 @@ class TargetLike(Protocol):
 class Toolchain:
     """The functions that a worker process calls, each as "module:name" because a worker has to find them by itself."""
 
-    load_task: str = "romou.task:Task.from_json"
+    load_task: str = "romou.tasks.tunable:Task.from_json"
     load_target: str = "romou.target:Target.from_json"
-    build: str = "romou.build:build_task"
-    build_reference: str = "romou.build:build_reference"
+    build: str = "romou.tasks.build:build_task"
+    build_reference: str = "romou.tasks.build:build_reference"
 
 
 def resolve(name: str) -> Any:

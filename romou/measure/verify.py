@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import BuildError
+from romou.core.errors import BuildError
 from romou.measure.types import TaskLike
 
 # Relative L2 error of the whole output. One wrong element of a large tensor does not reach it (1 in 10^6 gives 10^-3 at most where the

@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from romou import settings
-from romou.errors import BuildError, unknown_name
+from romou.core import environment
+from romou.core.errors import BuildError, unknown_name
 from romou.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
 
 SETUP = "scripts/setup_mobile_compilers.sh"
@@ -41,7 +41,7 @@ def find_compilers(folder: Path | None = None) -> Path:
     MobileCompilersMissingError
         It is not there; says which script to run.
     """
-    folder = (folder or settings.from_environment().mobile_compilers).expanduser().absolute()
+    folder = (folder or environment.from_environment().mobile_compilers).expanduser().absolute()
     if not (folder / "ready.json").is_file():
         raise MobileCompilersMissingError(
             f"Mesa's mobile compilers are not in {folder}", hint=f"Run {SETUP} (from Romou's source, on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS."

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from romou.errors import BuildError
+from romou.core.errors import BuildError
 
 # Registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py).
 _ADRENO_VEC4_REGISTERS = {"a630": 96}

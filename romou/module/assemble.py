@@ -11,18 +11,18 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
+from romou.core.space import Config
 from romou.module.images import place_weights, store_weights
 from romou.module.workspaces import plan_workspaces
-from romou.parts import parts_of, with_parts
 from romou.schedules.winograd import StoredWeight
-from romou.space import Config
-from romou.task import Task
+from romou.tasks.tunable import TunableTask
+from romou.tir.slices import parts_of, with_parts
 
 if TYPE_CHECKING:
     from romou.target import Target
 
 
-def compile_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> relax.VMExecutable:
+def compile_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> relax.VMExecutable:
     """Compile a fused module; the parameters are those of `schedule_model`."""
     scheduled = schedule_model(fused, tasks, configs, target)
     return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=pipeline.NAME)
@@ -39,11 +39,11 @@ class ScheduledFunction:
     hint: str
     func: tirx.PrimFunc
     plain: tirx.PrimFunc
-    task: Task | None
+    task: TunableTask | None
     config: Mapping[str, int | str | bool]
 
 
-def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> list[ScheduledFunction]:
+def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> list[ScheduledFunction]:
     """The functions of `schedule_model`, each with what it was made from; the parameters are the same."""
     found = []
     for var, func in schedule_model(fused, tasks, configs, target).functions_items():
@@ -55,7 +55,7 @@ def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, Task], configs:
     return found
 
 
-def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
+def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
     """A fused module with all its kernels scheduled and its graph lowered to calls of them.
 
     Parameters
@@ -65,7 +65,7 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, Task], configs: Mapp
     tasks
         Name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
     configs
-        Task key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
+        TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
     scheduled = tvm.IRModule(dict(fused.functions_items()), global_infos=dict(fused.global_infos))
     scopes: dict[str, dict[int, str]] = {}

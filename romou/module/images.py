@@ -13,8 +13,8 @@ import tvm
 from tvm import relax, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.calls import called_function
-from romou.errors import BuildError
+from romou.core.errors import BuildError
+from romou.tir.calls import called_function
 
 if TYPE_CHECKING:
     from romou.target import Target

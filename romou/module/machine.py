@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import DeviceError, UsageError
+from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
 from romou.module.replay import Replay, record
-from romou.primitives import SEPARATORS
+from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
 # Of the check whether a replay is worth while.

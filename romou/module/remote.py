@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import CompatError, ConnectionLostError, DeviceError
+from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.rpc import Address
 

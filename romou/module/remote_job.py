@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from romou.backends.opencl import device_index
-from romou.errors import DeviceError
+from romou.core.errors import DeviceError
 from romou.module.machine import Machine
 from romou.rpc import Address, Connection
 from romou.rpc import connect as open_connection

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tvm_ffi
 
-from romou.errors import DeviceError
+from romou.core.errors import DeviceError
 
 
 class Replay(Protocol):

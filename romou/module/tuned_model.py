@@ -16,10 +16,10 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from romou.core.errors import DeviceError, ModelError, UsageError
+from romou.core.folders import replacing
+from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
-from romou.errors import DeviceError, ModelError, UsageError
-from romou.folders import replacing
-from romou.library import export_library, is_here
 from romou.module.machine import Machine
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary

@@ -11,8 +11,8 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from romou.calls import called_function, op_name
 from romou.module.images import with_types_of_functions
+from romou.tir.calls import called_function, op_name
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:

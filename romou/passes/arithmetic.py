@@ -15,9 +15,9 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
-from romou.calls import extern_name
-from romou.dialects import CUDA, bare_scalar, broadcast, dialect_of
-from romou.primitives import AUTOBROADCAST, MULTIPLY_ADD
+from romou.backends.dialects import CUDA, bare_scalar, broadcast, dialect_of
+from romou.tir.calls import extern_name
+from romou.tir.primitives import AUTOBROADCAST, MULTIPLY_ADD
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

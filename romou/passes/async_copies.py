@@ -22,11 +22,11 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
-from romou.calls import is_conditional, op_name
-from romou.dialects import copy_texel_async
-from romou.errors import BuildError
+from romou.backends.dialects import copy_texel_async
+from romou.core.errors import BuildError
 from romou.passes.bindings import statements_of
-from romou.primitives import LANES, is_texel
+from romou.tir.calls import is_conditional, op_name
+from romou.tir.primitives import LANES, is_texel
 
 # TVM's marks: on copies, on a group of them, on what waits for groups and on how many of them may still be under way then.
 _ASYNC, _GROUP, _WAITING, UNDER_WAY = "async_scope", "async_commit_queue_scope", "async_wait_queue_scope", "async_wait_inflight_count"

@@ -23,10 +23,10 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
-from romou.calls import op_name
-from romou.errors import BuildError
+from romou.core.errors import BuildError
 from romou.passes.bindings import statements_of
-from romou.primitives import DOUBLE_BUFFER
+from romou.tir.calls import op_name
+from romou.tir.primitives import DOUBLE_BUFFER
 
 _HALVES = 2
 

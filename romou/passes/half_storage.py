@@ -1,7 +1,7 @@
 """Half precision as storage: numbers lie in memory as halfs, registers and arithmetic are single precision.
 
 OpenCL reads and writes halfs from any device's memory (vload_half, read_imagef on a half image), whether or not it computes with them
-(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.dialects`). So kernels of
+(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.backends.dialects`). So kernels of
 half-precision models run everywhere, with single-precision sums. Only where a template asks for half-precision arithmetic
 (`primitives.HALF_ARITHMETIC`) are halfs left as they are.
 """
@@ -17,9 +17,9 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.calls import is_conditional, is_half_conversion, op_name
-from romou.dialects import CUDA, dialect_of, floats_of_halfs, half_pointer, halfs_of_floats, load_halfs, store_halfs
-from romou.primitives import HALF_ARITHMETIC, LANES, TENSOR_CORES
+from romou.backends.dialects import CUDA, dialect_of, floats_of_halfs, half_pointer, halfs_of_floats, load_halfs, store_halfs
+from romou.tir.calls import is_conditional, is_half_conversion, op_name
+from romou.tir.primitives import HALF_ARITHMETIC, LANES, TENSOR_CORES
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 

@@ -13,9 +13,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.calls import is_texel_load, op_name
-from romou.errors import BuildError
-from romou.primitives import LANES, SEPARATORS, is_image, is_texel
+from romou.core.errors import BuildError
+from romou.tir.calls import is_texel_load, op_name
+from romou.tir.primitives import LANES, SEPARATORS, is_image, is_texel
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
 tvm_ffi.register_error("BuildError", BuildError)

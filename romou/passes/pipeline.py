@@ -13,7 +13,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
-from romou.dialects import CUDA, dialect_of
+from romou.backends.dialects import CUDA, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously

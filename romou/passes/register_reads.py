@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_equal, structural_map, structural_walk
 
-from romou.dialects import CUDA, dialect_of
+from romou.backends.dialects import CUDA, dialect_of
 
 _CHANGING = ("local", "shared", "shared.dyn")
 

@@ -17,8 +17,8 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_hash, structural_mutate, structural_walk
 
-from romou.calls import is_conditional, is_half_conversion, is_half_load, is_texel_load, op_name
 from romou.passes.bindings import inline_single_uses, statements_of
+from romou.tir.calls import is_conditional, is_half_conversion, is_half_load, is_texel_load, op_name
 
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 

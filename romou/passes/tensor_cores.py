@@ -34,11 +34,11 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
-from romou.calls import is_conditional, is_half_conversion
-from romou.dialects import load_texel, load_texel_pair, tensor_core_fma, tf32s_of_floats
-from romou.errors import BuildError
+from romou.backends.dialects import load_texel, load_texel_pair, tensor_core_fma, tf32s_of_floats
+from romou.core.errors import BuildError
 from romou.passes.bindings import statements_of
-from romou.primitives import LANES, TENSOR_CORES
+from romou.tir.calls import is_conditional, is_half_conversion
+from romou.tir.primitives import LANES, TENSOR_CORES
 
 # Work-items of a warp along y.
 _ROWS = 8

@@ -6,7 +6,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map
 
-from romou.dialects import OPENCL, dialect_of
+from romou.backends.dialects import OPENCL, dialect_of
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

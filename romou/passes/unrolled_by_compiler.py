@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_mutate
 
 from romou.passes.bindings import statements_of
-from romou.primitives import UNROLL_BY_COMPILER
+from romou.tir.primitives import UNROLL_BY_COMPILER
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

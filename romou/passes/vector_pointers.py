@@ -16,8 +16,8 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.calls import op_name
-from romou.primitives import LANES, is_texel
+from romou.tir.calls import op_name
+from romou.tir.primitives import LANES, is_texel
 
 Indices: TypeAlias = Sequence[tirx.Expr]
 

@@ -21,17 +21,18 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import op_name
-from romou.errors import BuildError
-from romou.inspection.registers import RegisterUse, address_registers
-from romou.primitives import LANES
-from romou.pruning.evaluate import count_distinct, evaluate
+from romou.analysis.evaluate import count_distinct, evaluate
+from romou.analysis.registers import RegisterUse, address_registers
+from romou.analysis.usage import SERVED, KernelUsage, bank_rounds
+from romou.core.errors import BuildError
+from romou.core.limits import Limits
+from romou.core.space import Columns
 from romou.pruning.form import Form, loads_of_one
-from romou.pruning.usage import SERVED, KernelUsage, bank_rounds
 from romou.schedules import tensor_core
-from romou.schedules.contraction import Limits, local_bytes, number_bytes
+from romou.schedules.contraction import local_bytes, number_bytes
 from romou.schedules.template import DIRECT, ContractionTemplate
-from romou.space import Columns
+from romou.tir.calls import op_name
+from romou.tir.primitives import LANES
 
 # Criteria that look at registers: a formula keeps what the kernel itself may turn out to exceed.
 BOUNDED = frozenset({"registers", "occupancy"})

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from romou.errors import UsageError
+from romou.analysis.usage import KernelUsage
+from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec
 from romou.pruning.estimate import estimate_seconds
-from romou.pruning.usage import KernelUsage
 
 PAPER = "Romou paper, section 4.2"
 # Multiply-adds of one tensor core instruction for each of its 32 work-items, at least: mma.sync.m16n8k8.

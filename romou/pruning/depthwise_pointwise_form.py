@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from romou.primitives import LANES
+from romou.analysis.evaluate import count_distinct
+from romou.analysis.usage import KernelUsage
+from romou.core.limits import Limits
+from romou.core.space import Columns
 from romou.pruning.closed_form import ClosedForm, Place, Turn
-from romou.pruning.evaluate import count_distinct
-from romou.pruning.usage import KernelUsage
-from romou.schedules.contraction import Limits
 from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
-from romou.space import Columns
+from romou.tir.primitives import LANES
 
 # Rows of pixels lie this far apart, so that columns in the padding fall on no other row.
 _PITCH = 1 << 20

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from romou.analysis.usage import KernelUsage
 from romou.hardware import HardwareSpec
-from romou.primitives import LANES
-from romou.pruning.usage import KernelUsage
+from romou.tir.primitives import LANES
 
 # Multiply-adds that a load keeps a work-item from issuing.
 _ISSUED = 8.0

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from romou.analysis.usage import KernelUsage
+from romou.core.space import Block, Columns, Space
 from romou.hardware import HardwareSpec
 from romou.pruning.criteria import Choices
 from romou.pruning.estimate import estimate_seconds
-from romou.pruning.usage import KernelUsage
-from romou.space import Block, Columns, Space
 
 # Of a number as it counts in loads, whatever its type.
 _NUMBER_BYTES = 4

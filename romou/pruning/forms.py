@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from romou.core.limits import Limits
 from romou.pruning.closed_form import ClosedForm
 from romou.pruning.depthwise_pointwise_form import DepthwisePointwiseForm
 from romou.pruning.form import Form
 from romou.pruning.streaming_form import StreamingForm
 from romou.schedules.base import Template
-from romou.schedules.contraction import Limits
 from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.schedules.streaming import StreamingTemplate
 from romou.schedules.template import ContractionTemplate

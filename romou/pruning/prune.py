@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import SpaceEmptyError, UsageError
+from romou.core.errors import SpaceEmptyError, UsageError
+from romou.core.limits import Limits
+from romou.core.space import Block, Choice, Config, Space
 from romou.hardware import HardwareSpec
 from romou.pruning.criteria import Rules, Verdict, judge
 from romou.pruning.form import Form
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
-from romou.schedules.contraction import Limits
-from romou.space import Block, Choice, Config, Space
 
 # Below so many configs a search has nothing to choose from, and criteria give way.
 LEAST_KEPT = 64

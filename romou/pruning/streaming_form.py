@@ -17,13 +17,13 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_visit
 
-from romou.calls import is_conditional
+from romou.analysis.evaluate import count_distinct, evaluate
+from romou.analysis.usage import KernelUsage
+from romou.core.space import Columns
 from romou.pruning.closed_form import tabulate
-from romou.pruning.evaluate import count_distinct, evaluate
 from romou.pruning.form import Form, loads_of_one
-from romou.pruning.usage import KernelUsage
 from romou.schedules.streaming import Points, StreamingTemplate
-from romou.space import Columns
+from romou.tir.calls import is_conditional
 
 
 @dataclass(frozen=True)

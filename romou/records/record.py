@@ -7,7 +7,7 @@ import json
 from statistics import median
 from typing import Any
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 
 # Raised when a field changes its meaning; a field that is added keeps the number and has a default.
 SCHEMA = 1

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from romou.errors import RecordError
-from romou.space import Space
+from romou.core.errors import RecordError
+from romou.core.space import Space
 
 # Raised when a field changes its meaning.
 SPACE_SCHEMA = 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.records.origin import Origin
 from romou.records.record import Record
 

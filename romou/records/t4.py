@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.records.origin import Origin
 from romou.records.record import SCHEMA, Record
 

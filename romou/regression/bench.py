@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from romou.errors import ModelError, UsageError
+from romou.core.errors import ModelError, UsageError
 from romou.module.tuned_model import Argument, load
 from romou.target import Target
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.records.origin import Origin
 from romou.regression.bench import Bench, OperatorBench, Rounds, round_median
 from romou.regression.measures import JUDGED

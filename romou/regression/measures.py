@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from romou.pruning.usage import read_usage
+from romou.analysis.usage import read_usage
 
 if TYPE_CHECKING:
     from romou.inspection.kernels import InspectedKernel

@@ -12,7 +12,7 @@ from romou.inspection.kernels import inspect_function
 from romou.module import Argument
 from romou.regression.bench import OperatorBench
 from romou.regression.measures import source_mark, stable_measures
-from romou.task import key_of, plain_form
+from romou.tasks.tunable import key_of, plain_form
 
 if TYPE_CHECKING:
     from romou.module import ScheduledFunction

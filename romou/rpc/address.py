@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 
 _TRACKER = "tracker://"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from romou.errors import CompatError, ConnectionLostError, DeviceError
+from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.rpc.address import Address
 
 PATIENCE_S = 20.0

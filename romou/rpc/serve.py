@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from romou.errors import DeviceError, UsageError
-from romou.interpreter import child_environment, python_command
+from romou.core.errors import DeviceError, UsageError
+from romou.core.interpreter import child_environment, python_command
 from romou.rpc.connection import is_loopback
 
 # Until the serving process has loaded TVM.

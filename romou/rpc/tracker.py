@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm.rpc import base
 
-from romou.errors import ConnectionLostError, DeviceError
+from romou.core.errors import ConnectionLostError, DeviceError
 from romou.rpc.address import Address
 
 _ANSWER_S = 10.0

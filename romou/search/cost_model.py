@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from romou.core.space import Config
 from romou.search.gaussian_process import GaussianProcess
-from romou.space import Config
 
 Features: TypeAlias = Callable[[Sequence[Config]], np.ndarray]
 

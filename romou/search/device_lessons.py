@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.search.cost_model import Lessons, added, learn
 from romou.search.features import FEATURES, TaskFeatures
 from romou.search.replay import ReplayTask
@@ -37,7 +37,7 @@ class DeviceLessons:
         lessons = Lessons()
         for task in tasks:
             recorded, configs = task.recorded, list(ReplayTask.of_recording(task.recorded).space(target))
-            space, features = recorded.space(), TaskFeatures(task.template, task.limits(target), target.spec)
+            space, features = recorded.space(), TaskFeatures(task.template, target.limits, target.spec)
             lessons.add(features(configs), [recorded.configs[space.index_of(c)].time_s for c in configs], features.expected(configs))
         return cls(learn(lessons))
 

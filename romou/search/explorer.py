@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from romou.core.space import Choice, Config, Space
 from romou.search.cost_model import CostModel, Features, Lessons
 from romou.search.options import TuningOptions
-from romou.space import Choice, Config, Space
 
 _PARENTS = 16
 _FRESH = 128

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from romou.analysis.usage import KernelUsage
+from romou.core.limits import Limits
+from romou.core.space import Columns, Config
 from romou.hardware import HardwareSpec
 from romou.pruning.closed_form import columns_of
 from romou.pruning.estimate import estimate_parts, estimate_seconds, occupancy
 from romou.pruning.forms import form_of
-from romou.pruning.usage import KernelUsage
 from romou.schedules.base import Template
-from romou.schedules.contraction import Limits
-from romou.space import Columns, Config
 
 # Knobs of the templates; one that a task lacks counts as 0. Words are numbered as they are listed here.
 _KNOBS = (

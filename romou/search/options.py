@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from romou.errors import unknown_name
+from romou.core.errors import unknown_name
 from romou.measure.options import CheckedOptions, number, whole
 
 

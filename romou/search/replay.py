@@ -13,15 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
+from romou.core.limits import Limits
+from romou.core.space import Choice, Config, Space
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.types import BuildResult, Candidate, MeasureResult
-from romou.operators import task_of, workload_from_dict
 from romou.records import RecordedConfig, RecordedSpace
-from romou.schedules.contraction import Limits
-from romou.space import Choice, Config, Space
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.operators import task_of, workload_from_dict
+from romou.tasks.tunable import TunableTask
 
 # A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near: a mutation picks one of so many nearest ones.
 _NEIGHBOURS = 24
@@ -90,7 +90,7 @@ class ReplaySpace(Space):
 
 
 @dataclass(frozen=True)
-class ReplayTask(Task):
+class ReplayTask(TunableTask):
     """The task of a recording, with the recorded configs for its space.
 
     allowed: indices of the configs that a search may try beside the default; None: all that were recorded.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import romou
+from romou.core.space import Config
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 from romou.pruning.estimate import can_estimate
 from romou.records import Origin, Record, Records
@@ -25,13 +26,12 @@ from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, Status, quiet_progress
 from romou.search.scheduler import Progression, next_task
-from romou.space import Config
 
 if TYPE_CHECKING:
     from romou.hardware import HardwareSpec
     from romou.search.device_lessons import DeviceLessons
     from romou.target import Target
-    from romou.task import Task
+    from romou.tasks.tunable import TunableTask
 
 logger = logging.getLogger("romou")
 
@@ -67,7 +67,7 @@ class _State:
 
     def __init__(
         self,
-        task: Task,
+        task: TunableTask,
         target: Target,
         options: TuningOptions,
         index: int,
@@ -78,7 +78,7 @@ class _State:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
-        self._limits = task.limits(target)
+        self._limits = target.limits
         self._spec = spec
         self._device_lessons = device_lessons
         self.explorer = Explorer(
@@ -179,7 +179,7 @@ class TuningSession:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[TunableTask],
         target: Target,
         *,
         store: Records,
@@ -188,7 +188,7 @@ class TuningSession:
         options: TuningOptions,
         clock: Callable[[], float] = time.monotonic,
         alternatives: Mapping[str, Sequence[str]] | None = None,
-        learn_from: Sequence[Task] = (),
+        learn_from: Sequence[TunableTask] = (),
         device_lessons: DeviceLessons | None = None,
     ) -> None:
         self._alternatives = alternatives or {}
@@ -382,7 +382,7 @@ class TuningSession:
         self._since_progress = 0 if is_progress else self._since_progress + 1
         tell(self._status(state, record))
 
-    def _record(self, task: Task, result: MeasureResult, build_s: float) -> Record:
+    def _record(self, task: TunableTask, result: MeasureResult, build_s: float) -> Record:
         import tvm
 
         return Record(

@@ -18,7 +18,7 @@ from small_networks import Graph, prime_net, random_inputs, residual_net
 
 import romou
 from romou import models
-from romou.errors import DeviceError, ModelError, UsageError
+from romou.core.errors import DeviceError, ModelError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.records import FILE_NAME
 

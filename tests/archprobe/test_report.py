@@ -17,7 +17,7 @@ from archprobe.errors import ReportError
 from archprobe.report import document
 from archprobe.report.document import Report, load_report
 from archprobe.report.original import read_report
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.hardware import load_spec
 
 PIXEL4 = Path(__file__).parent / "data" / "pixel4"

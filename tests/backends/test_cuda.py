@@ -10,21 +10,21 @@ import pytest
 import tvm
 from click.testing import CliRunner
 from operators import conv, has_device, target_of, task_of
-from romou.tvm_patches import cuda_runtime
 from small_networks import random_inputs, residual_net
 
 import romou
 from romou import models
 from romou.backends import backend
 from romou.backends.cuda import compiler, devices
-from romou.build import build_task
+from romou.backends.dialects import complete_cuda
 from romou.cli import main
-from romou.dialects import complete_cuda
-from romou.errors import BuildError, CompatError, DeviceError
+from romou.core.errors import BuildError, CompatError, DeviceError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.measure.fingerprint import device_fingerprint
 from romou.module.tuned_model import split_kernels
 from romou.target import Target
+from romou.tasks.build import build_task
+from romou.tvm_patches import cuda_runtime
 
 TARGET = target_of("cuda")
 NETWORKS = {

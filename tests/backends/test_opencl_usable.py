@@ -13,7 +13,7 @@ import pytest
 
 from romou.backends import BACKENDS, backend, probe, usable
 from romou.backends.opencl import devices
-from romou.errors import DeviceError, UsageError
+from romou.core.errors import DeviceError, UsageError
 
 FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_size", "local_mem_bytes", "constant_mem_bytes", "clock_mhz")
 

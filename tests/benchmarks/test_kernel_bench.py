@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import tvm
 from operators import conv, task_of
-from romou.schedules.workload import Conv2d, Dense
 
-from romou.build import build_reference
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.measure import verify
 from romou.records import Record, RecordStore
+from romou.schedules.workload import Conv2d, Dense
 from romou.search import TaskResult
 from romou.target import Target
+from romou.tasks.build import build_reference
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 WORK = conv(6, (9, 9), 10, (3, 3), padding=(1, 1, 1, 1), batch=2)

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from romou.cli import COMMANDS, main
-from romou.errors import DeviceError, UsageError
+from romou.core.errors import DeviceError, UsageError
 
 
 def invoke(*arguments: str) -> Result:
@@ -144,10 +144,9 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     import ctypes.util
     import shutil
 
-    from romou.tvm_patches import compat
-
     from romou.cli import doctor
-    from romou.errors import CompatError
+    from romou.core.errors import CompatError
+    from romou.tvm_patches import compat
 
     def mismatch() -> None:
         raise CompatError("apache-tvm 0.1 is installed", hint="pip install apache-tvm==0.27.0.post1")

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm_ffi.structural import structural_walk
 
 from romou import models
-from romou.errors import ModelError, UsageError
+from romou.core.errors import ModelError, UsageError
 from romou.frontend import import_onnx
 
 

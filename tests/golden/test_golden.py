@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from operators import conv, error_on, matmul, random_arrays, reference, target_of, task_of
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 
-from romou.build import build_task
-from romou.space import Config
+from romou.core.space import Config
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from romou.target import Target
+from romou.tasks.build import build_task
 
 # Suffix of the golden files -> target.
 TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda")}

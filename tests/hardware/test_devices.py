@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec, known_devices, load_device, load_spec, spec_from_dict
 from romou.hardware.spec import SCHEMA
 from romou.target import Target
-from romou.task import limits_of
 
 KB = 1024
 # The table of published facts, written out again by hand; None: the table has no number.
@@ -61,7 +60,7 @@ def test_a_measured_device_gives_a_target_its_limits() -> None:
     assert (spec.title, spec.shader_cores, spec.warp_sizes, spec.register_file) == ("NVIDIA H200", 132, (32,), "pooled")
     assert spec.registers_per_core == 256 * 251
     assert spec.source_of("shader_cores").startswith("archprobe 0.1.0, 2026-")
-    limits = limits_of(Target("opencl -device=nvidia_h200"))
+    limits = Target("opencl -device=nvidia_h200").limits
     assert (limits.max_work_group_size, limits.local_memory_bytes, limits.busy_work_items) == (1024, 48 * KB, 1024 * 132)
     assert limits.max_image == (32768, 32768, 2048)
     # Its buffers have a first-level cache too, and its OpenCL no half precision arithmetic.

@@ -13,7 +13,7 @@ import onnx.numpy_helper
 import pytest
 
 from romou import models
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 
 NAMES = ("alexnet", "bert_2layer", "googlenet", "inception_v3", "mobilenet_v2", "mobilenetv1_100", "resnet18", "squeezenet1_0")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operators
 from tvm.script import tirx as T
 
-from romou.inspection.estimates import Traffic, estimate_registers, estimate_traffic
+from romou.analysis.estimates import Traffic, estimate_registers, estimate_traffic
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.target import Target
 

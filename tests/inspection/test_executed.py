@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm.script import tirx as T
 
-from romou.inspection.executed import TripLoop, UnknownTripCountError, executed_instructions, trip_loops
+from romou.analysis.executed import TripLoop, UnknownTripCountError, executed_instructions, trip_loops
 from romou.mobile_compilers import LoopStatistics
 
 

@@ -13,7 +13,7 @@ from small_networks import Graph
 
 import romou
 from romou.cli import main
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.mobile_compilers import MobileCompilersMissingError, find_compilers
 from romou.records import Record, RecordStore
 

@@ -7,16 +7,16 @@ import onnx
 import pytest
 import tvm
 from onnx import TensorProto, helper
-from romou.schedules.splice import find_blocks
 from small_networks import Graph, random_inputs
 from tvm import relax, tirx
 
 import romou
 from romou.frontend.onnx_import import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import count_calls
 from romou.layout import fuse_operators, pack_channels
+from romou.schedules.splice import find_blocks
 from romou.target import Target
+from romou.tasks.extract import count_calls
 
 TARGET = Target("opencl -device=host")
 

@@ -15,10 +15,10 @@ import romou
 from romou import api
 from romou.frontend.onnx_import import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import count_calls
 from romou.layout import find_pairs, fuse_operators, join_pairs, pack_channels, place_images, tasks_of
 from romou.records import FILE_NAME
 from romou.target import Target
+from romou.tasks.extract import count_calls
 
 PAD = {"pads": [1, 1, 1, 1]}
 

@@ -12,9 +12,9 @@ import romou
 from romou import models
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import count_calls, extract_tasks
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.target import Target
+from romou.tasks.extract import count_calls, extract_tasks
 
 PHONE = Target("opencl -device=adreno640")
 

@@ -17,16 +17,16 @@ from tvm_ffi.structural import structural_equal
 
 import romou
 from romou.backends.cuda.compiler import compile_cuda
-from romou.calls import op_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import count_calls, extract_tasks
 from romou.layout import fuse_operators, pack_channels, place_images, share_buffers
 from romou.module import assemble
 from romou.module.assemble import compile_model, schedule_model
-from romou.parts import alone, parts_of
-from romou.primitives import is_image
 from romou.target import Target
+from romou.tasks.extract import count_calls, extract_tasks
+from romou.tir.calls import op_name
+from romou.tir.primitives import is_image
+from romou.tir.slices import alone, parts_of
 
 HOST, PHONE = Target("opencl -device=host"), Target("opencl -device=adreno640")
 

@@ -11,13 +11,13 @@ from small_networks import Graph, random_inputs
 from tvm import relax
 
 import romou
-from romou.calls import op_name
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import count_calls
 from romou.layout import fuse_operators, pack_channels
 from romou.layout.sink_reshapes import sink_reshapes
 from romou.target import Target
+from romou.tasks.extract import count_calls
+from romou.tir.calls import op_name
 
 TARGET = Target("opencl -device=adreno640")
 

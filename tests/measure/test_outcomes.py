@@ -12,10 +12,10 @@ import faulty_kernels
 import pytest
 import tvm
 
-from romou.build import build_task
-from romou.errors import DeviceError, UsageError
+from romou.core.errors import DeviceError, UsageError
 from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
 from romou.target import Target
+from romou.tasks.build import build_task
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")

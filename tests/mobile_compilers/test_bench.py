@@ -9,8 +9,8 @@ import bench_mobile_static
 import pytest
 from tvm.script import tirx as T
 
+from romou.analysis.executed import trip_loops
 from romou.frontend import import_onnx
-from romou.inspection.executed import trip_loops
 from romou.inspection.kernels import inspect_function
 from romou.mobile_compilers import KernelStatistics, LoopStatistics
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from romou.errors import BuildError, UsageError
+from romou.core.errors import BuildError, UsageError
 from romou.mobile_compilers import GPUS, KernelStatistics, LoopStatistics, MobileCompilersMissingError, compile_all, compile_statistics, find_compilers
 from romou.mobile_compilers.statistics import read_statistics
 

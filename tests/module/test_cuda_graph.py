@@ -16,7 +16,7 @@ from tvm import relax
 
 import romou
 from romou import models
-from romou.errors import DeviceError
+from romou.core.errors import DeviceError
 from romou.module import random_inputs, replay
 from romou.module.replay import CudaGraph
 

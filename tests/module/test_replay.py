@@ -21,7 +21,7 @@ from small_networks import prime_net, residual_net
 
 import romou
 from romou import models
-from romou.errors import DeviceError
+from romou.core.errors import DeviceError
 from romou.module import machine, random_inputs
 from romou.module.replay import record
 

@@ -10,11 +10,11 @@ from tvm import relax, tirx
 
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.tasks import extract_tasks
 from romou.layout import fuse_operators, pack_channels
 from romou.module import random_inputs
 from romou.module.assemble import compile_model, schedule_model
 from romou.target import Target
+from romou.tasks.extract import extract_tasks
 
 TARGET = Target("opencl")
 

@@ -19,7 +19,7 @@ def test_a_checkout_runs_in_place(source: Path, fresh_environment: Callable[[], 
     code = f"""
 import importlib, pathlib
 root = pathlib.Path({str(source)!r}).resolve()
-for name, folder in (("romou", "romou"), ("romou.schedules", "schedules"), ("romou.tvm_patches", "tvm_patches")):
+for name, folder in (("romou", "romou"), ("romou.schedules", "romou/schedules"), ("romou.tvm_patches", "romou/tvm_patches")):
     found = pathlib.Path(importlib.import_module(name).__file__).resolve().parent
     assert found == root / folder, (name, found)
 import tvm

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from cuda_on_cpu import run_on_cpu
 from operators import conv, error_of, matmul, random_arrays, reference, task_of
-from romou.schedules.loops import padded_texels
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.calls import op_name
+from romou.core.space import Config
 from romou.inspection.kernels import inspect_function
 from romou.passes import double_buffers
-from romou.space import Config
+from romou.schedules.loops import padded_texels
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.tunable import TunableTask
+from romou.tir.calls import op_name
 
 TARGET = Target("cuda -arch=sm_90a")
 DENSE = Dense(m=21, k=48, n=37, dtype="float32")
 
 
-def config_of(task: Task, **knobs: int | str) -> Config:
+def config_of(task: TunableTask, **knobs: int | str) -> Config:
     """A group of 2 x 4 work-items, whose tiles divide nothing."""
     knobs = {"tile_o": 2, "tile_w": 3, "wg_o": 2, "wg_w": 4, "local_buffers": 2, "split_k": 1, **knobs}
     config = task.default_config(TARGET).replace(**knobs)
@@ -34,7 +34,7 @@ def config_of(task: Task, **knobs: int | str) -> Config:
     return config
 
 
-def error_of_text(task: Task, config: Config, folder: Path) -> float:
+def error_of_text(task: TunableTask, config: Config, folder: Path) -> float:
     arrays = random_arrays(task, np.random.default_rng(5))
     return error_of(run_on_cpu(task, config, arrays, TARGET, folder), reference(task, arrays))
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import tvm
 from operators import conv, error_of, random_arrays, reference, run, task_of
-from romou.schedules.workload import Conv2d, Dense
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.build import build_task
-from romou.errors import BuildError
+from romou.core.errors import BuildError
 from romou.passes import pipeline
 from romou.passes.image_addressing import address_images, image_loads
-from romou.primitives import image_extents, set_image
+from romou.schedules.workload import Conv2d, Dense
 from romou.target import Target
-from romou.task import Task, limits_of
+from romou.tasks.build import build_task
+from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import image_extents, set_image
 
 # Limits of a phone: its spaces know images. The kernels run on the device at hand.
 TARGET = Target("opencl -device=adreno640")
@@ -143,9 +143,9 @@ def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, 
     func = task_of(work).func
     for name in images:
         func = set_image(func, name, "global.texture")
-    task, rng = Task.of(func), np.random.default_rng(4)
+    task, rng = TunableTask.of(func), np.random.default_rng(4)
     assert task is not None
-    assert Task.from_json(task.to_json()).template.images == dict.fromkeys(images, "global.texture")
+    assert TunableTask.from_json(task.to_json()).template.images == dict.fromkeys(images, "global.texture")
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     for config in [task.default_config(TARGET), *task.space(TARGET).sample(rng, 6)]:
@@ -156,7 +156,7 @@ def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, 
 def test_an_image_needs_no_check_of_its_borders() -> None:
     """Reads outside give zero: no branch is left in the reduction of a padded convolution."""
     func = set_image(task_of(WORKS[0]).func, "data", "global.texture")
-    task = Task.of(func)
+    task = TunableTask.of(func)
     assert task is not None
     # Staging in local memory deals texels out to work-items, which takes a branch of its own.
     configs = [c for c in task.space(TARGET).sample(np.random.default_rng(5), 200) if not c["local"] and c["split_k"] == 1][:8]
@@ -173,10 +173,10 @@ def test_a_weight_that_fits_no_image_stays_a_buffer() -> None:
     task = task_of(Dense(m=1, k=40_000, n=8, dtype="float32"))
     assert task.space(TARGET).knobs["weight"] == ("buffer",)
     assert task.image_scopes(task.default_config(TARGET), TARGET) == {}
-    assert task.template.kept_in_buffers(limits_of(TARGET)) == {"weight": "its height would be 40000 texels, the device allows 16384"}
-    assert task_of(WORKS[0]).template.kept_in_buffers(limits_of(TARGET)) == {}
+    assert task.template.kept_in_buffers(TARGET.limits) == {"weight": "its height would be 40000 texels, the device allows 16384"}
+    assert task_of(WORKS[0]).template.kept_in_buffers(TARGET.limits) == {}
 
 
 def test_a_cpu_is_offered_no_images(opencl_device: tvm.runtime.Device) -> None:
-    assert limits_of(Target("opencl -device=host")).max_image is None
+    assert Target("opencl -device=host").limits.max_image is None
     assert task_of(WORKS[0]).space(Target("opencl -device=host")).knobs["weight"] == ("buffer",)

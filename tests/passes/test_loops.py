@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tvm
 from operators import conv, task_of
-from romou.schedules.workload import Conv2d, Dense
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
+from romou.core.space import Config
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.space import Config
+from romou.schedules.workload import Conv2d, Dense
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.tunable import TunableTask
 
 TARGET = Target("opencl -device=adreno640")
 # Ours less these is what TVM's own passes make of the same schedule.
@@ -41,11 +41,11 @@ LARGE = [
 ]
 
 
-def kernels_of(task: Task, config: Config, without: tuple[str, ...] = ()) -> list[InspectedKernel]:
+def kernels_of(task: TunableTask, config: Config, without: tuple[str, ...] = ()) -> list[InspectedKernel]:
     return inspect_function(task.schedule(config, TARGET)["main"], TARGET, without=without)
 
 
-def kernel_of(task: Task, config: Config, without: tuple[str, ...] = ()) -> InspectedKernel:
+def kernel_of(task: TunableTask, config: Config, without: tuple[str, ...] = ()) -> InspectedKernel:
     (kernel,) = kernels_of(task, config, without)
     return kernel
 

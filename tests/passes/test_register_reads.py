@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 from operators import conv, task_of
-from romou.schedules.workload import Conv2d, Dense
 
 from romou.inspection.kernels import inspect_function
+from romou.schedules.workload import Conv2d, Dense
 from romou.target import Target
 
 CUDA = Target("cuda -arch=sm_90a")

@@ -17,13 +17,13 @@ from phone_servers import Server, running
 from small_networks import Graph
 
 import romou
-from romou.build import build_task
-from romou.library import export_library
+from romou.core.linking import export_library
 from romou.measure import MeasureOptions
 from romou.measure.run_job import device_tensor
 from romou.records import RecordStore
 from romou.rpc import Address, connect
 from romou.target import Target
+from romou.tasks.build import build_task
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from phone_servers import Server
 from small_networks import Graph
 
 import romou
-from romou.errors import BuildError, UsageError
+from romou.core.errors import BuildError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 
 HERE = "x86_64-linux-gnu"

@@ -20,7 +20,7 @@ from phone_servers import ROOT
 from tvm import rpc
 
 from romou.cli import main
-from romou.phone import FOLDER
+from romou.deploy.phone import FOLDER
 
 # Acts on state.json beside it: devices (serial -> state), properties, forwards; the phone's folder is phone/ beside it.
 ADB = f"""#!{sys.executable}

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from streams import OPERATORS
 
+from romou.core.space import Config
 from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
 from romou.pruning import KernelUsage, Rules, judge, read_usage
 from romou.pruning.closed_form import BOUNDED, ClosedForm, columns_of
 from romou.pruning.forms import form_of
-from romou.space import Config
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from romou.target import Target
-from romou.task import Task, limits_of
+from romou.tasks.tunable import TunableTask
 
 TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")
@@ -62,7 +62,7 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense | BatchMatmul:
     return conv(channels, size, outputs, kernel, dtype, padding=padding, stride=stride, groups=groups, batch=batch)
 
 
-def usage_of(task: Task, config: Config, target: Target = TARGET) -> KernelUsage:
+def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> KernelUsage:
     kernels = inspect_function(task.schedule(config, target)["main"], target)
     return read_usage([kernel.lowered for kernel in kernels], task.template, config)
 
@@ -143,9 +143,9 @@ def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, ex
     check()
 
 
-def closed_form_and_tir_agree(target: Target, task: Task, configs: list[Config], devices: Sequence[str] = DEVICES) -> None:
+def closed_form_and_tir_agree(target: Target, task: TunableTask, configs: list[Config], devices: Sequence[str] = DEVICES) -> None:
     space = task.space(target)
-    form = form_of(task.template, limits_of(target))
+    form = form_of(task.template, target.limits)
     columns, choices = form.usage(columns_of(configs)), {device: form.choices(space, load_device(device)) for device in devices}
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
@@ -171,7 +171,7 @@ def test_the_mesh_says_what_single_configs_say() -> None:
     """Columns that broadcast give the numbers of columns that list configs."""
     task = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))).with_free_images()
     space = task.space(TARGET)
-    form = ClosedForm(task.template, limits_of(TARGET))
+    form = ClosedForm(task.template, TARGET.limits)
     whole = form.usage(space.mesh())
     configs = space.sample(np.random.default_rng(0), 200)
     listed = form.usage(columns_of(configs))
@@ -192,7 +192,7 @@ def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) 
         for task in relax_tasks(*OPERATORS[operator], dtype=dtype):
             space = task.space(target)
             configs = [task.default_config(target), *space.sample(np.random.default_rng(5), 3)]
-            form = form_of(task.template, limits_of(target))
+            form = form_of(task.template, target.limits)
             columns = form.usage(columns_of(configs))
             choices = {device: form.choices(space, load_device(device)) for device in DEVICES}
             for index, config in enumerate(configs):

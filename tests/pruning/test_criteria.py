@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec, load_device
 from romou.pruning import CRITERIA, Choices, KernelUsage, Rules, judge
 from romou.pruning.estimate import estimate_seconds

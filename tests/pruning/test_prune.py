@@ -10,21 +10,21 @@ import tracemalloc
 import numpy as np
 import pytest
 from operators import conv, task_of
-from romou.schedules.workload import Dense
 
-from romou.build import build_task
-from romou.errors import InvalidConfigError, UsageError
+from romou.core.errors import InvalidConfigError, UsageError
+from romou.core.space import Config, Space
 from romou.pruning import PrunedSpace, Rules, judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
-from romou.space import Config, Space
+from romou.schedules.workload import Dense
 from romou.target import Target
-from romou.task import PrunedTask, Task, limits_of
+from romou.tasks.build import build_task
+from romou.tasks.tunable import PrunedTask, TunableTask
 
 TARGET = Target("opencl -device=mali_g76")
 ADRENO = Target("opencl -device=adreno640")
 
 
-def small() -> Task:
+def small() -> TunableTask:
     return task_of(conv(4, (6, 6), 8, (3, 3), padding=(1, 1, 1, 1)))
 
 
@@ -51,7 +51,7 @@ def test_what_is_left_is_what_passes(pruned: PrunedSpace) -> None:
     task = small()
     space = task.space(TARGET)
     configs = list(space)
-    form = ClosedForm(task.template, limits_of(TARGET))
+    form = ClosedForm(task.template, TARGET.limits)
     verdicts = judge(form.usage(columns_of(configs)), TARGET.spec, choices=form.choices(space, TARGET.spec))
     keep = np.ones(len(configs), dtype=bool)
     for verdict in verdicts.values():
@@ -96,7 +96,7 @@ def test_a_large_space_is_sampled_too() -> None:
 
 def test_criteria_give_way_one_by_one_and_say_so() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1), groups=64)).with_free_images()
-    space, limits = task.space(ADRENO), limits_of(ADRENO)
+    space, limits = task.space(ADRENO), ADRENO.limits
     tight = prune(task.template, space, ADRENO.spec, limits, least_kept=1)
     loose = prune(task.template, space, ADRENO.spec, limits, least_kept=200)
     assert loose.kept >= 200 > tight.kept >= 1
@@ -171,7 +171,7 @@ def test_a_pruned_task_is_the_same_task_with_the_pruned_space() -> None:
     assert isinstance(cut, PrunedTask)
     assert (cut.key, cut.name, cut.calls) == (task.key, task.name, task.calls)
     assert cut.space(TARGET) is cut.space(TARGET)
-    again = Task.from_json(cut.to_json())
+    again = TunableTask.from_json(cut.to_json())
     assert isinstance(again, PrunedTask)
     assert (again.key, again.slacks) == (task.key, cut.slacks)
     assert set(cut.slacks) == {count.criterion for count in cut.space(TARGET).report.criteria}

@@ -34,7 +34,7 @@ def test_there_are_eight_operators() -> None:
 
 def test_the_best_config_or_one_within_2_percent_survives(recording: tuple[ReplayTask, list[int], np.ndarray]) -> None:
     task, indices, times = recording
-    limits = task.limits(TARGET)
+    limits = TARGET.limits
     kept = prune(task.template, task.template.space(limits), SPEC, limits)
     survives = np.asarray([kept.is_valid(task.recorded.space().at(index)) for index in indices])
     assert kept.report.pruned_share > 0.5
@@ -44,7 +44,7 @@ def test_the_best_config_or_one_within_2_percent_survives(recording: tuple[Repla
 def test_the_estimate_puts_configs_in_order(recording: tuple[ReplayTask, list[int], np.ndarray]) -> None:
     task, indices, times = recording
     columns = columns_of([task.recorded.space().at(index) for index in indices])
-    estimated = np.broadcast_to(estimate_seconds(ClosedForm(task.template, task.limits(TARGET)).usage(columns), SPEC), len(indices))
+    estimated = np.broadcast_to(estimate_seconds(ClosedForm(task.template, TARGET.limits).usage(columns), SPEC), len(indices))
     ran = np.isfinite(times)
     ranks = [np.argsort(np.argsort(values[ran])) for values in (estimated, times)]
     assert np.corrcoef(*ranks)[0, 1] > 0.6

@@ -9,7 +9,7 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from romou.inspection.registers import RegisterUse, register_use
+from romou.analysis.registers import RegisterUse, register_use
 
 
 def live(func: tirx.PrimFunc) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.records import RecordedConfig, RecordedSpace
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.records import FILE_NAME, SCHEMA, Record, RecordStore
 
 DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}

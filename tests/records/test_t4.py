@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from romou.cli import main
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.measure.types import OUTCOMES
 from romou.records import Origin, Record, RecordStore, export_t4, from_t4, import_t4, to_t4
 

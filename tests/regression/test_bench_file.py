@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benches import bench, operator
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.regression import Bench, load_module
 
 

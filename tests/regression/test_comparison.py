@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import romou
 from romou.cli import main
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.regression import Bench, Comparison, parse_threshold
 from romou.target import Target
 

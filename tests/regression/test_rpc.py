@@ -15,7 +15,7 @@ from small_networks import Graph
 
 import romou
 from romou.cli import main
-from romou.errors import DeviceError, UsageError
+from romou.core.errors import DeviceError, UsageError
 from romou.measure import MeasureOptions
 from romou.measure.fingerprint import device_fingerprint
 from romou.module.remote import RemoteDevice

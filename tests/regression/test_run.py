@@ -20,7 +20,7 @@ from small_networks import Graph
 
 import romou
 from romou.cli import main
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.records import Record, RecordStore
 from romou.regression import Bench
 from romou.regression.timing import MODEL, REPEATS

@@ -16,7 +16,7 @@ import faulty_kernels
 import pytest
 from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, serving_watched, tracking, wait_for
 
-from romou.errors import CompatError, ConnectionLostError, DeviceError
+from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, RpcRunner, Toolchain
 from romou.measure.clock import ClockWatch
 from romou.rpc import Address

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rpc_servers import Server, serving, wait_for
 
 from romou.cli import main
-from romou.errors import ConnectionLostError, DeviceError, UsageError
+from romou.core.errors import ConnectionLostError, DeviceError, UsageError
 from romou.rpc import Address, connect
 from romou.rpc.serve import ServeOptions, serve, warning
 

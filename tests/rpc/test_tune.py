@@ -19,7 +19,7 @@ import romou
 from romou import models
 from romou.api import _for_server
 from romou.cli import main
-from romou.errors import BuildError, DeviceError, UsageError
+from romou.core.errors import BuildError, DeviceError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.measure import LocalBuilder, MeasureOptions, RpcRunner, Toolchain
 from romou.module.remote import RemoteDevice

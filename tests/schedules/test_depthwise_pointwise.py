@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tvm
 from operators import error_of, error_on, has_device, pair_of, random_arrays, reference, run, target_of
-from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
 
-from romou.space import Config
+from romou.core.space import Config
+from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.tunable import TunableTask
 
 SEED = 6
 LIMITS = {"float32": 1e-5, "float16": 1e-3}
@@ -28,7 +28,7 @@ PAIRS: dict[str, tuple[int, tuple[int, int], int, dict[str, Any]]] = {
 }
 
 
-def made(name: str, dtype: str = "float32") -> Task:
+def made(name: str, dtype: str = "float32") -> TunableTask:
     channels, size, outputs, given = PAIRS[name]
     return pair_of(channels, size, outputs, dtype, **given)
 
@@ -84,7 +84,7 @@ def test_what_the_space_offers() -> None:
 
 def test_a_task_is_the_same_after_a_way_through_text() -> None:
     task = made("stride")
-    again = Task.from_json(task.to_json())
+    again = TunableTask.from_json(task.to_json())
     assert (again.key, again.name, again.family, again.flops) == (task.key, task.name, task.family, task.flops)
     assert task.name == "depthwise_pointwise_1x18x11x10_18_3x3_s2_g18_7"
     template = again.template

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from operators import conv, conv_transpose, error_of, error_on, has_device, matmul, random_arrays, reference, target_of, task_of
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 
-from romou.build import build_task
+from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from romou.target import Target
+from romou.tasks.build import build_task
 
 SEED = 20
 # Where there is no GPU, CUDA kernels are only compiled: fewer do.

@@ -9,10 +9,10 @@ import pytest
 import tvm
 from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 from operators import compile_only, task_of
-from romou.schedules.workload import Conv2d
 
-from romou.build import build_task
+from romou.schedules.workload import Conv2d
 from romou.target import Target
+from romou.tasks.build import build_task
 
 OPERATORS = [*conv43(), *paper_operators()]
 # The first of each kernel, stride and batch, depthwise or not.

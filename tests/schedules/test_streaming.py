@@ -13,9 +13,9 @@ from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
 
-from romou.primitives import set_image
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import set_image
 
 SEED = 20
 CONFIGS, COMPILED = 2, 1
@@ -60,7 +60,7 @@ def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype:
     assert plain.template.activations == {str(p.name) for p in func.params}
     for parameter in plain.func.params:
         func = set_image(func, str(parameter.name), SCOPE)
-    task = Task.of(func)
+    task = TunableTask.of(func)
     assert task is not None
     rng = np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)

@@ -12,20 +12,20 @@ import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
 from operators import compile_only, conv, error_of, error_on, has_device, random_arrays, reference, target_of, task_of
-from romou.schedules.tensor_core import MMA, TF32
-from romou.schedules.workload import Conv2d, Dense
 from tvm import tirx
 
-from romou import dialects
-from romou.build import build_task
-from romou.errors import BuildError, UsageError
+from romou.backends import dialects
+from romou.core.errors import BuildError, UsageError
+from romou.core.space import Config
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.tensor_cores import use_tensor_cores
-from romou.primitives import TENSOR_CORES
+from romou.schedules.tensor_core import MMA, TF32
+from romou.schedules.workload import Conv2d, Dense
 from romou.search.features import TaskFeatures
-from romou.space import Config
 from romou.target import Target
-from romou.task import Task, limits_of
+from romou.tasks.build import build_task
+from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import TENSOR_CORES
 
 # It changes nothing for halfs.
 TARGET = target_of("cuda").allowing_tf32()
@@ -52,7 +52,7 @@ SHAPES = [
 FLOAT_SHAPES = [dataclasses.replace(work, dtype="float32") for work in SHAPES]
 
 
-def tensor_core_config(task: Task, **knobs: int | str) -> Config:
+def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
     """The smallest tile of one warp, and what `knobs` change of it."""
     choice = MMA if task.template.workload.dtype == "float16" else TF32
     warp = {"multiply_add": choice, "tile_o": 1, "tile_h": 1, "tile_w": 2, "wg_o": 8, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "steps": 1}
@@ -61,7 +61,7 @@ def tensor_core_config(task: Task, **knobs: int | str) -> Config:
     return config
 
 
-def error_of_text(task: Task, config: Config, folder: Path) -> float:
+def error_of_text(task: TunableTask, config: Config, folder: Path) -> float:
     arrays = random_arrays(task, np.random.default_rng(SEED))
     return error_of(run_on_cpu(task, config, arrays, TARGET, folder), reference(task, arrays))
 
@@ -215,7 +215,7 @@ def test_the_cost_model_knows_every_choice(work: Conv2d, choice: str) -> None:
     # One of thousands is valid: as many draws of each.
     configs = [*task.starts(TARGET), *(config for name in ("fma", choice) for config in space.sample(rng, 200, where={"multiply_add": name}))]
     assert {config["multiply_add"] for config in configs} == set(space.knobs["multiply_add"]) == {"fma", choice}
-    assert np.isfinite(TaskFeatures(task.template, limits_of(TARGET), TARGET.spec)(configs)).all()
+    assert np.isfinite(TaskFeatures(task.template, TARGET.limits, TARGET.spec)(configs)).all()
 
 
 def test_a_nest_of_another_shape_is_refused() -> None:

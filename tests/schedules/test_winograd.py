@@ -13,26 +13,26 @@ import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
 from operators import conv, error_of, error_on, has_device, random_arrays, reference, run, target_of, task_of
-from romou.schedules import conv2d
-from romou.schedules.contraction import Limits
-from romou.schedules.template import ContractionTemplate
-from romou.schedules.winograd import SIDES, TILES, matrices
-from romou.schedules.workload import Conv2d
 from rpc_servers import serving
 from small_networks import Graph, random_inputs, residual_net
 from tvm import te, tirx
 
 import romou
 from romou import models
-from romou.build import build_task
+from romou.core.limits import Limits
+from romou.core.space import Config
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.inspection.kernels import inspect_function
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner
 from romou.records import RecordStore
 from romou.rpc import Address
-from romou.space import Config
+from romou.schedules import conv2d
+from romou.schedules.template import ContractionTemplate
+from romou.schedules.winograd import SIDES, TILES, matrices
+from romou.schedules.workload import Conv2d
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.build import build_task
+from romou.tasks.tunable import TunableTask
 
 SEED = 8
 PHONE = Target("opencl -device=adreno640 -half=storage")
@@ -57,7 +57,7 @@ def side_of(window: int, algorithm: str) -> int:
     return TILES[algorithm] + window - 1
 
 
-def configs_of(task: Task, target: Target, algorithm: str, count: int, **wanted: str) -> list[Config]:
+def configs_of(task: TunableTask, target: Target, algorithm: str, count: int, **wanted: str) -> list[Config]:
     """Random ones of an algorithm."""
     space, rng, found = task.space(target), np.random.default_rng(SEED), {}
     while len(found) < count:
@@ -66,7 +66,7 @@ def configs_of(task: Task, target: Target, algorithm: str, count: int, **wanted:
     return list(found.values())[:count]
 
 
-def residual_task(w: Conv2d) -> Task:
+def residual_task(w: Conv2d) -> TunableTask:
     """The operator with a bias, the sum with another tensor, and a ReLU behind it."""
     data = te.placeholder((w.batch, -(-w.in_channels // 4), *w.in_hw, 4), w.dtype, "data")
     weight = te.placeholder(conv2d.weight_shape(w), w.dtype, "weight")
@@ -74,7 +74,7 @@ def residual_task(w: Conv2d) -> Task:
     total = conv2d.define(w, data, weight)
     zero = tirx.const(0, w.dtype)
     out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c] + other[n, o, y, x, c], zero), name="out")
-    task = Task.of(te.create_prim_func([data, weight, bias, other, out]))
+    task = TunableTask.of(te.create_prim_func([data, weight, bias, other, out]))
     assert task is not None
     return task
 
@@ -216,7 +216,7 @@ def test_direct_configs_keep_their_numbers() -> None:
     """Spaces that were recorded without the knob number their configs as today's do."""
     task = task_of(SHAPES[2]).with_free_images()
     space = task.space(PHONE)
-    old = task.template._direct_space(task.limits(PHONE))
+    old = task.template._direct_space(PHONE.limits)
     assert list(space.knobs.items())[1:] == list(old.knobs.items())
     for index in np.random.default_rng(SEED).integers(old.size, size=300):
         config = space.at(int(index))

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from recordings import TARGET, recorded
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.records import MemoryRecords, RecordedSpace
 from romou.search import TuningOptions, TuningSession, device_lessons
 from romou.search.device_lessons import DeviceLessons, file_of, known_lessons
@@ -37,7 +37,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     lessons, path = taught(1), tmp_path / "a.ubj.gz"
     lessons.save(path)
     task = ReplayTask.of_recording(recorded())
-    features = TaskFeatures(task.template, task.limits(TARGET), H200.spec)
+    features = TaskFeatures(task.template, TARGET.limits, H200.spec)
     configs = list(task.space(TARGET))
     rows, expected = features(configs), features.expected(configs)
     corrected = DeviceLessons.load(path)(rows, expected)
@@ -86,7 +86,7 @@ def test_what_ships_fits_what_this_version_makes_of_the_recordings(name: str) ->
     ran = np.asarray([s is not None for s in seconds])
 
     def rank_correlation(lessons: DeviceLessons | None) -> float:
-        expected = TaskFeatures(task.template, task.limits(H200), H200.spec, lessons).expected(configs)[ran]
+        expected = TaskFeatures(task.template, H200.limits, H200.spec, lessons).expected(configs)[ran]
         ranks = [np.argsort(np.argsort(values)) for values in (-expected, np.asarray([s for s in seconds if s is not None]))]
         return float(np.corrcoef(*ranks)[0, 1])
 

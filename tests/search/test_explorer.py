@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
 from romou.search.explorer import Explorer
 from romou.search.options import TuningOptions
-from romou.space import Config, Space
 
 POWERS = [1, 2, 4, 8, 16, 32, 64]
 

@@ -17,13 +17,13 @@ import pytest
 import tvm
 from recordings import recorded
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession
 from romou.search.replay import ReplayDevice, ReplayTask
 from romou.target import Target
-from romou.task import Task
+from romou.tasks.tunable import TunableTask
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
@@ -32,7 +32,7 @@ SHORT, LONG = 2.0, 60.0
 
 
 @contextlib.contextmanager
-def real_session(folder: Path, task: Task, timeout_s: float) -> Iterator[tuple[TuningSession, LocalRunner]]:
+def real_session(folder: Path, task: TunableTask, timeout_s: float) -> Iterator[tuple[TuningSession, LocalRunner]]:
     options = MeasureOptions(build_workers=1, build_timeout_s=60, run_timeout_s=timeout_s, min_repeat_ms=1)
     with (
         RecordStore(folder) as store,

@@ -7,7 +7,6 @@ import pytest
 from operators import small_tasks
 from recordings import recorded
 
-from romou.operators import conv, task_of
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
@@ -15,6 +14,7 @@ from romou.search.cost_model import CostModel, Lessons, scores
 from romou.search.features import _ON_DEVICE, TaskFeatures
 from romou.search.replay import ReplayDevice, ReplayTask
 from romou.target import Target
+from romou.tasks.operators import conv, task_of
 
 TARGET = Target("opencl -device=host")
 
@@ -22,7 +22,7 @@ TARGET = Target("opencl -device=host")
 def test_features_of_all_tasks_have_the_same_columns() -> None:
     widths = set()
     for task in small_tasks():
-        features = TaskFeatures(task.template, task.limits(TARGET))
+        features = TaskFeatures(task.template, TARGET.limits)
         configs = task.space(TARGET).sample(np.random.default_rng(0), 9)
         rows = features(configs)
         assert np.isfinite(rows).all()
@@ -33,7 +33,7 @@ def test_features_of_all_tasks_have_the_same_columns() -> None:
 
 def test_features_of_a_known_device_say_what_bounds_a_kernel() -> None:
     known, task = Target("opencl -device=nvidia_h200"), task_of(conv(256, (28, 28), 256, (1, 1)))
-    limits, count = task.limits(known), len(_ON_DEVICE)
+    limits, count = known.limits, len(_ON_DEVICE)
     configs = task.space(known).sample(np.random.default_rng(0), 40)
     form = ClosedForm(task.template, limits)
     usage = form.usage(columns_of(configs))
@@ -61,7 +61,7 @@ def test_too_little_teaches_nothing() -> None:
 
 def test_a_model_knows_what_other_tasks_taught() -> None:
     task = small_tasks()[0]
-    features = TaskFeatures(task.template, task.limits(TARGET))
+    features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 80)
     lessons = Lessons()
     lessons.add(features(configs[:60]), [float(c["tile_w"]) for c in configs[:60]])
@@ -73,7 +73,7 @@ def test_a_model_knows_what_other_tasks_taught() -> None:
 
 def test_a_few_own_measurements_correct_what_others_taught() -> None:
     task = small_tasks()[0]
-    features = TaskFeatures(task.template, task.limits(TARGET))
+    features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 100)
     wide = np.array([float(c["tile_w"]) for c in configs])
     lessons = Lessons()
@@ -89,7 +89,7 @@ def test_a_few_own_measurements_correct_what_others_taught() -> None:
 
 def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task = small_tasks()[0]
-    features = TaskFeatures(task.template, task.limits(TARGET))
+    features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 40)
     lessons = Lessons()
     lessons.add(features(configs[:30]), [float(c["tile_w"]) for c in configs[:30]])
@@ -139,7 +139,7 @@ def test_lessons_are_given_anew_when_there_are_half_as_many_more() -> None:
 )
 def test_cache_lines_of_a_warp(knobs: dict[str, int], lines: tuple[int, int]) -> None:
     task = task_of(conv(64, (16, 16), 128, (1, 1)))
-    space, form = task.space(TARGET), ClosedForm(task.template, task.limits(TARGET))
+    space, form = task.space(TARGET), ClosedForm(task.template, TARGET.limits)
     plain = {"tile_o": 1, "tile_h": 1, "split_k": 1, "local": 0, "vector_width": 4, "pixels": "flat"}
     config = task.default_config(TARGET).replace(**{**plain, **knobs})
     assert all(config[name] in space.knobs[name] for name in config)

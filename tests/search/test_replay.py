@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from recordings import TARGET, recorded
 
-from romou.errors import RecordError
+from romou.core.errors import RecordError
 from romou.records import MemoryRecords, RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.replay import ReplayDevice, ReplaySpace, ReplayTask

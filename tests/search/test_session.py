@@ -12,7 +12,7 @@ import faulty_kernels
 import pytest
 from operators import small_tasks
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
 from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession

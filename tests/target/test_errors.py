@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from romou import errors
+from romou.core import errors
 
 
 def test_fields_and_hint_survive_pickling() -> None:

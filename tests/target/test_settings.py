@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from romou import settings
-from romou.errors import UsageError
+from romou.core import environment
+from romou.core.errors import UsageError
 
 
 def test_values() -> None:
-    found = settings.from_environment({"ROMOU_DEBUG": "1", "ROMOU_OPENCL_DEVICE": "pocl", "ROMOU_MOBILE_COMPILERS": "/opt/mesa", "OTHER": "x"})
-    assert found == settings.Settings(is_debug=True, opencl_device="pocl", mobile_compilers=Path("/opt/mesa"))
-    assert settings.from_environment({}) == settings.Settings()
+    found = environment.from_environment({"ROMOU_DEBUG": "1", "ROMOU_OPENCL_DEVICE": "pocl", "ROMOU_MOBILE_COMPILERS": "/opt/mesa", "OTHER": "x"})
+    assert found == environment.Settings(is_debug=True, opencl_device="pocl", mobile_compilers=Path("/opt/mesa"))
+    assert environment.from_environment({}) == environment.Settings()
 
 
 def test_wrong_value() -> None:
     with pytest.raises(UsageError) as caught:
-        settings.from_environment({"ROMOU_DEBUG": "maybe"})
+        environment.from_environment({"ROMOU_DEBUG": "maybe"})
     assert str(caught.value) == "ROMOU_DEBUG='maybe': must be 1 or 0"
 
 
 def test_unknown_name() -> None:
-    (text,) = settings.from_environment({"ROMOU_OPENCL_DEVICES": "x"}).unknown
+    (text,) = environment.from_environment({"ROMOU_OPENCL_DEVICES": "x"}).unknown
     assert text == "ROMOU_OPENCL_DEVICES is set but Romou does not read it; did you mean ROMOU_OPENCL_DEVICE?"

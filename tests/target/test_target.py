@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from romou.errors import UsageError
+from romou.core.errors import UsageError
 from romou.hardware import known_devices
 from romou.target import COMMON_LIMITS, CUDA_ARCHITECTURES, KINDS, LIMITS, Target
 
@@ -37,7 +37,7 @@ def test_text_and_json_come_back_equal(text: str) -> None:
         assert other == target
         assert hash(other) == hash(target)
         assert str(other) == str(target)
-        assert (other.kind, other.device_name, other.host, other.limits) == (target.kind, target.device_name, target.host, target.limits)
+        assert (other.kind, other.device_name, other.host, other.given_limits) == (target.kind, target.device_name, target.host, target.given_limits)
 
 
 @given(target_texts())

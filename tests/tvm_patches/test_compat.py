@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import tvm
 import tvm_ffi
-from romou.tvm_patches import compat
 
 from romou import tvm_patches
-from romou.errors import CompatError
+from romou.core.errors import CompatError
+from romou.tvm_patches import compat
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from romou.tvm_patches.onnx_converters import patched_converters
 from small_networks import Graph, random_inputs
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
@@ -15,6 +14,7 @@ from tvm_ffi.structural import structural_walk
 import romou
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.tvm_patches.onnx_converters import patched_converters
 
 
 def operators(model: onnx.ModelProto, *, patched: bool) -> list[str]:

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from romou.errors import BuildError, CompatError, DeviceError
+from romou.core.errors import BuildError, CompatError, DeviceError
 
 MEND = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
 
@@ -87,7 +87,7 @@ def install() -> None:
     """
     import tvm_ffi
 
-    from romou.dialects import complete_cuda
+    from romou.backends.dialects import complete_cuda
 
     def complete(source: str, target: Any) -> str:
         # The compiler is called next, and is not told the target.

@@ -6,7 +6,7 @@ import functools
 import subprocess
 from typing import Any
 
-from romou.errors import DeviceError
+from romou.core.errors import DeviceError
 from romou.hardware import HardwareSpec
 
 MEND = "It takes an NVIDIA GPU with its driver, and libcudart.so.13: pip install 'romou[cuda]', or a CUDA 13 toolkit."

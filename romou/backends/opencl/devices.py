@@ -10,7 +10,7 @@ import dataclasses
 import json
 from typing import Any
 
-from romou.errors import DeviceError
+from romou.core.errors import DeviceError
 from romou.hardware import HardwareSpec, load_device
 
 MEND_NO_LOADER = "Install an OpenCL ICD loader: apt-get install ocl-icd-libopencl1 (Debian, Ubuntu)."

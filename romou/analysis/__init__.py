@@ -1,0 +1,1 @@
+"""What a kernel uses, read off its lowered TIR: registers, traffic, operations."""

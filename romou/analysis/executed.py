@@ -1,0 +1,95 @@
+"""How many instructions a work-item executes: the compiler's loops, weighted by the trip counts that the lowered TIR knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm_ffi.structural import structural_visit
+
+from romou.analysis.estimates import multiply_adds_of
+from romou.core.errors import BuildError
+from romou.mobile_compilers.statistics import LoopStatistics
+
+# A loop that the compiler may have unrolled is taken apart no further than this; Mesa's own limit is lower.
+_MAX_UNROLLED = 256
+
+
+class UnknownTripCountError(BuildError):
+    """A kernel has a loop whose trip count is not known before it runs."""
+
+
+# It is raised inside a visitor, which TVM calls: without this it would come out as a RuntimeError.
+tvm_ffi.register_error("UnknownTripCountError", UnknownTripCountError)
+
+
+@dataclass(frozen=True)
+class TripLoop:
+    """A loop of the lowered TIR: how often it turns, the multiply-adds of one turn outside the loops inside it, and those loops."""
+
+    trips: int
+    multiply_adds: int
+    inner: tuple[TripLoop, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Multiply-adds of one turn, the loops inside included."""
+        return self.multiply_adds + sum(loop.trips * loop.total for loop in self.inner)
+
+
+def trip_loops(func: tirx.PrimFunc) -> TripLoop:
+    """The loops of a lowered device function, as a nest with the kernel itself outermost.
+
+    Raises
+    ------
+    UnknownTripCountError
+        A loop's trip count is not constant.
+    """
+    nests: list[list[TripLoop]] = [[]]
+    products: list[int] = [0]
+
+    def loop(node: tirx.For, visitor: Any) -> None:
+        if not isinstance(node.extent, tirx.IntImm):
+            raise UnknownTripCountError(f"the loop over {node.loop_var} turns {node.extent} times, which is not constant")
+        nests.append([])
+        products.append(0)
+        visitor.visit(node.body)
+        found = TripLoop(int(node.extent), products.pop(), tuple(nests.pop()))
+        nests[-1].append(found)
+
+    def count(node: Any, visitor: Any) -> None:
+        products[-1] += multiply_adds_of(node)
+        visitor.default_visit(node)
+
+    structural_visit(func.body, [(tirx.For, loop), ((tvm.ir.Call, tirx.Mul), count)])
+    return TripLoop(1, products[0], tuple(nests[0]))
+
+
+def executed_instructions(code: LoopStatistics, loops: TripLoop) -> int | None:
+    """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot be matched.
+
+    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every turn must have the same number of in
+    both.
+
+        for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions      ->      16 * 30 instructions
+    """
+    return _match(code, loops.multiply_adds, code.inner, loops.inner)
+
+
+def _match(code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]) -> int | None:
+    """Instructions of one turn of `code`; `products` multiply-adds are its own, by the loops that were taken as unrolled so far."""
+    if products > code.multiply_adds or len(loops) > _MAX_UNROLLED:
+        return None
+    if not loops:
+        return code.instructions if not kept and products == code.multiply_adds else None
+    first, rest = loops[0], loops[1:]
+    if kept:
+        turn = _match(kept[0], first.multiply_adds, kept[0].inner, first.inner)
+        after = _match(code, products, kept[1:], rest) if turn is not None else None
+        if turn is not None and after is not None:
+            return first.trips * turn + after
+    return _match(code, products + first.trips * first.multiply_adds, kept, (*(first.inner * first.trips), *rest))

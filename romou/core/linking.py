@@ -1,0 +1,59 @@
+"""Linking compiled modules into shared libraries, for this machine or another one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+from romou.core.errors import BuildError
+
+_ANDROID_API = 24
+
+
+def export_library(module: Any, path: str | Path, *, host: str | None = None, entry: str | None = None) -> None:
+    """Link a TVM module or executable into the shared library `path`.
+
+    Parameters
+    ----------
+    host
+        LLVM triple of the machine that loads it; None: this one.
+    entry
+        A second name for the module's function `main`.
+
+    Raises
+    ------
+    BuildError
+        There is no compiler for `host`.
+    """
+    how: dict[str, Any] = {} if is_here(host) else {"cc": compiler_for(str(host))}
+    if entry is not None:
+        how["options"] = ["-shared", "-fPIC", f"-Wl,--defsym,__tvm_ffi_{entry}=__tvm_ffi_main"]
+    module.export_library(str(path), **how)
+
+
+def is_here(host: str | None) -> bool:
+    """Whether libraries linked for this machine load on `host`."""
+    return host is None or (host.partition("-")[0] == platform.machine() and "android" not in host)
+
+
+def compiler_for(host: str) -> str:
+    """The C++ compiler that links for the triple `host`; BuildError says how to get one."""
+    machine = host.partition("-")[0]
+    if "android" in host:
+        ndk = os.environ.get("ANDROID_NDK_HOME")
+        found = sorted(Path(ndk).glob(f"toolchains/llvm/prebuilt/*/bin/{machine}-linux-android{_ANDROID_API}-clang++")) if ndk else []
+        if not found:
+            raise BuildError(
+                f"no compiler for {host}: ANDROID_NDK_HOME={ndk or 'is not set, or'} holds no Android NDK",
+                hint="Install the NDK and set ANDROID_NDK_HOME to its folder.",
+                host=host,
+            )
+        return str(found[0])
+    name = f"{machine}-linux-gnu-g++"
+    compiler = shutil.which(name)
+    if compiler is None:
+        raise BuildError(f"no compiler for {host}: {name} is not there", hint=f"apt-get install g++-{machine.replace('_', '-')}-linux-gnu", host=host)
+    return compiler

@@ -1,0 +1,261 @@
+"""A phone behind adb: the runtime that `scripts/build_phone_runtime.sh` makes is pushed there, its RPC server started, stopped and looked at.
+
+On the phone everything lies in `FOLDER`. The server listens on the phone's loopback; adb forwards this machine's port to it, so that
+`rpc="127.0.0.1:PORT/KEY"` reaches it and nothing is open to a network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from romou.core.errors import DeviceError, UsageError
+
+FOLDER = "/data/local/tmp/romou"
+SERVER = "romou_rpc_server"
+BUILD = "scripts/build_phone_runtime.sh --out FOLDER"
+_LOG, _PID = f"{FOLDER}/server.log", f"{FOLDER}/server.pid"
+_ABIS = {"android-arm64": "arm64-v8a"}
+_START_PATIENCE_S = 15.0
+_ADB_PATIENCE_S = 120.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhoneStatus:
+    """A phone and what runs on it. library, devices: the OpenCL library that the server would open and its devices' names; failure: why there are none."""
+
+    serial: str
+    model: str
+    android: str
+    soc: str
+    runtime: dict[str, str] | None
+    library: str | None
+    devices: tuple[str, ...]
+    failure: str | None
+    server_pid: int | None
+    forwarded: tuple[str, ...]
+
+
+class Phone:
+    """One phone, chosen by `serial` where several are attached.
+
+    Raises
+    ------
+    DeviceError
+        adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do.
+    UsageError
+        Several phones are attached and none was chosen, or there is none of that serial number.
+    """
+
+    def __init__(self, serial: str | None = None) -> None:
+        program = shutil.which("adb")
+        if program is None:
+            raise DeviceError("adb is not on the PATH", hint="apt-get install adb (Debian, Ubuntu), or Android's platform-tools.")
+        self._adb = [program]
+        self.serial = _choose(self._run("devices", what="list phones"), serial)
+        self._adb += ["-s", self.serial]
+
+    def push(self, runtime: Path) -> None:
+        """Copy the runtime folder to the phone.
+
+        Raises
+        ------
+        UsageError
+            `runtime` is no such folder, or was built for another kind of machine.
+        DeviceError
+            A server is running, or adb fails.
+        """
+        facts = _runtime_facts(runtime)
+        wanted, found = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")
+        if wanted != found:
+            raise UsageError(f"{runtime} was built for {facts['target']}; {self.serial} is a phone with {found}", hint=f"Build it for the phone: {BUILD}")
+        if self._server_pid() is not None:
+            raise DeviceError(f"an RPC server is running on {self.serial}", hint="Stop it first: romou phone stop")
+        # What lies in the folder of an older version does not stay beside the new one.
+        self._shell(f"rm -rf {FOLDER} && mkdir -p {FOLDER}", what="make a folder")
+        self._run("push", f"{runtime}/.", f"{FOLDER}/", what="push the runtime")
+        self._shell(f"chmod 755 {FOLDER}/{SERVER}", what="make the server executable")
+
+    def start(self, *, key: str, port: int = 9090, tracker: str | None = None, timeout_s: float = 300.0) -> str:
+        """Start the server in the background and forward `port` of this machine to it; returns the address for `rpc=`.
+
+        Parameters
+        ----------
+        key
+            What a client has to name.
+        port
+            On both sides; a number of its own for each phone.
+        tracker
+            "host:port" of a tracker on this machine, which the phone then reaches through adb.
+        timeout_s
+            A session in which nothing is sent or received for so long is ended; 0: never.
+        """
+        if not key or re.search(r"[\s/]", key):
+            raise UsageError(f"key {key!r}: choose a word without spaces and slashes")
+        tracker_port = None if tracker is None else _tracker_port(tracker)
+        if self._pushed() is None:
+            raise DeviceError(f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER")
+        pid = self._server_pid()
+        if pid is not None:
+            raise DeviceError(f"an RPC server is already running on {self.serial} (process {pid})", hint="Stop it first: romou phone stop")
+        options = ["--host", "127.0.0.1", "--port", str(port), "--key", key, "--timeout", f"{timeout_s:g}", "--work-dir", FOLDER]
+        self._run("forward", f"tcp:{port}", f"tcp:{port}", what=f"forward port {port}")
+        if tracker_port is not None:
+            self._run("reverse", f"tcp:{tracker_port}", f"tcp:{tracker_port}", what=f"lead the phone to port {tracker_port}")
+            options += ["--tracker", f"127.0.0.1:{tracker_port}"]
+        command = shlex.join([f"./{SERVER}", *options])
+        # Its own session, and no open streams: it outlives the adb shell.
+        self._shell(f"cd {FOLDER} || exit 1; LD_LIBRARY_PATH={FOLDER} setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}", what="start the server")
+        try:
+            self._wait_for_server()
+        except DeviceError:
+            self._remove_forwards(port, tracker_port)
+            raise
+        return f"127.0.0.1:{port}/{key}"
+
+    def stop(self) -> bool:
+        """End the server and the forwarding; False if none was running."""
+        pid = self._server_pid()
+        for kind in ("forward", "reverse"):
+            for line in self._forwards(kind):
+                self._run(kind, "--remove", line.split()[0], what="end the forwarding")
+        if pid is None:
+            return False
+        # Its port is free once it is gone; a second start may follow at once.
+        until_gone = f"n=0; while grep -q {SERVER} /proc/{pid}/cmdline 2> /dev/null && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done"
+        self._shell(f"kill {pid}; {until_gone}; rm -f {_PID}", what="stop the server")
+        return True
+
+    def status(self) -> PhoneStatus:
+        """What `romou phone status` prints."""
+        pushed = self._pushed()
+        found: dict[str, Any] = {"failure": "the runtime is not on the phone: romou phone push FOLDER"} if pushed is None else self._opencl()
+        devices = tuple(str(d["name"]).strip() for d in found.get("devices", []))
+        failure = str(found.get("failure") or "") or "no OpenCL device"
+        return PhoneStatus(
+            serial=self.serial,
+            model=f"{self._property('ro.product.manufacturer')} {self._property('ro.product.model')}".strip(),
+            android=self._property("ro.build.version.release"),
+            soc=self._property("ro.soc.model") or self._property("ro.board.platform"),
+            runtime=pushed,
+            library=str(found.get("library") or "") or None,
+            devices=devices,
+            failure=None if devices else failure,
+            server_pid=self._server_pid(),
+            forwarded=tuple(f"{kind} {line}" for kind in ("forward", "reverse") for line in self._forwards(kind)),
+        )
+
+    def _wait_for_server(self) -> None:
+        until = time.monotonic() + _START_PATIENCE_S
+        while True:
+            log = self._shell(f"cat {_LOG}", what="read the server's log", is_checked=False)
+            if "serving on" in log:
+                return
+            if self._server_pid() is None or time.monotonic() > until:
+                last = " | ".join(log.strip().splitlines()[-5:]) or "it wrote nothing"
+                raise DeviceError(f"the RPC server on {self.serial} does not start: {last}", hint="`romou phone status` shows the phone's driver and ports.")
+            time.sleep(0.2)
+
+    def _opencl(self) -> dict[str, Any]:
+        text = self._shell(f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} ./{SERVER} --devices", what="ask for OpenCL devices", is_checked=False)
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        try:
+            return dict(json.loads(lines[-1]))
+        except (IndexError, ValueError):
+            return {"failure": f"the server does not run on this phone: {text.strip()[-300:] or 'no output'}"}
+
+    def _pushed(self) -> dict[str, str] | None:
+        """runtime.json of what lies on the phone."""
+        text = self._shell(f"cat {FOLDER}/runtime.json", what="look for the runtime", is_checked=False)
+        try:
+            return {str(k): str(v) for k, v in json.loads(text).items()}
+        except (ValueError, AttributeError):
+            return None
+
+    def _server_pid(self) -> int | None:
+        # The number alone could by now be another process's.
+        check = f'p=$(cat {_PID} 2> /dev/null) && grep -q {SERVER} /proc/$p/cmdline 2> /dev/null && echo "pid $p"'
+        found = re.search(r"^pid (\d+)$", self._shell(check, what="look for the server", is_checked=False), re.MULTILINE)
+        return int(found[1]) if found else None
+
+    def _forwards(self, kind: str) -> list[str]:
+        """ "tcp:9090 tcp:9090" for each port that adb leads to (forward) or from (reverse) this phone."""
+        lines = [line.split() for line in self._run(kind, "--list", what="list ports").splitlines()]
+        return [f"{words[1]} {words[2]}" for words in lines if len(words) == 3 and (kind == "reverse" or words[0] == self.serial)]
+
+    def _remove_forwards(self, port: int, tracker_port: int | None) -> None:
+        with contextlib.suppress(DeviceError):
+            self._run("forward", "--remove", f"tcp:{port}", what="end the forwarding")
+            if tracker_port is not None:
+                self._run("reverse", "--remove", f"tcp:{tracker_port}", what="end the forwarding")
+
+    def _property(self, name: str) -> str:
+        return self._shell(f"getprop {name}", what="ask for the model").strip()
+
+    def _shell(self, command: str, *, what: str, is_checked: bool = True) -> str:
+        return self._run("shell", command, what=what, is_checked=is_checked)
+
+    def _run(self, *arguments: str, what: str, is_checked: bool = True) -> str:
+        """Output of adb; `is_checked`: DeviceError if it fails."""
+        try:
+            done = subprocess.run(
+                [*self._adb, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_ADB_PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DeviceError(f"adb could not {what} within {_ADB_PATIENCE_S:.0f} s", hint="Replug the phone, or: adb kill-server") from error
+        if is_checked and done.returncode != 0:
+            raise DeviceError(f"adb could not {what}: {done.stdout.strip()[-300:]}", hint="Is the phone still attached? `adb devices` lists it.")
+        return done.stdout
+
+
+def _choose(listing: str, serial: str | None) -> str:
+    """The phone to use, of what `adb devices` prints: a header, then a serial number and a state on each line."""
+    found = dict(line.split("\t", 1) for line in listing.splitlines() if "\t" in line)
+    if not found:
+        raise DeviceError("adb sees no phone", hint="Attach it by USB, turn on developer options and USB debugging on it, and look at `adb devices`.")
+    if serial is None and len(found) > 1:
+        raise UsageError(f"several phones are attached: {', '.join(sorted(found))}", hint="Choose one: --serial NUMBER")
+    chosen = serial if serial is not None else next(iter(found))
+    if chosen not in found:
+        raise UsageError(f"no phone has the serial number {chosen}; attached: {', '.join(sorted(found))}")
+    state = found[chosen].strip()
+    if state == "unauthorized":
+        raise DeviceError(f"the phone {chosen} does not trust this machine yet", hint="Unlock it and confirm the question about USB debugging, then try again.")
+    if state != "device":
+        hint = "apt-get install android-sdk-platform-tools-common (udev rules), then replug it." if "permissions" in state else "Replug it, or: adb reconnect"
+        raise DeviceError(f"the phone {chosen} does not answer (adb says: {state})", hint=hint)
+    return chosen
+
+
+def _runtime_facts(runtime: Path) -> dict[str, str]:
+    try:
+        facts = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))
+        return {name: str(facts[name]) for name in ("target", "tvm", "tvm_ffi", "romou")}
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{runtime} holds no runtime for a phone", hint=f"Build it: {BUILD}") from error
+
+
+def _tracker_port(tracker: str) -> int:
+    host, _, port = tracker.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"tracker {tracker!r}: write host:port, for example 127.0.0.1:9190")
+    if host not in _LOOPBACK:
+        raise UsageError(
+            f"the tracker is on {host}; a phone on a cable reaches those of this machine only", hint="Run the tracker here and name it 127.0.0.1:PORT."
+        )
+    return int(port)

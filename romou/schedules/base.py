@@ -1,0 +1,122 @@
+"""What every schedule template offers: the stages after it know no more of an operator."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from romou.core.limits import Limits
+from romou.core.space import Config, Space
+from romou.schedules.winograd import StoredWeight
+from romou.tir.primitives import is_image
+
+
+class Template(ABC):
+    """The template that fits a fused function, whose last parameter is the output.
+
+    func: the function.   family: name of the operator family.
+    """
+
+    func: tirx.PrimFunc
+    family: str
+    # Whether the kernel is a loop of multiply-adds: then it works in turns, of which each reads its share of data and weight.
+    sums_products: bool = True
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Readable name of the operator."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Operations on numbers of one call."""
+
+    @property
+    @abstractmethod
+    def names(self) -> Mapping[str, str]:
+        """Of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
+
+    @property
+    @abstractmethod
+    def works_in_texels(self) -> bool:
+        """Whether data and output may lie in images."""
+
+    @property
+    @abstractmethod
+    def activations(self) -> set[str]:
+        """Parameters that may lie in images."""
+
+    @abstractmethod
+    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """Buffers whose traffic counts under a config -> bytes of a number in memory."""
+
+    @abstractmethod
+    def outputs(self, config: Mapping[str, Any]) -> int:
+        """Numbers that the kernel whose traffic counts gives, whole texels counted."""
+
+    @property
+    @abstractmethod
+    def element_bytes(self) -> int:
+        """Of a number of the output in memory."""
+
+    @abstractmethod
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this operator on a device with these limits."""
+
+    @abstractmethod
+    def default_config(self, limits: Limits) -> Config:
+        """The config that is tried first and used where nothing was tuned."""
+
+    def starts(self, limits: Limits) -> list[Config]:
+        """A decent config of each algorithm, the default config first."""
+        return [self.default_config(limits)]
+
+    def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
+        """How the kernel of `config` wants the weight; None where it takes that of the function as it is."""
+        return None
+
+    def precision(self, config: Mapping[str, Any]) -> str | None:
+        """What the kernel of `config` rounds its factors to; None where it multiplies numbers as they lie in memory."""
+        return None
+
+    def transform_bytes(self, config: Mapping[str, Any]) -> int:
+        """What kernels beside the one whose traffic counts read and write."""
+        return 0
+
+    def transform_registers(self, config: Mapping[str, Any]) -> int:
+        """The 32-bit registers that a work-item of these kernels needs at least."""
+        return 0
+
+    @abstractmethod
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        """Scheduled TIR for a config: a module with the one function `main`.
+
+        Raises
+        ------
+        InvalidConfigError
+            If TVM's scheduler refuses the config.
+        """
+
+    @property
+    def images(self) -> dict[str, str]:
+        """Parameter name -> memory scope, for the activations that the graph put in images."""
+        return {str(p.name): str(p.scope()) for p in self.func.params if is_image(p)}
+
+    def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
+        """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
+        return self.images
+
+    def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
+        """Data, weight or output that the schedule could read from an image but that fits into none -> why."""
+        return {}
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of all parameters together."""
+        return sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)

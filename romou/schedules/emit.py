@@ -1,0 +1,204 @@
+"""Kernels written out as loops and stores, where schedule primitives do not lead to them.
+
+TVM's scheduler drops the guard of a tile's last, partial turn when what is in registers is stored (cache_write, then reverse_compute_at), and has no
+vectors of partial sums. The families that read their inputs once write their few loops themselves, out of the expressions in the function's blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_equal, structural_map, structural_visit, structural_walk
+
+from romou.schedules.blocks import loads_of
+from romou.tir.calls import is_conditional
+
+_KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
+
+
+def register_type(dtype: str) -> str:
+    """Of a number in registers or local memory: halfs are storage."""
+    return "float32" if dtype == "float16" else dtype
+
+
+def loop(var: tirx.Var, extent: int, body: tirx.Stmt, kind: str = "serial") -> tirx.Stmt:
+    """`body` for each value of `var`; as it is where there is only one."""
+    if extent == 1:
+        return substitute(body, {var: tirx.const(0, var.ty)})
+    return tirx.For(var, tirx.const(0, var.ty), tirx.const(extent, var.ty), _KINDS[kind], body)
+
+
+def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
+    """`body` where a condition holds; None is no condition."""
+    return body if condition is None else tirx.IfThenElse(condition, body, None)
+
+
+def launch(func: tirx.PrimFunc, threads: Mapping[str, tuple[tirx.Var, int]], body: tirx.Stmt, buffers: Sequence[tirx.Buffer] = ()) -> tvm.IRModule:
+    """A module with the one function `main`: `func` with `body` as what a work-item does.
+
+    threads: "blockIdx.x", "threadIdx.x", ... -> the variable that stands for it and how many there are.   buffers: in registers and local memory.
+    """
+    for tag, (var, extent) in reversed(list(threads.items())):
+        kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, var.ty) for value in (0, extent))
+        body = tirx.For(var, low, high, kind, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=list(buffers))
+    made = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    return tvm.IRModule({"main": made.with_attr("global_symbol", "main")})
+
+
+def substitute(node: Any, values: Mapping[tirx.Var, tirx.Expr]) -> Any:
+    """An expression or statement with variables replaced."""
+    return structural_map(node, (tirx.Var, lambda var: next((value for name, value in values.items() if name.same_as(var)), var)))
+
+
+def place_of(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
+    """Indices of the element at a position of a tensor that lies in one row; the first one is not bounded."""
+    indices: list[tirx.Expr] = []
+    for axis in range(len(extents) - 1, 0, -1):
+        indices.insert(0, position % extents[axis] if extents[axis] > 1 else tirx.const(0, position.ty))
+        position = position // extents[axis] if extents[axis] > 1 else position
+    return [position if extents[0] > 1 else tirx.const(0, position.ty), *indices]
+
+
+class Vectors:
+    """Expressions over some axes, for `width` neighbours along one of them.
+
+        a[i, j] + c[i]      ->      a[i, 4 * vector + lane] + c[i]
+
+    axes: each with its extent.   axis: the one of them whose place `vector` and `lane` take; `index` is what stands for it.
+    """
+
+    def __init__(self, axes: Mapping[tirx.Var, int], axis: tirx.Var, width: int) -> None:
+        self.axis, self.width = axis, width
+        self.vector, self.lane = tirx.Var("vector", axis.ty), tirx.Var("lane", axis.ty)
+        self._analyzer = tvm.sym.Analyzer()
+        for var, extent in axes.items():
+            self._analyzer.bind(var, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent, var.ty)))
+            if var.same_as(axis):
+                self._analyzer.bind(self.vector, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent // width, var.ty)))
+        self._analyzer.bind(self.lane, tvm.ir.Range(tirx.const(0, axis.ty), tirx.const(width, axis.ty)))
+
+    @property
+    def index(self) -> tirx.Expr:
+        """What stands for the axis."""
+        return self.vector * self.width + self.lane
+
+    def value_of(self, value: tirx.Expr) -> tirx.Expr:
+        """An expression over `vector` and `lane`."""
+        return substitute(value, {self.axis: self.index})
+
+    def form_of(self, value: tirx.Expr) -> tirx.Expr | None:
+        """An expression over `vector` and `lane` in which every load moves with the lane by one element or not at all, so that it is one load.
+
+        None where there is none: a condition looks at single lanes, an address jumps, a function knows no vectors.
+        """
+        fits: list[bool] = []
+
+        def load(access: TensorLoad) -> tirx.Expr:
+            aligned = self.aligned(access)
+            fits.append(aligned is not None)
+            return access if aligned is None else aligned
+
+        def call(expr: tvm.ir.Call) -> tirx.Expr:
+            if is_conditional(expr):
+                first, *others = (self._analyzer.simplify(self._at(expr.args[0], lane)) for lane in range(self.width))
+                fits.append(all(structural_equal(first, other) for other in others))
+                return tvm.ir.Call(expr.op, [first, *expr.args[1:]], expr.attrs, expr.ty_args, ret_ty=expr.ty)
+            fits.append(bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable")) or not self.moves(expr))
+            return expr
+
+        def truth(expr: tirx.Expr) -> tirx.Expr:
+            # In OpenCL the lanes of a true vector are -1, so what holds for scalars does not for vectors.
+            operands = [expr.value] if isinstance(expr, tirx.Cast) else [expr]
+            fits.append(not any(str(operand.ty).startswith("bool") and self.moves(operand) for operand in operands))
+            return expr
+
+        found = structural_map(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call), ((tirx.Cast, tirx.Not, tirx.And, tirx.Or), truth)])
+        return found if all(fits) else None
+
+    def aligned(self, access: TensorLoad) -> TensorLoad | None:
+        """A load over `vector` and `lane` in the shape that `form_of` wants; None where it has another."""
+        if not access.indices:
+            return access
+        *outer, last = access.indices
+        step = self._step(last)
+        if step is None or any(self._step(index) != 0 for index in outer):
+            return None
+        indices = [self._analyzer.simplify(self._at(index, 0)) for index in access.indices]
+        indices[-1] = indices[-1] + self.lane * step
+        return tirx.BufferLoad(access.source, indices)
+
+    def neighbours_in(self, value: tirx.Expr) -> list[TensorLoad]:
+        """The loads of whole vectors in an expression that no condition guards, as `aligned`; each once."""
+        found: list[TensorLoad] = []
+
+        def load(access: TensorLoad, visitor: Any) -> None:
+            aligned = self.aligned(access)
+            if aligned is not None and self.moves(aligned) and not any(structural_equal(aligned, other) for other in found):
+                found.append(aligned)
+
+        def call(expr: tvm.ir.Call, visitor: Any) -> None:
+            if not is_conditional(expr):
+                visitor.default_visit(expr)
+
+        structural_visit(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call)])
+        return found
+
+    def _at(self, expr: tirx.Expr, lane: int) -> tirx.Expr:
+        return substitute(expr, {self.lane: tirx.const(lane, self.lane.ty)})
+
+    def _step(self, index: tirx.Expr) -> int | None:
+        steps = [self._analyzer.simplify(self._at(index, lane) - self._at(index, 0)) for lane in range(self.width)]
+        numbers = [int(step) if isinstance(step, tirx.IntImm) else None for step in steps]
+        return 0 if not any(n != 0 for n in numbers) else 1 if numbers == list(range(self.width)) else None
+
+    def replaced(self, value: tirx.Expr, load: TensorLoad, by: tirx.Expr) -> tirx.Expr:
+        """`value` with a load that is aligned to `load` replaced."""
+
+        def replace(access: TensorLoad) -> tirx.Expr:
+            aligned = self.aligned(access)
+            return by if aligned is not None and structural_equal(aligned, load) else access
+
+        return structural_map(value, (TensorLoad, replace))
+
+    def moves(self, expr: tirx.Expr) -> bool:
+        """Whether an expression differs from lane to lane."""
+        found: list[bool] = []
+        structural_walk(expr, (tirx.Var, lambda var: found.append(var.same_as(self.lane))))
+        return any(found)
+
+    def store(self, buffer: tirx.Buffer, place: Sequence[tirx.Expr], value: tirx.Expr) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Statements that compute `value`, over the axes, and store a vector of it at `place`, over `vector` and `lane`; and the registers they need."""
+        form = self.form_of(value)
+        if form is not None:
+            return loop(self.lane, self.width, tirx.BufferStore(buffer, form, place), "vectorized"), []
+        # Lanes that do not move together are put together in registers, and stored as one.
+        kind = str(buffer.dtype)
+        tile = tirx.decl_buffer([self.width], register_type(kind), "tile", scope="local")
+        steps, tiles = [], [tile]
+        rest = self.value_of(value)
+        for load in self.neighbours_in(value):
+            loaded = tirx.decl_buffer([self.width], register_type(str(load.source.dtype)), f"{load.source.name}_tile", scope="local")
+            steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, load.astype(str(loaded.dtype)), [self.lane]), "vectorized"))
+            rest = self.replaced(rest, load, tirx.BufferLoad(loaded, [self.lane]).astype(str(load.source.dtype)))
+            tiles.append(loaded)
+        steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled"))
+        whole = tirx.BufferLoad(tile, [self.lane]).astype(kind)
+        steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, whole, place), "vectorized"))
+        return tirx.SeqStmt(steps), tiles
+
+    def width_of(self, value: tirx.Expr, tensor: str) -> int:
+        """Lanes of the narrowest load of a tensor that `store` makes of an expression."""
+        loads = [self.aligned(load) for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
+        whole = loads if self.form_of(value) is not None else self.neighbours_in(value)
+        is_whole = all(load is not None and self.moves(load) and any(structural_equal(load, other) for other in whole) for load in loads)
+        return self.width if is_whole else 1
+
+
+def axes_of(block: s_tir.SBlock) -> dict[tirx.Var, int]:
+    """The axes of a block, each with its extent."""
+    return {axis.var: int(axis.dom.extent) for axis in block.iter_vars}

@@ -1,0 +1,176 @@
+"""What the families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds them, no sum of products."""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+
+from romou.core.limits import Limits
+from romou.core.space import Columns, Space
+from romou.schedules.base import Template
+from romou.schedules.blocks import inlined, operations_of, split_tuples
+from romou.schedules.emit import Vectors
+from romou.schedules.splice import find_blocks
+from romou.tir.primitives import LANES
+
+GROUPS = (16, 32, 64, 128, 256, 512)
+Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
+
+
+class StreamingTemplate(Template):
+    """A function of regular blocks (`blocks.is_regular`) without a contraction."""
+
+    sums_products = False
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.func = func
+        self._operations = operations_of(func)
+
+    @property
+    def name(self) -> str:
+        """The family, what the blocks are called and the output's shape."""
+        # Blocks are named after the operator, and some after the variable of the graph too.
+        steps = "_".join(re.sub(r"^(T|lv\d*|gv\d*|x\d*)_", "", block.name_hint) for block in find_blocks(self.func))
+        return f"{self.family}_{steps[:60]}_{'x'.join(str(extent) for extent in self.shape)}"
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations and functions of floating-point numbers, as the plain definition has them."""
+        return self._operations
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Of the output."""
+        return tuple(int(extent) for extent in self.func.params[-1].shape)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The largest input is the operator's "data"."""
+        *inputs, output = self.func.params
+        return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
+
+    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
+        """All inputs."""
+        return self.inputs
+
+    def outputs(self, config: Mapping[str, Any]) -> int:
+        """Numbers that the operator gives."""
+        return self.elements
+
+    @property
+    def inputs(self) -> dict[str, int]:
+        """Parameters that are read -> bytes of a number in memory."""
+        return {str(p.name): tvm.DataType(str(p.dtype)).itemsize for p in self.func.params[:-1]}
+
+    @property
+    def elements(self) -> int:
+        """Of the output."""
+        return math.prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a number of the output in memory."""
+        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
+
+    @property
+    def works_in_texels(self) -> bool:
+        """Whether the output may lie in an image."""
+        return len(self.shape) > 2 and self.shape[-1] == LANES
+
+    @property
+    def activations(self) -> set[str]:
+        """Parameters whose texels are accessed whole, by one work-item each."""
+        if not self.works_in_texels:
+            return set()
+        values = self.vectors(LANES)
+        texels = [p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in ("float32", "float16")]
+        return {str(p.name) for p in texels if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)}
+
+    @abstractmethod
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        """What the blocks compute, each with how vectors of `width` elements lie in it."""
+
+    def access_width(self, width: int) -> int:
+        """Lanes of the narrowest load of the data where vectors have `width` of them."""
+        return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
+
+    @cached_property
+    def simplified(self) -> tirx.PrimFunc:
+        """The function with everything inlined that need not be kept."""
+        return inlined(split_tuples(self.func))
+
+    # What formulas ask of a template (`romou/pruning/streaming_form.py`). A point of a block is one value for each of its axes.
+
+    @cached_property
+    def blocks(self) -> list[s_tir.SBlock]:
+        """Those that `simplified` left."""
+        return find_blocks(self.simplified)
+
+    knobs_of_traffic: tuple[str, ...]
+
+    @abstractmethod
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """The points at which the first work group computes a block."""
+
+    @abstractmethod
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """The points at which the first work-item does."""
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Equal for knobs for which `points_of_group` are the same elements."""
+        return tuple(knobs.values())
+
+    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+        """Equal for knobs for which `points_of_one` and `repeats` are the same."""
+        return tuple(knobs.values())
+
+    def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
+        """How often loops repeat what `points_of_one` gives of a block."""
+        return 1
+
+    @abstractmethod
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """Numbers of the output that the first work group writes."""
+
+    @abstractmethod
+    def work_group_size(self, columns: Columns) -> Any:
+        """Work-items of a group."""
+
+    @abstractmethod
+    def work_groups(self, columns: Columns) -> Any:
+        """Groups of the launch."""
+
+    def local_memory_bytes(self, columns: Columns) -> Any:
+        """Of a work group."""
+        return 0
+
+    def is_staged(self, columns: Columns) -> Any:
+        """Whether data passes through local memory."""
+        return False
+
+    def local_loads(self, columns: Columns) -> Any:
+        """Bytes of local memory that a work-item reads, where data passes through it; at most."""
+        return 0
+
+    def _groups(self, limits: Limits) -> list[int]:
+        """Choices for the work-items of a group."""
+        return [g for g in GROUPS if g <= limits.max_work_group_size] or [limits.max_work_group_size]
+
+    def _define_width(self, space: Space, extent: int) -> None:
+        """The knob `vector_width`: elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so."""
+        # OpenCL has no vectors of truth values in memory.
+        is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
+        widths = [width for width in (LANES, 2, 1) if width == 1 or (extent % width == 0 and not is_scalar)]
+        space.define_knob("vector_width", [LANES] if self.images else widths)
+
+
+def _size(parameter: tirx.Buffer) -> int:
+    return math.prod(int(extent) for extent in parameter.shape)

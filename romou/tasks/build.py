@@ -1,0 +1,59 @@
+"""From a task and a config to a runtime module, and the reference that it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+import romou.passes.pipeline as pipeline
+from romou.core.errors import InvalidConfigError
+from romou.core.space import Config
+from romou.passes.half_storage import compute_in_single
+from romou.schedules.splice import as_module
+from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import set_image
+
+if TYPE_CHECKING:
+    from romou.target import Target
+
+
+def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime.Module:
+    """Host code and device kernels of a task under `config`; the entry is `main`, its arguments are those of `task.func`.
+
+    Raises
+    ------
+    InvalidConfigError
+        If the config cannot be scheduled, or the task excludes the kernel that comes of it (`TunableTask.check`).
+    """
+    mod = task.schedule(config, target)
+    with tvm.transform.PassContext(instruments=[_Check(lambda kernel: task.check(kernel, config, target))]):
+        return tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
+
+
+@tvm.instrument.pass_instrument
+class _Check:
+    """Shows device functions to `check` when they are as the code generator gets them."""
+
+    def __init__(self, check: Callable[[tirx.PrimFunc], None]) -> None:
+        self.check = check
+
+    def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        if info.name == pipeline.LAST_OF_DEVICE:
+            for _, func in mod.functions_items():
+                self.check(func)
+
+
+# It is raised inside an instrument, which TVM calls: without this it would come out as a RuntimeError.
+tvm_ffi.register_error("InvalidConfigError", InvalidConfigError)
+
+
+def build_reference(task: TunableTask) -> tvm.runtime.Module:
+    """The unscheduled function for this machine's CPU, the same signature: every candidate is compared with it."""
+    func = task.func
+    for name in task.template.images:
+        func = set_image(func, name, "global")
+    return tvm.tirx.build(as_module(compute_in_single(func)), target=tvm.target.Target("llvm"))

@@ -1,0 +1,201 @@
+"""What can be done with a task: its knob space on a target, its kernels, its reference; and a way to other processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_hash
+
+from romou.analysis.registers import register_use
+from romou.analysis.usage import work_group_size
+from romou.core.errors import InvalidConfigError
+from romou.core.space import Config, Space
+from romou.core.task import Task
+from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
+from romou.pruning.forms import form_of
+from romou.pruning.prune import LEAST_KEPT
+from romou.schedules.base import Template
+from romou.schedules.blocks import is_scheduled
+from romou.schedules.templates import template_of
+from romou.schedules.winograd import StoredWeight
+from romou.tir.primitives import FREE_IMAGES
+from romou.tir.slices import alone
+
+if TYPE_CHECKING:
+    from romou.target import Target
+
+
+# Of a kernel's registers more is known than of a formula's, but not all: Mesa's compiler for Mali fits kernels into 64 of which 100 are expected.
+_SURE = 2.0
+# On any GPU a kernel that moves less takes no longer than its launch.
+_SMALL_BYTES = 1 << 16
+# Configs that criteria leave at least where the whole space has a few hundred.
+_LEAST_OF_FEW = 12
+
+
+class TunableTask(Task):
+    """A task with its schedule template: its knob space on any target, and kernels of its configs."""
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc, calls: int = 1) -> TunableTask | None:
+        """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
+        func = alone(func)
+        if is_scheduled(func) or template_of(func) is None:
+            return None
+        plain = plain_form(func)
+        template = template_of(plain)
+        assert template is not None, "the plain form keeps the block that carries the template's name"
+        return cls(key_of(plain), template.name, template.family, plain, calls, template.flops)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
+        return not self.template.sums_products and self.template.moved_bytes < _SMALL_BYTES
+
+    def with_free_images(self) -> TunableTask:
+        """The same operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
+        task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
+        assert task is not None, "an attribute changes nothing that the template looks at"
+        return task
+
+    def pruned(self, target: Target) -> PrunedTask:
+        """The same task with the pruned space for `target` as its space."""
+        space = self.pruned_space(target)
+        slacks = {count.criterion: count.slack for count in space.report.criteria if count.slack is not None}
+        task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops, slacks=slacks)
+        task.spaces[target] = space
+        return task
+
+    @cached_property
+    def template(self) -> Template:
+        """The schedule template that covers the function."""
+        template = template_of(self.func)
+        assert template is not None, "a Task is made by TunableTask.of or from_json, from a function that has a template"
+        return template
+
+    def space(self, target: Target) -> Space:
+        """The knob space on `target`."""
+        return self.template.space(target.limits)
+
+    def pruned_space(self, target: Target, rules: Rules | None = None) -> PrunedSpace:
+        """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured."""
+        limits = target.limits
+        least_kept = LEAST_KEPT if self.template.sums_products else _LEAST_OF_FEW
+        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept)
+
+    def default_config(self, target: Target) -> Config:
+        """The config that is tried first, and used where nothing was tuned."""
+        return self.template.default_config(target.limits)
+
+    def starts(self, target: Target) -> list[Config]:
+        """A decent config of each algorithm, the default config first."""
+        return self.template.starts(target.limits)
+
+    def schedule(self, config: Config, target: Target) -> tvm.IRModule:
+        """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
+        # Of the whole space: a process that builds one config has no need of what pruning leaves.
+        limits = target.limits
+        self.template.space(limits).index_of(config)
+        return self.template.schedule(config, limits)
+
+    def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
+        """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
+        return self.template.image_scopes(config, target.limits)
+
+    def stored_weight(self, config: Config) -> StoredWeight | None:
+        """How the kernel of `config` wants the weight; None where it takes that of `func` as it is."""
+        return self.template.stored_weight(config)
+
+    def precision(self, config: Config) -> str | None:
+        """What the kernel of `config` rounds its factors to, "tf32"; None where it multiplies numbers as they lie in memory."""
+        return self.template.precision(config)
+
+    def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
+        """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
+        stored = self.stored_weight(config)
+        return [stored(array) if stored and str(p.name) == stored.name else array for p, array in zip(self.func.params, arrays, strict=False)]
+
+    def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
+        """Whether a lowered kernel may be built; a task whose space is not pruned lets everything pass."""
+
+    def to_json(self) -> str:
+        """Text from which `from_json` makes an equal task."""
+        return json.dumps({"func": tvm.ir.save_json(self.func), "calls": self.calls})
+
+    @staticmethod
+    def from_json(text: str) -> TunableTask:
+        """Inverse of `to_json`."""
+        data = json.loads(text)
+        task = TunableTask.of(tvm.ir.load_json(data["func"]), data["calls"])
+        assert task is not None, "the text was written from a task"
+        if "slacks" not in data:
+            return task
+        return PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, slacks=data["slacks"])
+
+
+@dataclass(frozen=True)
+class PrunedTask(TunableTask):
+    """A task whose space on any target is the pruned one.
+
+    slacks: criterion -> how many times looser its limit was made; what was dropped is missing.
+    """
+
+    slacks: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def space(self, target: Target) -> PrunedSpace:
+        """The pruned knob space on `target`; made once."""
+        if target not in self.spaces:
+            self.spaces[target] = self.pruned_space(target)
+        return self.spaces[target]
+
+    @cached_property
+    def spaces(self) -> dict[Target, PrunedSpace]:
+        """Those that were made."""
+        return {}
+
+    def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
+        """What the formulas only bound from below is read off the kernel itself, and judged again; the default config is built in any case.
+
+        Raises
+        ------
+        InvalidConfigError
+            A criterion excludes the kernel.
+        """
+        if config == self.default_config(target):
+            return
+        formula = form_of(self.template, target.limits).usage({name: np.asarray(value) for name, value in config.items()})
+        registers = register_use(kernel)
+        # Each kernel of several by itself: their groups differ in size.
+        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
+        verdicts = judge(replace(formula, **own), target.spec)
+        for name in BOUNDED & verdicts.keys() & self.slacks.keys():
+            if not verdicts[name].keep_within(_SURE * self.slacks[name]):
+                raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
+
+    def to_json(self) -> str:
+        """Text from which `TunableTask.from_json` makes an equal task."""
+        return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks)})
+
+
+def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
+    func = alone(func)
+    for name in ("global_symbol", "op_pattern"):
+        if func.attrs and name in func.attrs:
+            func = func.without_attr(name)
+    if any("int64" in str(p.dtype) for p in func.params):
+        return func  # numbers of 64 bits stay what they are, and so do the indices that are made of them
+    narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
+    return narrow["main"]
+
+
+def key_of(func: tirx.PrimFunc) -> str:
+    """16 hex digits that depend on structure alone, not on names of variables."""
+    return f"{structural_hash(func) & (2**64 - 1):016x}"

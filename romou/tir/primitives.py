@@ -1,0 +1,108 @@
+"""What a template can do to a kernel beyond TVM's own schedule primitives: setImage, autobroadcast (paper, Listing 4), multiply-add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import s_tir, tirx
+from tvm_ffi.structural import structural_map
+
+from romou.core.errors import BuildError
+
+LANES = 4
+# Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
+# the lanes, makes the column. The OpenCL runtime lays images out by the same rule (tvm_patches/opencl_runtime/memory.h).
+SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2}
+# Marks on a block, which `passes/arithmetic.py` and `passes/half_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
+AUTOBROADCAST, MULTIPLY_ADD, HALF_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
+
+# On a loop, which `passes/tensor_cores.py` carries out.
+TENSOR_CORES = "pragma_romou_tensor_cores"
+
+# On a loop, which `passes/double_buffers.py` carries out.
+DOUBLE_BUFFER = "pragma_romou_double_buffer"
+
+# On a loop, which `passes/unrolled_by_compiler.py` carries out.
+UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
+
+# On a function whose data and output no graph has placed: whether they lie in images is then a knob.
+FREE_IMAGES = "romou.free_images"
+
+
+def is_image(buffer: tirx.Buffer) -> bool:
+    """Whether a parameter is marked to lie in an image."""
+    return str(buffer.scope()) in SEPARATORS
+
+
+def is_texel(index: tirx.Expr) -> bool:
+    """Whether an index takes the lanes of a whole texel, neighbours in order."""
+    return isinstance(index, tirx.Ramp) and int(index.lanes) == LANES and isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1
+
+
+def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
+    """(width, height, layers) in texels of a tensor under a texture scope."""
+    rows = SEPARATORS[scope] % len(shape)
+    return int(np.prod(shape[rows:-1])), int(shape[rows - 1]), int(np.prod(shape[: rows - 1]))
+
+
+def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
+    """Mark the parameter `name` of a scheduled function to lie in an image (the paper's `setImage`, Listing 4).
+
+    The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is built.
+
+    Raises
+    ------
+    BuildError
+        No parameter has that name, or its last axis does not hold the four lanes of a texel.
+    """
+    old = _parameter(func, name)
+    if int(old.shape[-1]) != LANES:
+        raise BuildError(f"{name} cannot be an image: its last axis is {int(old.shape[-1])}, not the {LANES} lanes of a texel", buffer=name)
+    return replace_parameter(func, name, scope=scope)
+
+
+def replace_parameter(func: tirx.PrimFunc, name: str, *, shape: Sequence[int] | None = None, scope: str | None = None) -> tirx.PrimFunc:
+    """The same function with its parameter `name` in another shape, whose axes its accesses have to fit, or in another memory scope."""
+    old = _parameter(func, name)
+    new = tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope()))
+    body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
+    return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)
+
+
+def _parameter(func: tirx.PrimFunc, name: str) -> tirx.Buffer:
+    try:
+        (found,) = (p for p in func.params if str(p.name) == name)
+    except ValueError:
+        raise BuildError(f"no parameter {name!r} to put in an image; there are {', '.join(str(p.name) for p in func.params)}") from None
+    return found
+
+
+def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Multiply scalars with vectors in `block` as such, without a vector of copies (the paper's `autobroadcast`, Section 4.1)."""
+    sch.annotate(block, AUTOBROADCAST, 1)
+
+
+def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
+    """Write a * b + c in `block` as one call of `function`: "mad", which may round in between or not, or "fma", which does not."""
+    sch.annotate(block, MULTIPLY_ADD, function)
+
+
+def half_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Compute with halfs in the kernel of `block`; otherwise halfs are storage, and arithmetic is single precision (`passes/half_storage.py`)."""
+    sch.annotate(block, HALF_ARITHMETIC, 1)
+
+
+def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
+    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/tensor_core.py`."""
+    sch.annotate(loop, TENSOR_CORES, 1)
+
+
+def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
+    """Stage in two halves of local memory what `loop` stages there: the next turn's share is loaded while this turn's is summed up."""
+    sch.annotate(loop, DOUBLE_BUFFER, 1)
+
+
+def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
+    """Leave it to the device's compiler to write out `loop`, so that a kernel of thousands of statements stays a short text."""
+    sch.annotate(loop, UNROLL_BY_COMPILER, 1)
