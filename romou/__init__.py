@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from romou.core.version import __version__ as __version__
 
 _HOME = {
     "tune": "romou.api",

@@ -18,11 +18,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
-import romou
 from romou.backends import backend
 from romou.core.errors import DeviceError, UsageError, unknown_name
 from romou.core.linking import compiler_for, is_here
 from romou.core.space import Config
+from romou.core.version import __version__
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.hardware import known_devices
@@ -508,7 +508,7 @@ def _bench(
         model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name),
         target=target.to_json(),
         device=at.device.to_dict() if at.device is not None else None,
-        romou=romou.__version__,
+        romou=__version__,
         tvm=tvm.__version__,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         operators=operators_of(scheduled_functions(graph.fused, graph.task_of, chosen, at.target), count_calls(graph.fused), at.target),

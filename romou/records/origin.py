@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from romou.core.version import __version__
+
 if TYPE_CHECKING:
     from romou.records.record import Record
 
@@ -31,9 +33,7 @@ class Origin:
         """A device with the versions that are installed."""
         import tvm
 
-        import romou
-
-        return cls(device=device, romou=romou.__version__, tvm=tvm.__version__)
+        return cls(device=device, romou=__version__, tvm=tvm.__version__)
 
     def refusal(self, other: Origin) -> str | None:
         """Why timings of `other` say nothing here; None where they do."""

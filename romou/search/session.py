@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import romou
 from romou.core.space import Config
+from romou.core.version import __version__
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 from romou.pruning.estimate import can_estimate
 from romou.records import Origin, Record, Records
@@ -400,7 +400,7 @@ class TuningSession:
             clock_ratio=result.clock_ratio,
             target=str(self._target),
             time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            romou=romou.__version__,
+            romou=__version__,
             tvm=tvm.__version__,
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
-import romou
 from romou import tvm_patches
 from romou.core.errors import CompatError
+from romou.core.version import __version__
 
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 MEND = "pip install " + " ".join(f"{name}=={version}" for name, version in PINNED.items())
@@ -32,7 +32,7 @@ def check_versions() -> None:
 
 def romou_versions() -> dict[str, str]:
     """What both sides of a connection must have alike; the runtime of the other side answers `romou.rpc.versions` with the same keys."""
-    return {"tvm": PINNED["apache-tvm"], "tvm_ffi": PINNED["apache-tvm-ffi"], "romou": romou.__version__}
+    return {"tvm": PINNED["apache-tvm"], "tvm_ffi": PINNED["apache-tvm-ffi"], "romou": __version__}
 
 
 def check_runtime() -> None:
