@@ -14,9 +14,10 @@ _HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
 
 def programs() -> dict[str, click.Group]:
     """Return the click groups of the programs that Romou installs, by name."""
+    from archprobe.cli import app
     from romou.cli import main
 
-    return {"romou": main}
+    return {"romou": main, "archprobe": app}
 
 
 def walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command, click.Context]]:
