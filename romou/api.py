@@ -37,7 +37,7 @@ from romou.regression import Bench, Comparison, compare_benches, compare_recorde
 from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
 from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
-from romou.search.device_lessons import known_lessons
+from romou.search.pretrained import pretrained_for
 from romou.target import Target
 from romou.tasks.extract import count_calls, extract_tasks
 from romou.tvm_patches.compat import check_versions
@@ -217,7 +217,7 @@ def tune(
                     runner=runner,
                     options=options,
                     alternatives=graph.alternatives,
-                    device_lessons=known_lessons(place.target),
+                    pretrained=pretrained_for(place.target),
                 )
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:

@@ -63,7 +63,7 @@ class TargetLike(Protocol):
 class Toolchain:
     """The functions that a worker process calls, each as "module:name" because a worker has to find them by itself."""
 
-    load_task: str = "romou.tasks.tunable:Task.from_json"
+    load_task: str = "romou.tasks.tunable:TunableTask.from_json"
     load_target: str = "romou.target:Target.from_json"
     build: str = "romou.tasks.build:build_task"
     build_reference: str = "romou.tasks.build:build_reference"
