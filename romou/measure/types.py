@@ -35,7 +35,7 @@ StoredAs: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
 
 
 class TaskLike(Protocol):
-    """What measuring needs of a task; `romou.tasks.tunable.Task` is one. The last parameter of `func` is the output."""
+    """What measuring needs of a task; `romou.tasks.tunable.TunableTask` is one. The last parameter of `func` is the output."""
 
     @property
     def key(self) -> str: ...
@@ -63,7 +63,7 @@ class TargetLike(Protocol):
 class Toolchain:
     """The functions that a worker process calls, each as "module:name" because a worker has to find them by itself."""
 
-    load_task: str = "romou.tasks.tunable:Task.from_json"
+    load_task: str = "romou.tasks.tunable:TunableTask.from_json"
     load_target: str = "romou.target:Target.from_json"
     build: str = "romou.tasks.build:build_task"
     build_reference: str = "romou.tasks.build:build_reference"
