@@ -17,7 +17,7 @@ from romou.measure import LocalBuilder, MeasureOptions
 from romou.module import TunedModel
 from romou.rpc import Address
 from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
-from romou.search.device_lessons import known_lessons
+from romou.search.pretrained import pretrained_for
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
@@ -117,7 +117,7 @@ def tune(
                     runner=runner,
                     options=options,
                     alternatives=graph.alternatives,
-                    device_lessons=known_lessons(place.target),
+                    pretrained=pretrained_for(place.target),
                 )
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:

@@ -10,9 +10,9 @@ from recordings import recorded
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
-from romou.search.cost_model import CostModel, Lessons, scores
+from romou.search.cost_model import CostModel, TransferData, scores
 from romou.search.features import _ON_DEVICE, TaskFeatures
-from romou.search.replay import ReplayDevice, ReplayTask
+from romou.search.simulation import SimulatedDevice, SimulatedTask
 from romou.target import Target
 from romou.tasks.operators import conv, task_of
 
@@ -53,7 +53,7 @@ def test_scores() -> None:
 
 
 def test_too_little_teaches_nothing() -> None:
-    lessons = Lessons()
+    lessons = TransferData()
     lessons.add(np.zeros((3, 2)), [1.0, 2.0, 3.0])
     lessons.add(np.zeros((8, 2)), [None] * 7 + [1.0])
     assert lessons.joined() is None
@@ -63,7 +63,7 @@ def test_a_model_knows_what_other_tasks_taught() -> None:
     task = small_tasks()[0]
     features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 80)
-    lessons = Lessons()
+    lessons = TransferData()
     lessons.add(features(configs[:60]), [float(c["tile_w"]) for c in configs[:60]])
     model = CostModel(features)
     model.fit([], [], lessons)
@@ -76,7 +76,7 @@ def test_a_few_own_measurements_correct_what_others_taught() -> None:
     features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 100)
     wide = np.array([float(c["tile_w"]) for c in configs])
-    lessons = Lessons()
+    lessons = TransferData()
     lessons.add(features(configs[:40]), list(wide[:40]))
     # Trees; a Gaussian process where something is expected of the device, be it as wrong as this.
     for expected, least in ((None, 0.8), (lambda some: np.zeros(len(some)), 0.5)):
@@ -91,7 +91,7 @@ def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task = small_tasks()[0]
     features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 40)
-    lessons = Lessons()
+    lessons = TransferData()
     lessons.add(features(configs[:30]), [float(c["tile_w"]) for c in configs[:30]])
     model = CostModel(features, expected=lambda some: np.zeros(len(some)))
     trained: list[int] = []
@@ -103,14 +103,14 @@ def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lessons_are_given_anew_when_there_are_half_as_many_more() -> None:
-    tasks = [ReplayTask.of_recording(recorded(40))]
+    tasks = [SimulatedTask.of_recording(recorded(40))]
     others = small_tasks()[:1]
-    device = ReplayDevice(tasks)
+    device = SimulatedDevice(tasks)
     session = TuningSession(tasks, TARGET, store=MemoryRecords(), builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=others)
     (learner,), (teacher,) = session._states, session._teachers
     configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
 
-    def after(count: int) -> Lessons:
+    def after(count: int) -> TransferData:
         for seconds in range(count):
             teacher.add(next(configs), "ok", 1.0 + seconds)
         return session._lessons(learner)
@@ -148,12 +148,12 @@ def test_cache_lines_of_a_warp(knobs: dict[str, int], lines: tuple[int, int]) ->
 
 def test_records_of_another_device_are_where_the_search_begins() -> None:
     made = recorded(200)
-    task = ReplayTask.of_recording(made)
+    task = SimulatedTask.of_recording(made)
     best = min((i for i, c in made.configs.items() if c.time_s), key=lambda i: made.configs[i].time_s or 0.0)
     elsewhere = Origin.here({**made.device, "name": "another"})
 
     def tried(store: MemoryRecords) -> list[int]:
-        device, before = ReplayDevice([task]), len(list(store))
+        device, before = SimulatedDevice([task]), len(list(store))
         options = TuningOptions(trials=40, confirm=0)
         TuningSession([task], TARGET, store=store, builder=device, runner=device, options=options, clock=device.clock).run()
         return [made.space().index_of(r.config) for r in list(store)[before:]]

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Learns out of recorded spaces by how much the estimate is wrong on their device: romou/search/lessons, which `romou tune` begins with there.
+"""Trains the cost model that ships for a device on spaces that were recorded on it. `romou tune` starts from it there.
 
-python scripts/make_lessons.py      of scripts/data/spaces_h200 and spaces_h200_more, recorded on an NVIDIA H200; after a change of features, usage or estimate
+    python scripts/pretrain_cost_model.py
+
+reads scripts/data/spaces_h200 and spaces_h200_more, recorded on an NVIDIA H200, and writes romou/search/pretrained_models.
+Run it after a change of features, usage or estimate.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from pathlib import Path
 import click
 
 from romou.records import RecordedSpace
-from romou.search.device_lessons import DeviceLessons, file_of
-from romou.search.replay import ReplayTask
+from romou.search.pretrained import PretrainedModel, file_of
+from romou.search.simulation import SimulatedTask
 from romou.target import Target
 
 SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spaces_h200_more")]
@@ -25,10 +28,10 @@ SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spa
 def main(spaces: tuple[Path, ...], device: str, out: Path | None) -> None:
     """See the file's docstring."""
     target = Target(f"opencl -device={device}")
-    tasks = [ReplayTask.of_recording(RecordedSpace.load(path)) for folder in spaces for path in sorted(folder.glob("*.json.gz"))]
+    tasks = [SimulatedTask.of_recording(RecordedSpace.load(path)) for folder in spaces for path in sorted(folder.glob("*.json.gz"))]
     out = out or file_of(target)
     out.parent.mkdir(exist_ok=True)
-    DeviceLessons.of_recordings(tasks, target).save(out)
+    PretrainedModel.of_recordings(tasks, target).save(out)
     click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(tasks)} recordings")
 
 

@@ -27,7 +27,7 @@ from romou.tasks.tunable import TunableTask
 _NEIGHBOURS = 24
 
 
-class ReplaySpace(Space):
+class SimulatedSpace(Space):
     """The recorded configs as a space.
 
     allowed: indices of those that a search may try; None: all. Those outside of it still have neighbours inside.
@@ -90,7 +90,7 @@ class ReplaySpace(Space):
 
 
 @dataclass(frozen=True)
-class ReplayTask(TunableTask):
+class SimulatedTask(TunableTask):
     """The task of a recording, with the recorded configs for its space.
 
     allowed: indices of the configs that a search may try beside the default; None: all that were recorded.
@@ -100,7 +100,7 @@ class ReplayTask(TunableTask):
     allowed: frozenset[int] | None = None
 
     @classmethod
-    def of_recording(cls, recorded: RecordedSpace, allowed: Collection[int] | None = None) -> ReplayTask:
+    def of_recording(cls, recorded: RecordedSpace, allowed: Collection[int] | None = None) -> SimulatedTask:
         """The task that a recording tells of.
 
         Raises
@@ -121,7 +121,7 @@ class ReplayTask(TunableTask):
             task.key, task.name, task.family, task.func, task.calls, task.flops, recorded=recorded, allowed=None if allowed is None else frozenset(allowed)
         )
 
-    def space(self, target: Target) -> ReplaySpace:
+    def space(self, target: Target) -> SimulatedSpace:
         """The recorded configs, whatever the target; made once."""
         return self._space
 
@@ -134,8 +134,8 @@ class ReplayTask(TunableTask):
         return self._space.at(self.recorded.context["default"])
 
     @cached_property
-    def _space(self) -> ReplaySpace:
-        return ReplaySpace(self.recorded, self.allowed)
+    def _space(self) -> SimulatedSpace:
+        return SimulatedSpace(self.recorded, self.allowed)
 
 
 def _limits(recorded: RecordedSpace) -> Limits:
@@ -143,7 +143,7 @@ def _limits(recorded: RecordedSpace) -> Limits:
     return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
 
 
-class ReplayDevice:
+class SimulatedDevice:
     """`Builder` and `Runner` in one, with a clock that counts the recorded seconds: `TuningSession(builder=d, runner=d, clock=d.clock, ...)`.
 
     Builds go to `workers` processes in the order of the batch; the device runs what is built, one config at a time, while the next batch is being
@@ -161,7 +161,7 @@ class ReplayDevice:
         The tasks were recorded on several devices.
     """
 
-    def __init__(self, tasks: Sequence[ReplayTask], *, workers: int = 8) -> None:
+    def __init__(self, tasks: Sequence[SimulatedTask], *, workers: int = 8) -> None:
         self._recorded = {task.key: task.recorded for task in tasks}
         self._spaces = {task.key: task.recorded.space() for task in tasks}
         devices = [recorded.device for recorded in self._recorded.values()]
