@@ -11,7 +11,7 @@ import numpy as np
 from archprobe.analysis.answer import Answer
 from archprobe.analysis.steps import undisturbed
 from archprobe.curve import Curve
-from archprobe.device import Device
+from archprobe.devices.base import Device
 from archprobe.errors import KernelError
 
 # run(iterations) -> seconds on the device

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from archprobe.bench import Bench
 from archprobe.curve import Findings, not_applicable
-from archprobe.device import Device
+from archprobe.devices.base import Device
 from archprobe.errors import ArchProbeError, ConnectionLostError, ReportError
 from archprobe.probes.arithmetic import full_grid, multiply_add
 from archprobe.probes.probe import Probe

@@ -24,7 +24,7 @@ from typing import Any
 
 from archprobe.analysis.answer import Answer
 from archprobe.curve import Findings
-from archprobe.device import Facts
+from archprobe.devices.base import Facts
 from archprobe.errors import ReportError
 from archprobe.report.original import read_json
 

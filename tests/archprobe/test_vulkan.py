@@ -7,11 +7,12 @@ import pytest
 
 from archprobe import session
 from archprobe.bench import Bench
-from archprobe.device import Device, open_device
+from archprobe.devices import open_device
+from archprobe.devices.base import Device
+from archprobe.devices.glsl import compile_kernel, translate
+from archprobe.devices.vulkan import list_devices
 from archprobe.errors import BuildError, DeviceError, KernelError
-from archprobe.glsl import compile_kernel, translate
 from archprobe.probes import all_probes, warp_divergence, warp_order
-from archprobe.vulkan import list_devices
 
 ADD = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
 

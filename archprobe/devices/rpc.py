@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archprobe.device import Device, Facts
+from archprobe.devices.base import Device, Facts, defines
+from archprobe.devices.opencl import PRELUDE
 from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
-from archprobe.opencl import PRELUDE
-from romou import rpc
-from romou.core import errors
+
+# Romou is needed behind RPC alone.
+if TYPE_CHECKING:
+    from romou.rpc import Connection
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
-_PATIENCE_S = rpc.connection.PATIENCE_S
 _ZERO = """
 __kernel void zero_words(__global uint *out, uint count) {
   for (uint i = get_global_id(0); i < count; i += get_global_size(0)) out[i] = 0;
@@ -44,9 +45,9 @@ class RpcDevice(Device):
         From any method, once the connection is cut.
     """
 
-    def __init__(self, address: str, index: int) -> None:
+    def __init__(self, address: str, index: int, *, patience_s: float = 20.0) -> None:
         self.address = address
-        self.connection = _connect(address)
+        self.connection = _connect(address, patience_s=patience_s)
         self.session = self.connection.session
         found = self.connection.devices
         if index >= len(found):
@@ -60,7 +61,7 @@ class RpcDevice(Device):
         self._zero: dict[str, Any] = {}
 
     def kernel(self, source: str, name: str, **macros: Any) -> Any:
-        text = "".join(f"#define {key} {value}\n" for key, value in macros.items()) + PRELUDE + source
+        text = defines(macros) + PRELUDE + source
         with self._remote(BuildError, "refused a kernel", source=source):
             module = self._source_kernel(self.index, text, name)
             return {key: module[key] for key in ("launch", "enqueue", "private_bytes")}
@@ -135,9 +136,6 @@ class RpcDevice(Device):
         with self._remote(KernelError, "did not tell a kernel's private memory"):
             return int(kernel["private_bytes"]())
 
-    def lane(self, index: int) -> str:
-        return f".s{index:x}"
-
     @contextlib.contextmanager
     def _remote(self, kind: type[ArchProbeError], what: str, **fields: Any) -> Iterator[None]:
         """Raise what the server raised as `kind`, and everything else as the end of the connection."""
@@ -167,9 +165,12 @@ def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> li
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
 
 
-def _connect(address: str) -> rpc.Connection:
+def _connect(address: str, **patience: float) -> Connection:
+    from romou import rpc
+    from romou.core import errors
+
     try:
-        return rpc.connect(rpc.Address.parse(address), patience_s=_PATIENCE_S)
+        return rpc.connect(rpc.Address.parse(address), **patience)
     except errors.UsageError as error:
         raise UsageError(str(error), **error.fields) from error
     except errors.RomouError as error:

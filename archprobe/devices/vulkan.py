@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from archprobe.device import Device, Facts
+from archprobe.devices.base import Device, DeviceKind, Facts, defines
+from archprobe.devices.glsl import Shader, compile_kernel
 from archprobe.errors import DeviceError, KernelError
-from archprobe.glsl import Shader, compile_kernel
 
 _FORMATS = {"int": "i", "uint": "I", "float": "f"}
 
@@ -116,7 +116,7 @@ class VulkanDevice(Device):
         return next((i for i in fit if self._memory.memoryTypes[i].propertyFlags & wanted == wanted), fit[0])
 
     def kernel(self, source: str, name: str, **macros: Any) -> Any:
-        text = "".join(f"#define {key} {value}\n" for key, value in macros.items()) + source
+        text = defines(macros) + source
         return _Kernel(self, compile_kernel(text, name, self.facts.name))
 
     def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
@@ -210,12 +210,6 @@ class VulkanDevice(Device):
         region = [self.vk.VkBufferCopy(srcOffset=0, dstOffset=0, size=size)]
         return self._timed(lambda commands: self.vk.vkCmdCopyBuffer(commands, source.handle, to.handle, 1, region))
 
-    def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
-        raise DeviceError("the probes' images are OpenCL's", shape=texels.shape)
-
-    def spill_bytes(self, kernel: Any) -> int:
-        return 0
-
     def lane(self, index: int) -> str:
         return f"[{index}]"
 
@@ -273,3 +267,6 @@ def _facts(vk: Any, physical: Any, memory: Any) -> Facts:
         timer_step_ns=max(1, round(limits.timestampPeriod)),
         extensions=(),
     )
+
+
+KIND = DeviceKind(name="vulkan", open_index=VulkanDevice)

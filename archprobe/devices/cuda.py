@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from archprobe.device import Device, Facts
+from archprobe.devices.base import Device, DeviceKind, Facts, defines
 from archprobe.errors import BuildError, DeviceError, KernelError
 
 # A vector is a plain array with the operators that the kernels use; 16 bytes are the longest load.
@@ -76,7 +76,7 @@ class CudaDevice(Device):
         self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def kernel(self, source: str, name: str, **macros: Any) -> Any:
-        text = _PRELUDE + "".join(f"#define {key} {value}\n" for key, value in macros.items()) + source
+        text = _PRELUDE + defines(macros) + source
         try:
             kernel = self.cupy.RawModule(code=text, options=("--std=c++17",)).get_function(name)
         except self.cupy.cuda.compiler.CompileException as error:
@@ -119,9 +119,6 @@ class CudaDevice(Device):
         self._end.synchronize()
         return float(self.cupy.cuda.get_elapsed_time(self._begin, self._end)) * 1e-3
 
-    def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
-        raise DeviceError("the probes' images are OpenCL's", shape=texels.shape)
-
     def spill_bytes(self, kernel: Any) -> int:
         return int(kernel.local_size_bytes)
 
@@ -156,3 +153,6 @@ def _facts(runtime: Any, index: int) -> Facts:
         timer_step_ns=500,
         extensions=(),
     )
+
+
+KIND = DeviceKind(name="cuda", open_index=CudaDevice)

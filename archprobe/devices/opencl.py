@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from archprobe.device import Device, Facts
+from archprobe.devices.base import Device, DeviceKind, Facts
 from archprobe.errors import BuildError, DeviceError, KernelError
 
 PRELUDE = """
@@ -63,9 +63,6 @@ class OpenCLDevice(Device):
         event.wait()
         return max(event.profile.end - event.profile.start, 1) * 1e-9
 
-    def lane(self, index: int) -> str:
-        return f".s{index:x}"
-
     def buffer(self, data: np.ndarray | int) -> Any:
         flags = self.cl.mem_flags
         try:
@@ -113,6 +110,15 @@ def list_devices() -> list[Any]:
         return []
 
 
+def _open(index: int) -> OpenCLDevice:
+    found = list_devices()
+    if index >= len(found):
+        names = "; ".join(f"opencl:{i} is {d.name.strip()}" for i, d in enumerate(found))
+        names = names or "none at all: install the GPU's driver, or pocl-opencl-icd for the CPU"
+        raise DeviceError(f"there is no OpenCL device {index}; the driver loader sees {names}", index=index)
+    return OpenCLDevice(found[index])
+
+
 def _facts(cl: Any, d: Any) -> Facts:
     extensions = tuple(d.extensions.split())
     images = bool(d.image_support)
@@ -140,3 +146,6 @@ def _facts(cl: Any, d: Any) -> Facts:
         extensions=extensions,
         page_bytes=getattr(d, "page_size_qcom", None) if any("qcom" in e for e in extensions) else None,
     )
+
+
+KIND = DeviceKind(name="opencl", open_index=_open)
