@@ -35,7 +35,7 @@ StoredAs: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
 
 
 class TaskLike(Protocol):
-    """What measuring needs of a task; `romou.tasks.tunable.Task` is one. The last parameter of `func` is the output."""
+    """What measuring needs of a task; `romou.tasks.tunable.TunableTask` is one. The last parameter of `func` is the output."""
 
     @property
     def key(self) -> str: ...
