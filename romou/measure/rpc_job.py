@@ -67,7 +67,7 @@ def clock_check(device: str) -> float:
         found = output.numpy()
     # Each of the four sums goes to 2.
     if not np.allclose(found, 8.0, rtol=1e-3):
-        raise ConnectionLostError(f"the device at {connection.server} is ill: it computes wrong numbers, {found.min():g} to {found.max():g} where all are 8")
+        raise ConnectionLostError(f"the device at {connection.server} computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
     return max(min(times), 1) * 1e-9
 
 

@@ -136,7 +136,7 @@ class RpcRunner:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of the device, as `romou.backends.opencl.list_devices` gives them; errors as of `fingerprint`."""
+        """Return the device's facts in the form of `list_devices`; errors as of `fingerprint`."""
         if self._facts is None:
             lane = self._idle.get()
             try:

@@ -137,7 +137,7 @@ class Builder(Protocol):
 
 
 class Runner(Protocol):
-    """Runs built candidates on one device, or on several that are alike. A remote or a replaying runner implements the same."""
+    """Runs built candidates on one device, or on several that are alike. Remote and simulated runners implement the same."""
 
     @property
     def width(self) -> int:

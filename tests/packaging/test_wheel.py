@@ -29,7 +29,7 @@ def test_what_is_in_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for wanted in (
         "romou/api/tune.py",
-        "romou/schedules/contraction.py",
+        "romou/schedules/contraction/form.py",
         "romou/tvm_patches/opencl_runtime/libtvm_runtime_opencl.so",
         "romou/deploy/run_model.cc",
         "romou/tvm_patches/opencl_runtime/module.cc",
