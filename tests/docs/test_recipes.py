@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from documents import ROOT
+from operators import conv, task_of
 
 import archprobe.probes
 import romou.hardware.spec
 import romou.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
-from operators import conv, task_of
 from romou.hardware import known_devices
 from romou.target import Target
 
