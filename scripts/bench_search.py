@@ -50,7 +50,8 @@ from rich.table import Table
 
 from romou.hardware import load_device
 from romou.pruning import judge, prune
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.columns import columns_of
 from romou.records import MemoryRecords, Origin, Record, RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.device_lessons import DeviceLessons

@@ -7,7 +7,8 @@ import pytest
 from operators import small_tasks
 from recordings import recorded
 
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.columns import columns_of
 from romou.records import MemoryRecords, Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
 from romou.search.cost_model import CostModel, Lessons, scores
