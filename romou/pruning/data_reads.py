@@ -18,8 +18,8 @@ from tvm_ffi.structural import structural_walk
 
 from romou.analysis.evaluate import count_distinct, evaluate
 from romou.core.errors import BuildError
-from romou.schedules import tensor_core
-from romou.schedules.contraction import Contraction
+from romou.schedules.contraction import tensor_core
+from romou.schedules.contraction.form import Contraction
 from romou.tir.calls import op_name
 from romou.tir.primitives import LANES
 
