@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import tempfile
 import time
@@ -18,7 +17,6 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.backends import backend
 from romou.core.errors import DeviceError, UsageError, unknown_name
 from romou.core.linking import compiler_for, is_here
 from romou.core.space import Config
@@ -57,8 +55,6 @@ logger = logging.getLogger("romou")
 # TF32 rounds factors to as many bits as halfs have, but nothing that lies in memory.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 WHOLE_MODEL_REPEATS = 5
-# NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
-_BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +190,8 @@ def tune(
     """
     started = time.monotonic()
     check_versions()
-    target = as_target(target).allowing_tf32() if allow_tf32 else as_target(target)
-    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **_BATCHES.get(target.kind, {}))
+    target = _allowing_tf32(as_target(target)) if allow_tf32 else as_target(target)
+    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
     imported = _import(model, shapes)
     measuring = MeasureOptions(seed=seed)
     with _local(target, measuring) if rpc is None else _remote(target, measuring, Address.parse(rpc)) as (place, runner):
@@ -247,10 +243,7 @@ def compile(
     target = as_target(target)
     here = target
     if device is not None:
-        found = backend(target.kind).list_devices()
-        if not 0 <= device < len(found):
-            raise backend(target.kind).no_device_error(device, found)
-        here = target.limited_to(found[device])
+        here = target.limited_to(target.backend.facts(device))
     graph = _lower(_import(model, shapes), here)
     place = _Place(named=target, target=here, index=device or 0)
     return _model_of(graph, place, {}, Summary.unmeasured(target=str(target), rows=_rows(graph, {}), seconds=time.monotonic() - started))
@@ -546,6 +539,12 @@ def _module_of(made: Bench, given: object, place: Callable[[], _Place], rpc: str
     return load_module(made, given, device=lambda: place().index, rpc=rpc)
 
 
+def _allowing_tf32(target: Target) -> Target:
+    if all(option.name != "tf32" for option in target.backend.options):
+        raise UsageError(f"TF32 is a format of NVIDIA's tensor cores; the target is {str(target)!r}", hint="Leave allow_tf32 out, or use target 'cuda'.")
+    return target.with_options(tf32="allow")
+
+
 def as_target(target: Target | str | Mapping[str, object]) -> Target:
     """A Target from anything that describes one."""
     return target if isinstance(target, Target) else Target(target)
@@ -585,7 +584,7 @@ def _timing(target: Target, rpc: str | None) -> Iterator[Callable[[], _Place]]:
 
 def _local_place(target: Target) -> _Place:
     index = _usable_device(target)
-    facts = backend(target.kind).list_devices()[index]
+    facts = target.backend.facts(index)
     compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
     device = DeviceFingerprint.of_facts(target.kind, facts)
     return _Place(named=target, target=target.limited_to(facts), device=device, index=index, compile_for=compile_for)
@@ -600,10 +599,10 @@ def _local(target: Target, options: MeasureOptions) -> Iterator[tuple[_Place, Ru
 
 @contextlib.contextmanager
 def _remote(target: Target, options: MeasureOptions, address: Address) -> Iterator[tuple[_Place, Runner]]:
-    with contextlib.closing(RpcRunner(address, options, device_name=target.device_name)) as runner:
+    with contextlib.closing(RpcRunner(address, options, kind=target.kind, device_name=target.device_name)) as runner:
         facts = runner.facts
         named = _for_server(target, facts, runner.host, str(address))
-        remote = RemoteDevice(address, named.device_name, wanted=str(facts["name"]))
+        remote = RemoteDevice(address, named.device_name, kind=target.kind, wanted=str(facts["name"]))
         yield _Place(named=named, target=named.limited_to(facts), device=runner.fingerprint(), remote=remote), runner
 
 
@@ -615,7 +614,7 @@ def _for_server(target: Target, facts: Mapping[str, Any], host: str, where: str)
                 f"the target has to name the device at {where}, which is {facts['name']}: {target.kind} -device=NAME; known: {', '.join(known_devices())}",
                 hint=f"`archprobe run --rpc {where} -o NAME.json` measures one that is not known.",
             )
-        target = Target({**json.loads(target.to_json()), "device": "host"})
+        target = target.with_options(device="host")
     if target.host is not None and target.host.partition("-")[0] != host.partition("-")[0]:
         raise UsageError(f"the target's host is {target.host}, but the machine at {where} is {host}", hint="Leave -host= out.")
     if not is_here(host):
@@ -626,10 +625,10 @@ def _for_server(target: Target, facts: Mapping[str, Any], host: str, where: str)
 
 
 def _usable_device(target: Target) -> int:
-    index = int(backend(target.kind).device_index(target.device_name))
-    report = backend(target.kind).check_device(index)
+    index = target.backend.device_index(target.device_name)
+    report = target.backend.check_device(index)
     if not report.is_usable:
-        raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.mend)
+        raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.hint)
     return index
 
 
@@ -657,7 +656,7 @@ def _assemble(graph: _Graph, place: _Place, results: Mapping[str, TaskResult], s
         # In turns, so that a slow moment of the machine hits both.
         default_times += default.times(repeat=1)
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
-    error, limit = _check(graph, tuned, "tf32" if place.target.allows_tf32 else "float32")
+    error, limit = _check(graph, tuned, "tf32" if place.target.limits.allows_tf32 else "float32")
     summary = Summary(
         target=str(place.named),
         device=place.name,
