@@ -10,6 +10,7 @@ from typing import Any
 
 from romou.backends import backend
 from romou.core.errors import ConnectionLostError, DeviceError
+from romou.core.outcome import Outcome
 from romou.measure import run_job
 from romou.measure.fingerprint import split_device
 from romou.measure.run_job import RunReply, RunSpec
@@ -48,7 +49,7 @@ def clock_check(device: str) -> float:
         try:
             return backend(kind).clock_kernel_s(connection.session, index, connection.devices[index])
         except DeviceError as error:
-            raise ConnectionLostError(f"the device at {connection.server} is ill: {error.message}") from error
+            raise ConnectionLostError(f"the device at {connection.server} {error.message}") from error
 
 
 def upload(library: str, name: str) -> None:
@@ -73,7 +74,7 @@ def run(spec: RunSpec, name: str) -> RunReply:
         return run_job.check_and_time(spec, connection.device(split_device(spec.device)[1]), lambda: connection.session.load_module(name))
     except run_job.KernelError as error:
         if isinstance(error.__cause__, RPCError):
-            return RunReply(outcome="run_error", error=str(error))
+            return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
         raise connection.lost(error, "it had a candidate") from error
 
 

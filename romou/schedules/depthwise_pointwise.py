@@ -21,7 +21,8 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules import depthwise
 from romou.schedules.blocks import with_own_axes
-from romou.schedules.contraction import Contraction, default_config
+from romou.schedules.contraction import Contraction
+from romou.schedules.contraction.defaults import default_config
 from romou.schedules.splice import find_blocks, nests_of, replace_stage
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.workload import Conv2d, window_index

@@ -12,9 +12,13 @@ from tvm import s_tir, te, tirx
 from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
-from romou.schedules import FAMILIES, tensor_core
+from romou.schedules import FAMILIES
 from romou.schedules.base import Template
-from romou.schedules.contraction import Contraction, build_stages, declare_knobs, default_config, schedule_stages
+from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
+from romou.schedules.contraction.defaults import default_config, staged_config
+from romou.schedules.contraction.knobs import declare_knobs
+from romou.schedules.contraction.schedule import schedule_stages
+from romou.schedules.contraction.stages import build_stages
 from romou.schedules.splice import as_module, find_blocks, renest, replace_stage
 from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
 from romou.schedules.workload import BatchMatmul, Conv2d, Conv2dTranspose, Dense
@@ -220,7 +224,7 @@ class ContractionTemplate(Template):
         """A decent config of each algorithm, the direct one first; and where there are tensor cores, one whose operands are staged."""
         space = self._direct_space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        staged = tensor_core.staged_config(space, self.contraction(flat=direct.get("pixels", "flat") == "flat"), direct, limits)
+        staged = staged_config(space, self.contraction(flat=direct.get("pixels", "flat") == "flat"), direct, limits)
         found = [direct] if staged is None else [direct, staged]
         names = () if _has_fast_products(space) else self._others(limits)
         if not names:
@@ -291,7 +295,8 @@ class ContractionTemplate(Template):
                 sch, output = self._over_phases(sch, output, config)
             has_whole_texels = isinstance(self.workload, Conv2d) or self.workload.n % LANES == 0
             loops = self._output_loops(sch, output, config)
-            (tensor_core.schedule_stages if is_mma else schedule_stages)(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
+            schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
+            schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=has_whole_texels)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
         return tvm.IRModule({"main": sch.mod["main"]})

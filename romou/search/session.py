@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.core.version import __version__
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
@@ -125,10 +126,10 @@ class _State:
                 configs = [c for c, _ in chosen]
                 lessons.add(self.features(configs), [t for _, t in chosen], self.expected(configs))
 
-    def add(self, config: Config, outcome: str, time_s: float | None) -> None:
+    def add(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
         self.measured[config.key] = (config, time_s)
         self.progression.times.append(time_s)
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
 
     def fastest(self) -> list[tuple[float, Config]]:
         """Seconds and config of those that work, the fastest first."""
@@ -364,7 +365,7 @@ class TuningSession:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _measure(self, built: BuildResult) -> MeasureResult | None:
-        if built.outcome != "ok":
+        if built.outcome != Outcome.OK:
             return MeasureResult(candidate=built.candidate, outcome=built.outcome, error=built.error)
         best_s = self._by_key[built.candidate.task.key].progression.best_s
         return next(iter(self._runner.run([built], best_s=best_s, stop_at=self._stop_at)), None)

@@ -15,6 +15,7 @@ import numpy as np
 
 from romou.core.errors import RecordError
 from romou.core.limits import Limits
+from romou.core.outcome import Outcome
 from romou.core.space import Choice, Config, Space
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.types import BuildResult, Candidate, MeasureResult
@@ -194,8 +195,8 @@ class SimulatedDevice:
         results = []
         for candidate in batch:
             found = self._config(candidate)
-            outcome = found.outcome if found.outcome in ("invalid", "build_error") else "ok"
-            library = candidate.config.key if outcome == "ok" else None
+            outcome = found.outcome if found.outcome in (Outcome.INVALID, Outcome.BUILD_ERROR) else Outcome.OK
+            library = candidate.config.key if outcome == Outcome.OK else None
             results.append(BuildResult(candidate=candidate, outcome=outcome, library=library, seconds=found.build_s, error=found.error))
             self._batch_of[candidate.trial] = len(self._batches)
         self._batches.append([result.seconds for result in results])
@@ -212,7 +213,7 @@ class SimulatedDevice:
                 self._now = stop_at
                 return
             self._now = self._measured[number] = end
-            times = (found.again_s or found.times_s) if found.outcome == "ok" else ()
+            times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
             yield MeasureResult(candidate=built.candidate, outcome=found.outcome, times_s=times, error=found.error, run_s=found.run_s)
 
     def close(self) -> None:

@@ -28,8 +28,8 @@ def python(wheel: Path, fresh_environment: Callable[[], tuple[str, Path]]) -> st
 def test_what_is_in_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for wanted in (
-        "romou/api.py",
-        "romou/schedules/contraction.py",
+        "romou/api/tune.py",
+        "romou/schedules/contraction/form.py",
         "romou/tvm_patches/opencl_runtime/libtvm_runtime_opencl.so",
         "romou/deploy/run_model.cc",
         "romou/tvm_patches/opencl_runtime/module.cc",

@@ -173,7 +173,7 @@ class OpenCL(Backend):
         found = output.numpy()
         # Each of the four sums goes to 2.
         if not np.allclose(found, 8.0, rtol=1e-3):
-            raise DeviceError(f"it computes wrong numbers, {found.min():g} to {found.max():g} where all are 8")
+            raise DeviceError(f"computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
         return max(min(times), 1) * 1e-9
 
 
