@@ -34,7 +34,9 @@ def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime
     if not target.backend.has_kernels:
         return build_reference(task, target)
     mod = task.schedule(config, target)
-    with tvm.transform.PassContext(instruments=[_Check(lambda kernel: task.check(kernel, config, target))]):
+    check = _Check(lambda kernel: task.check(kernel, config, target))
+    # A new context knows nothing of the one around it, where a caller may have left passes out.
+    with tvm.transform.PassContext(instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)):
         return tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
 
 
