@@ -29,6 +29,8 @@ from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
 from romou.schedules import tensor_core
 from romou.schedules.loops import ALONG_MEMORY, Block, Loop, bind_threads, load_texels, loops_below, padded_texels, stage_in_local_memory, unroll_tile
+from romou.schedules.stages import Stage
+from romou.tir.places import Place
 from romou.tir.primitives import LANES, autobroadcast, double_buffer, half_arithmetic, multiply_add, unroll_by_compiler
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
@@ -38,7 +40,7 @@ _BUFFERED_TURNS = 3
 # Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
 TURN, _MOST_UNROLLED = "turn", 2048
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
-_TEXELS, _STAGED_TEXELS = ("patch", "right"), ("texels", "right")
+_TEXELS, _STAGED_TEXELS = (Stage.PATCH, Stage.RIGHT), (Stage.TEXELS, Stage.RIGHT)
 Expr: TypeAlias = "tirx.Expr | int"
 
 
@@ -108,7 +110,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
     space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
-    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [instruction] * has_mma)
+    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma", *([instruction] if instruction and has_mma else [])])
     if instruction is not None:
         space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
     # With two turns alone, half of all loads would be waited for as before.
@@ -122,9 +124,9 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         o, h, w = (flat_extent + is_rows * (extent - flat_extent) for flat_extent, extent in zip(flat.extents, rows.extents, strict=True))
         tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
         group_o, group_w, split = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"], config["split_k"]
-        is_stored_whole = config["output"] == "image"
+        is_stored_whole = config["output"] == Place.IMAGE
         is_mma = tensor_core.is_mma(config)
-        has_image = (config["data"] == "image") | (config["weight"] == "image") | is_stored_whole
+        has_image = (config["data"] == Place.IMAGE) | (config["weight"] == Place.IMAGE) | is_stored_whole
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
         steps = config["local"] * math.prod(window)
         is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above
@@ -196,9 +198,9 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         "steps": 1,
         "accumulate": "float32",
         "local_buffers": 1,
-        **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
+        **dict.fromkeys(("data", "weight", "output"), (Place.IMAGE if limits.prefers_images else Place.BUFFER).value),
     }
-    wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == "image" else "flat"
+    wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == Place.IMAGE else "flat"
     contraction = rows if wanted["pixels"] == "rows" else flat
     config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
     while not space.is_valid(config):
@@ -291,7 +293,7 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
     return te.create_prim_func([*c.inputs, contract(c, config)])
 
 
-def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str = "float32") -> te.Tensor:
+def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: str = "float32") -> te.Tensor:
     """Stages over a domain padded to whole work groups: [patch, texels, kernel, right,] acc, tile | part, acc; and last `name`, without the padding, in
     `dtype`.
 
@@ -314,7 +316,7 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
 
     def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         pair = tensor_core.pair_of_weights(config, o)
-        inside = clamp(config["weight"] == "image", oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
+        inside = clamp(config["weight"] == Place.IMAGE, oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
         return c.rhs(inside, lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())
@@ -327,16 +329,16 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
     whole = c.texel or extents[-1]
     if c.lhs_varies == "by texel":
-        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name="patch")
+        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name=Stage.PATCH)
         factor = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
     elif c.lhs_varies == "never":
         shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
             along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else None
-            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch", attrs=along)
-            texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name="texels")
+            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name=Stage.PATCH, attrs=along)
+            texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name=Stage.TEXELS)
         else:
-            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name="patch")
+            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name=Stage.PATCH)
         factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
     else:
         factor = left
@@ -344,15 +346,15 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     has_steps = c.rhs_vector == "reduction"
     if config["local"] and has_steps:
         shape, along = (*rows, *extents[:-1], domain[0], LANES, extents[-1]), {ALONG_MEMORY: len(rows)}
-        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel", attrs=along)
+        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name=Stage.KERNEL, attrs=along)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
     elif config["local"]:
-        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
+        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name=Stage.KERNEL)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
     own_right = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
     if has_steps:
         shape = (*rows, *extents[:-1], axis_o.items, owned[2], LANES, extents[-1])
-        steps = te.compute(shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name="right")
+        steps = te.compute(shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name=Stage.RIGHT)
         own_right = lambda item_o, o, h, lane, *r: steps[(*[h] * c.is_batched, *r[:-1], item_o, o, lane, r[-1])]
 
     def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
@@ -368,12 +370,12 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
         return item_o, item_w, own_o, h, own_w, lane
 
     if pieces > 1:
-        part = te.compute((pieces, *owned, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name="part")
+        part = te.compute((pieces, *owned, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name=Stage.PART)
         piece = te.reduce_axis((0, pieces), "piece")
-        tile = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *of_item(*i))], axis=piece), name="acc")
+        tile = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *of_item(*i))], axis=piece), name=Stage.ACC)
     else:
-        acc = te.compute((*owned, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
-        tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name="tile")
+        acc = te.compute((*owned, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name=Stage.ACC)
+        tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name=Stage.TILE)
     return te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype(dtype), name=name)
 
 
@@ -400,9 +402,9 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     if config["split_k"] > 1:
         _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
         return
-    acc = sch.get_sblock("acc")
+    acc = sch.get_sblock(Stage.ACC)
     # TVM sees which registers a group needs as long as nothing is cropped.
-    tile = sch.get_sblock("tile")
+    tile = sch.get_sblock(Stage.TILE)
     sch.compute_at(tile, grid_x, preserve_unit_loops=True)
     sch.compute_at(acc, grid_x, preserve_unit_loops=True)
     sch.compute_inline(tile)
@@ -413,7 +415,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         sch.reorder(outer, inner, *reduction[1:], *spatial)
         for block in _stages_of(sch, _STAGED_TEXELS):
             load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
-        for block in _stages_of(sch, ("patch", "kernel")):
+        for block in _stages_of(sch, (Stage.PATCH, Stage.KERNEL)):
             stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(number_bytes(config)))
         if config["unroll"] == TURN:
             for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
@@ -468,7 +470,7 @@ def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[Block]:
 def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], config: Config, store: Config) -> None:
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
     # TVM sees which shares a group needs as long as nothing is cropped.
-    part, total = sch.get_sblock("part"), sch.get_sblock("acc")
+    part, total = sch.get_sblock(Stage.PART), sch.get_sblock(Stage.ACC)
     sch.compute_at(total, group, preserve_unit_loops=True)
     sch.set_scope(part, 0, "shared")
     sch.compute_at(part, group, preserve_unit_loops=True)

@@ -31,6 +31,7 @@ from romou.core.space import Config
 from romou.schedules.contraction import Contraction, contract, schedule_stages
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.splice import as_module, renest
+from romou.schedules.stages import Stage
 from romou.schedules.workload import Conv2d, window_index
 from romou.tir.primitives import LANES
 
@@ -247,7 +248,7 @@ class Winograd:
         return te.compute(
             self.work.output_shape,
             lambda n, o, y, x, lane: tiles[((o * batch + n) * down + y // tile) * across + x // tile, y % tile, x % tile, lane],
-            name="crop",
+            name=Stage.CROP,
         )
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
