@@ -81,7 +81,7 @@ setup(
         "romou.deploy": ["*.cc"],
         "romou.hardware": ["devices/*.json"],
         "romou.models": ["*.onnx"],
-        "romou.search": ["lessons/*.ubj.gz"],
+        "romou.search": ["pretrained_models/*"],
         "romou.tvm_patches": ["README.md", "opencl_runtime/*.cc", "opencl_runtime/*.h", "opencl_runtime/shim/tvm/support/*.h"],
         "archprobe": ["**/*.json", "**/*.cl", "**/*.html"],
     },

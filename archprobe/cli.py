@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -14,47 +13,49 @@ from rich.table import Table
 from archprobe import session
 from archprobe.analysis.answer import Answer
 from archprobe.curve import Findings
-from archprobe.device import open_device
+from archprobe.devices import open_device
 from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, UsageError
-from archprobe.probes import ORDER, all_probes
+from archprobe.probes import all_probes
 from archprobe.probes.probe import Probe
 from archprobe.report import original
 from archprobe.report.document import Report, load_report
 
-app = typer.Typer(help="Measures what a GPU's vendor does not tell.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-ReportFile = Annotated[Path, typer.Argument(help="A report that `archprobe run` wrote.")]
+_PATH = click.Path(path_type=Path)
+_RPC = click.option("--rpc", default="", help="host:port/key of a TVM RPC server with Romou, or tracker://host:port/key: the devices there.")
 
 
-RpcServer = Annotated[str, typer.Option("--rpc", help="host:port/key of a TVM RPC server with Romou, or tracker://host:port/key: the devices there.")]
+@click.group()
+def app() -> None:
+    """Measures what a GPU's vendor does not tell."""
 
 
 @app.command()
-def devices(rpc: RpcServer = "") -> None:
+@_RPC
+def devices(rpc: str) -> None:
     """List the OpenCL devices that --device takes."""
     if rpc:
-        from archprobe.rpc import list_devices as list_remote
+        from archprobe.devices.rpc import list_devices as list_remote
 
         found = list_remote(rpc)
     else:
-        from archprobe.opencl import list_devices
+        from archprobe.devices.opencl import list_devices
 
         found = [f"{d.name.strip()}  ({d.platform.name.strip()}, driver {d.driver_version.strip()})" for d in list_devices()]
     for index, line in enumerate(found):
-        typer.echo(f"opencl:{index}  {line}")
+        click.echo(f"opencl:{index}  {line}")
     if not found:
-        typer.echo("no OpenCL device: install the GPU's driver, or pocl-opencl-icd for the CPU", err=True)
-        raise typer.Exit(EXIT_NO_DEVICE)
+        click.echo("no OpenCL device: install the GPU's driver, or pocl-opencl-icd for the CPU", err=True)
+        sys.exit(EXIT_NO_DEVICE)
 
 
 @app.command()
-def run(
-    device: Annotated[str, typer.Option(help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX, or vulkan:INDEX.")] = "opencl:0",
-    rpc: RpcServer = "",
-    output: Annotated[Path, typer.Option("--output", "-o", help="The report; an unfinished one is gone on with.")] = Path("report.json"),
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and repeats: under a minute.")] = False,
-    only: Annotated[str, typer.Option(help="Probes to run, with commas between them.")] = "",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever the report holds.")] = False,
-) -> None:
+@click.option("--device", default="opencl:0", show_default=True, help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX, or vulkan:INDEX.")
+@_RPC
+@click.option("--output", "-o", type=_PATH, default="report.json", show_default=True, help="The report; an unfinished one is continued.")
+@click.option("--quick", is_flag=True, help="Fewer points and repeats: under a minute.")
+@click.option("--only", default="", help="Probes to run, with commas between them.")
+@click.option("--fresh", is_flag=True, help="Begin anew, whatever the report holds.")
+def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool) -> None:
     """Measure a device and write a report."""
     console = Console(stderr=True)
     chosen = select(only)
@@ -72,11 +73,13 @@ def run(
         report = session.run(opened, chosen, output, is_quick=quick, is_fresh=fresh, on_progress=on_progress, on_done=on_done)
         bar.update(whole, completed=len(chosen))
     seconds = sum(findings.seconds for findings in report.aspects.values())
-    typer.echo(f"{len(report.aspects)} aspects of {report.device_name} in {seconds:.0f} s: {output}")
+    click.echo(f"{len(report.aspects)} aspects of {report.device_name} in {seconds:.0f} s: {output}")
 
 
 @app.command()
-def show(report: ReportFile, is_wide: Annotated[bool, typer.Option("--reasons", help="Print how each number was found.")] = False) -> None:
+@click.argument("report", type=_PATH)
+@click.option("--reasons", "is_wide", is_flag=True, help="Print how each number was found.")
+def show(report: Path, is_wide: bool) -> None:
     """Print a report's answers."""
     loaded = load_report(report)
     console = Console()
@@ -91,8 +94,9 @@ def show(report: ReportFile, is_wide: Annotated[bool, typer.Option("--reasons", 
 
 
 @app.command()
-def analyse(folder: Annotated[Path, typer.Argument(help="A folder of CSV files that Microsoft's ArchProbe wrote.")]) -> None:
-    """Draw conclusions from Microsoft ArchProbe's raw curves, and say which of its own they do not support."""
+@click.argument("folder", type=_PATH)
+def analyse(folder: Path) -> None:
+    """Draw conclusions from the CSV files that Microsoft's ArchProbe wrote to FOLDER, and say which of its own they do not support."""
     found = original.analyse(folder)
     table = Table("aspect", "key", "value", "unit", "from", "to", "confidence", "reason")
     for aspect, answers in found.items():
@@ -107,15 +111,19 @@ def analyse(folder: Annotated[Path, typer.Argument(help="A folder of CSV files t
 
 
 @app.command()
-def plot(report: ReportFile, output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the pictures and page.")] = Path("plots")) -> None:
+@click.argument("report", type=_PATH)
+@click.option("--output", "-o", type=_PATH, default="plots", show_default=True, help="A folder for the pictures and page.")
+def plot(report: Path, output: Path) -> None:
     """Draw every curve with the points found on it, the architecture, and one HTML page of all."""
     from archprobe.plots.page import write_page
 
-    typer.echo(f"wrote {write_page(load_report(report), output)}")
+    click.echo(f"wrote {write_page(load_report(report), output)}")
 
 
 @app.command()
-def compare(one: ReportFile, other: ReportFile) -> None:
+@click.argument("one", type=_PATH)
+@click.argument("other", type=_PATH)
+def compare(one: Path, other: Path) -> None:
     """Print where two reports differ, by more than their intervals allow."""
     first, second = load_report(one), load_report(other)
     table = Table("key", one.stem, other.stem, "ratio", "")
@@ -137,23 +145,24 @@ def compare(one: ReportFile, other: ReportFile) -> None:
 
 
 def select(only: str) -> tuple[Probe, ...]:
-    """All probes, or those named in `only`; UsageError for an unknown name."""
+    """Return all probes, or those named in `only`; UsageError for an unknown name."""
     names = [name.strip() for name in only.split(",") if name.strip()]
-    unknown = [name for name in names if name not in ORDER]
-    if unknown:
-        raise UsageError(f"there is no probe {unknown[0]!r}; the probes are {', '.join(ORDER)}", probe=unknown[0])
-    return tuple(probe for probe in all_probes() if not names or probe.name in names)
+    known = {probe.name: probe for probe in all_probes()}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no probe {name!r}; the probes are {', '.join(known)}", probe=name)
+    return tuple(probe for name, probe in known.items() if not names or name in names)
 
 
 def text(value: object) -> str:
-    """A value for people: five digits of a number, yes or no."""
+    """Format a value: five digits of a number, yes or no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _cells(answer: Answer) -> tuple[str, ...]:
-    """Value, unit, interval and confidence as a table shows them."""
+    """Format value, unit, interval and confidence for a table."""
     low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
     value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
     return value, answer.unit, low, high, sure
@@ -173,7 +182,7 @@ def _title(report: Report) -> str:
 
 
 def main() -> None:
-    """Entry point: errors meant for a person are printed without a trace; the exit code says what kind they are."""
+    """Run the command line. An error meant for a person is printed without a trace, and its kind sets the exit code."""
     try:
         app()
     except ArchProbeError as error:

@@ -15,11 +15,12 @@ from typing import Any
 from romou.core.version import __version__ as __version__
 
 _HOME = {
-    "tune": "romou.api",
-    "compile": "romou.api",
-    "inspect": "romou.api",
-    "bench": "romou.api",
-    "compare": "romou.api",
+    "tune": "romou.api.tune",
+    "compile": "romou.api.compile",
+    "inspect": "romou.api.inspect",
+    "bench": "romou.api.bench",
+    "compare": "romou.api.compare",
+    "pruned_spaces": "romou.api.spaces",
     "load": "romou.module.tuned_model",
     "TunedModel": "romou.module.tuned_model",
     "Target": "romou.target",

@@ -6,14 +6,16 @@
     python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
 
-TVM's sides start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime like
-Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights, on
-the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (CUDA, PyTorch and
-recorded runs: from the first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again,
-launches included. Times are medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned
-model is timed as `TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel
-("plain"), as dlight's and MetaSchedule's are. Each model's line is printed when it is done; torch.compile and MetaSchedule take long and come after all
-others, for as many models as the budget allows.
+Peers: TVM's start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime.
+MetaSchedule gets as many trials. PyTorch's are the same networks as torchvision, timm and transformers define them, with random weights, on the same GPU,
+fp32 without TF32; "compiled" is torch.compile with CUDA graphs.
+
+Columns: "ms" adds up the kernels' time by the device's events. For CUDA, PyTorch and captured graphs it reaches from the first to the last event, so
+launches that the GPU waits for are in it. "wall" is the time until the device is idle again. Times are medians of alternating runs, so that a slow moment
+of the machine hits all; a ratio is the median of the pairs' ratios. A tuned model is timed as `TunedModel.run` runs it ("launching" says how), and
+launched kernel by kernel ("plain"), as dlight's and MetaSchedule's are.
+
+Each model's line is printed when it is done. torch.compile and MetaSchedule take long and come last, for as many models as the budget allows.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from unittest.mock import patch
 import click
 import numpy as np
 import tvm
-from kernel_bench import Torch, gpu_clocks
 from rich.console import Console
 from rich.table import Table
+from torch_peer import Torch, gpu_clocks
 from tvm import relax
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
@@ -72,13 +74,13 @@ def as_model(executable: Any, imported: ImportedModel, target: romou.Target, ind
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
-    """The same graph through TVM's default pipeline: dlight's schedules, nothing of ours but the runtime."""
+    """Compile the graph by TVM's default pipeline, with dlight's schedules; only the runtime is Romou's."""
     return as_model(tvm.compile(imported.mod, target=target.tvm_target), imported, target, index)
 
 
 @derived_object
 class BuilderHere(meta_schedule.builder.PyBuilder):
-    """Builds MetaSchedule's candidates in this process: its own builder starts processes anew for each turn, half a minute each."""
+    """Builds MetaSchedule's candidates in this process: its own builder starts new processes for each batch, half a minute each."""
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
         """A file of each, or why there is none."""
@@ -93,7 +95,7 @@ class BuilderHere(meta_schedule.builder.PyBuilder):
 
 
 def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
-    """The same graph tuned by TVM's MetaSchedule; what it finds nothing for keeps dlight's schedules."""
+    """Tune the graph by TVM's MetaSchedule; where it finds nothing, dlight's schedules stay."""
     kind = target.anonymous_tvm_target
     if target.kind == "cuda":
         compiler.install()
@@ -113,27 +115,19 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
 class TorchModel:
     """A network through PyTorch on the GPU."""
 
-    def __init__(self, run: Callable[[], Any], torch: Any) -> None:
-        self._run, self._torch = run, torch
+    def __init__(self, run: Callable[[], Any], peer: Torch) -> None:
+        self._run, self._peer = run, peer
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
-        """As of `TunedModel.times`, after one warm-up."""
+        """Return what `TunedModel.times` returns, after one warm-up."""
         self._run()
-        self._torch.cuda.synchronize()
-        return [self._wall_ms() if clock == "wall" else self._event_ms() for _ in range(repeat)]
-
-    def _event_ms(self) -> float:
-        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        self._run()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end))
+        self._peer.torch.cuda.synchronize()
+        return [self._wall_ms() if clock == "wall" else 1e3 * self._peer.seconds(self._run) for _ in range(repeat)]
 
     def _wall_ms(self) -> float:
         start = time.perf_counter()
         self._run()
-        self._torch.cuda.synchronize()
+        self._peer.torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start)
 
 
@@ -157,7 +151,8 @@ def torch_network(name: str) -> Any:
 
 def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> TorchModel:
     """Warmed up: cuDNN has chosen its algorithms, and torch.compile is done."""
-    torch = Torch().torch
+    peer = Torch()
+    torch = peer.torch
     network = torch_network(name).eval().cuda()
     inputs = [torch.from_numpy(array).cuda() for array in random_inputs(imported.inputs, seed=1).values()]
     called = torch.compile(network, mode="reduce-overhead") if is_compiled else network
@@ -172,7 +167,7 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
     wanted = run_onnxruntime(imported.onnx_model, random_inputs(imported.inputs, seed=1))
     if wanted is not None and int(np.prod(sizes)) != wanted[0].size:
         raise UsageError(f"PyTorch's {name} gives {sizes}, the bundled one {wanted[0].shape}: they are not the same network")
-    return TorchModel(run, torch)
+    return TorchModel(run, peer)
 
 
 def eager(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:
@@ -197,7 +192,7 @@ class Plain:
     model: TunedModel
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
-        """As of `TunedModel.times`."""
+        """Return times as `TunedModel.times` does."""
         return self.model.times(repeat, seed, clock=clock, replay=False)
 
 

@@ -12,7 +12,7 @@ The methods:
     warm, pruned_warm   xgboost and pruned that have seen 100 random configs of each of the other operators, as if tuned before on the device
     taught, pruned_taught
                         expected and pruned that know besides what all recordings of the other operators teach of the device, those of a folder
-                        beside it, whose name ends in _more, included (scripts/make_lessons.py):
+                        beside it, whose name ends in _more, included (scripts/pretrain_cost_model.py):
                         pruned_taught is what `romou tune` does on the device of the recordings, for an operator that is none of theirs
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
@@ -48,14 +48,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from romou.core.outcome import Outcome
 from romou.hardware import load_device
 from romou.pruning import judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.records import MemoryRecords, Origin, Record, RecordedSpace
 from romou.search import TuningOptions, TuningSession
-from romou.search.device_lessons import DeviceLessons
+from romou.search.pretrained import PretrainedModel
 from romou.search.progress import NoProgress, Status
-from romou.search.replay import ReplayDevice, ReplayTask
+from romou.search.simulation import SimulatedDevice, SimulatedTask
 from romou.target import Target
 
 SPACES = Path(__file__).parent / "data/spaces_h200"
@@ -120,12 +121,12 @@ def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> 
 
 
 @functools.cache
-def task_of(path: Path, is_pruned: bool) -> ReplayTask:
-    task = ReplayTask.of_recording(recording(path))
-    return ReplayTask.of_recording(recording(path), survivors(task)) if is_pruned else task
+def task_of(path: Path, is_pruned: bool) -> SimulatedTask:
+    task = SimulatedTask.of_recording(recording(path))
+    return SimulatedTask.of_recording(recording(path), survivors(task)) if is_pruned else task
 
 
-def survivors(task: ReplayTask) -> set[int]:
+def survivors(task: SimulatedTask) -> set[int]:
     """The recorded configs that the criteria leave on the device."""
     limits, recorded = KNOWN.limits, task.recorded
     kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
@@ -133,10 +134,10 @@ def survivors(task: ReplayTask) -> set[int]:
 
 
 @functools.cache
-def lessons_for(path: Path) -> DeviceLessons:
+def pretrained_without(path: Path) -> PretrainedModel:
     """What the recordings beside this one teach of the device, and those that do nothing but teach."""
     more = path.parent.with_name(f"{path.parent.name}_more")
-    return DeviceLessons.of_recordings([task_of(other, False) for other in [*others_of(path), *sorted(more.glob("*.json.gz"))]], KNOWN)
+    return PretrainedModel.of_recordings([task_of(other, False) for other in [*others_of(path), *sorted(more.glob("*.json.gz"))]], KNOWN)
 
 
 def others_of(path: Path) -> list[Path]:
@@ -151,7 +152,7 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
     records = []
     for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
         found = recorded.configs[int(index)]
-        times = (found.again_s or found.times_s) if found.outcome == "ok" else ()
+        times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
         config, key, name = dict(space.at(int(index))), recorded.task["key"], recorded.task["name"]
         records.append(Record(task_key=key, task_name=name, config=config, outcome=found.outcome, times_s=times, **origin))
     return tuple(records)
@@ -160,11 +161,11 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
 def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Run:
     """A session on the recording."""
     task = task_of(path, method.startswith("pruned"))
-    device, watch = ReplayDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
+    device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
     given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, "confirm": 0, **options, "seed": seed}
     if method == "random":
         given["random_trials"] = 10**6
-    lessons = lessons_for(path) if method.endswith("taught") else None
+    lessons = pretrained_without(path) if method.endswith("taught") else None
     started = time.process_time()
     store, others = MemoryRecords(), []
     if method.endswith("warm"):
@@ -181,7 +182,7 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
         options=TuningOptions.from_dict(given),
         clock=device.clock,
         learn_from=others,
-        device_lessons=lessons,
+        pretrained=lessons,
     )
     with contextlib.suppress(Reached):
         session.run(lambda: watch)

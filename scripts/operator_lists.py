@@ -38,7 +38,7 @@ def attention() -> list[BatchMatmul]:
 
 
 def transposed_convolutions() -> list[Conv2dTranspose]:
-    """Layers of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
+    """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
     two = {"stride": (2, 2)}
     return [
         Conv2dTranspose(in_channels=256, in_hw=(16, 16), out_channels=128, kernel=(4, 4), padding=(1, 1, 1, 1), **two),

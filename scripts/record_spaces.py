@@ -58,7 +58,7 @@ OPERATORS = {
     # A first layer, of four channels. Last, as it takes the longest to build: the seconds that the others leave are its own.
     "conv7x7_stride2": conv(4, (224, 224), 64, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
 }
-# Others, of which less is recorded: they teach what holds on a device (scripts/make_lessons.py).
+# Others, of which less is recorded: they teach what holds on a device (scripts/pretrain_cost_model.py).
 MORE = {
     "more1x1_56": conv(64, (56, 56), 256, (1, 1)),
     "more1x1_28": conv(512, (28, 28), 128, (1, 1)),

@@ -11,7 +11,7 @@ is_complete() {
 import pathlib, sys
 from cuda.bindings import nvrtc
 nvrtc.nvrtcVersion()
-import hypothesis, jsonschema, matplotlib, mypy, pyopencl, pytest, ruff, typer, vulkan, xdist  # noqa: F401
+import hypothesis, jsonschema, matplotlib, mypy, pyopencl, pytest, ruff, vulkan, xdist  # noqa: F401
 import archprobe, romou
 for package in (archprobe, romou):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())

@@ -1,11 +1,13 @@
-"""The probes, in the order in which they run: later ones use what earlier ones found. One file each; `PROBE` in it is the probe."""
+"""The probes: one file each, whose `PROBE` is the probe. The folder is searched, so a new probe is a new file here and nothing else."""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
 from archprobe.probes.probe import Probe
 
+# Some probes use the answers of earlier ones, so these run in this order. Probes that are not named here run after them, by name.
 ORDER = (
     "limits",
     "launch",
@@ -32,5 +34,7 @@ ORDER = (
 
 
 def all_probes() -> tuple[Probe, ...]:
-    """Every probe, in running order."""
-    return tuple(importlib.import_module(f"archprobe.probes.{name}").PROBE for name in ORDER)
+    """Return every probe, in running order."""
+    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    probes: dict[str, Probe] = {module.PROBE.name: module.PROBE for module in modules if hasattr(module, "PROBE")}
+    return tuple(probes[name] for name in (*ORDER, *sorted(set(probes) - set(ORDER))))

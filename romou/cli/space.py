@@ -27,7 +27,7 @@ def command(model: str, target: str, shapes: tuple[str, ...], is_literal: bool, 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
     source: Any = read_model(model)
-    from romou.api import pruned_spaces
+    from romou.api.spaces import pruned_spaces
     from romou.pruning import Rules
 
     found = pruned_spaces(source, target=parsed, shapes=fixed or None, rules=Rules(is_literal=is_literal))

@@ -1,6 +1,6 @@
 """What the kernels of a whole space use, by formulas over its knobs: a million configs are judged in well under a second.
 
-The formulas follow `schedules/contraction.py`; `usage.py` reads the same numbers off one config's TIR, and a property test holds the two
+The formulas follow `schedules/contraction`; `usage.py` reads the same numbers off one config's TIR, and a property test holds the two
 together. Columns of knobs are NumPy arrays that broadcast: those of `Space.mesh` have an axis for each knob, so a formula over three knobs
 costs the product of these three, and only the last "and" of the verdicts runs over all configs.
 
@@ -28,9 +28,9 @@ from romou.core.errors import BuildError
 from romou.core.limits import Limits
 from romou.core.space import Columns
 from romou.pruning.form import Form, loads_of_one
-from romou.schedules import tensor_core
 from romou.schedules.algorithms import DIRECT
-from romou.schedules.contraction import local_bytes, number_bytes
+from romou.schedules.contraction import tensor_core
+from romou.schedules.contraction.knobs import local_bytes, number_bytes
 from romou.schedules.template import ContractionTemplate
 from romou.tir.calls import op_name
 from romou.tir.primitives import LANES

@@ -11,13 +11,15 @@ from tvm import s_tir, te, tirx
 
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
-from romou.schedules import tensor_core
-from romou.schedules.contraction import Contraction, build_stages, declare_knobs, default_config, schedule_stages
+from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
+from romou.schedules.contraction.defaults import default_config, staged_config
+from romou.schedules.contraction.knobs import declare_knobs
+from romou.schedules.contraction.schedule import schedule_stages
+from romou.schedules.contraction.stages import Stage, build_stages
 from romou.schedules.loops import Block
 from romou.schedules.operator import Operator
 from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import as_module, read_buffers, replace_stage
-from romou.schedules.stages import Stage
 from romou.schedules.winograd import STAGES, TRANSFORMED, StoredWeight, Winograd
 from romou.schedules.workload import WORKLOAD, Workload
 from romou.tir.places import Place
@@ -141,7 +143,7 @@ class DirectAlgorithm(Algorithm):
         """The default config; and where there are tensor cores, one whose operands are staged."""
         space = self.space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        staged = tensor_core.staged_config(space, self.contraction(flat=_is_flat(direct)), direct, limits)
+        staged = staged_config(space, self.contraction(flat=_is_flat(direct)), direct, limits)
         return [direct] if staged is None else [direct, staged]
 
     def schedule(self, config: Config) -> s_tir.Schedule:
@@ -152,7 +154,7 @@ class DirectAlgorithm(Algorithm):
             contraction = tensor_core.regroup(contraction, config)
         sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_stages(contraction, config))))
         sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
-        schedule = tensor_core.schedule_stages if is_mma else schedule_stages
+        schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
         schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=one.operator.has_whole_texels(self.work))
         return sch
 

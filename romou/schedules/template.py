@@ -13,10 +13,9 @@ from tvm import s_tir, tirx
 from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
-from romou.schedules import tensor_core
 from romou.schedules.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
 from romou.schedules.base import Template
-from romou.schedules.contraction import Contraction
+from romou.schedules.contraction import Contraction, tensor_core
 from romou.schedules.operator import Operator
 from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import find_blocks

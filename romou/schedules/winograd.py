@@ -5,7 +5,7 @@
 Three kernels with two workspaces between them; in a model, they are tensors of its memory plan (`romou/module/workspaces.py`):
 
     data        -> transformed (positions, input texels * tiles, 4)     B^T d B of each tile and texel
-    transformed -> products (positions, output texels, tiles, 4)        a contraction for each of the (m + r - 1)^2 positions, as contraction.py schedules it
+    transformed -> products (positions, output texels, tiles, 4)        a contraction for each of the (m + r - 1)^2 positions, scheduled as any other
     products    -> output (n, output texels, oh, ow, 4)                 A^T m A of each tile and texel, and the epilogue
 
 A work-item transforms a tile of four pixels a side in its registers. A larger one, half transformed, would not fit into them: a row of work-items
@@ -28,10 +28,11 @@ from tvm import s_tir, te, tirx
 
 from romou.core.limits import Limits
 from romou.core.space import Config
-from romou.schedules.contraction import Contraction, contract, schedule_stages
+from romou.schedules.contraction import Contraction
+from romou.schedules.contraction.schedule import schedule_stages
+from romou.schedules.contraction.stages import Stage, contract
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.splice import as_module, renest
-from romou.schedules.stages import Stage
 from romou.schedules.workload import Conv2d, window_index
 from romou.tir.primitives import LANES
 

@@ -27,7 +27,7 @@ def scores(times_s: Sequence[float | None]) -> np.ndarray:
     return -np.log([min(t / best, _FAILED_RATIO) if t is not None else _FAILED_RATIO for t in times_s])
 
 
-class Lessons:
+class TransferData:
     """What other tasks, or this one on other devices, teach: features and scores of their configs, in relation to their own best."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class CostModel:
         self._expected = expected
         self._divided_by = divided_by
         self._seed = seed
-        self._lessons: Lessons | None = None
+        self._lessons: TransferData | None = None
         self._taught: Any = None
         self._own: Any = None
 
@@ -90,7 +90,7 @@ class CostModel:
         """Whether `predict` knows more than what is expected."""
         return self._taught is not None or self._own is not None
 
-    def fit(self, configs: Sequence[Config], times_s: Sequence[float | None], lessons: Lessons | None = None) -> None:
+    def fit(self, configs: Sequence[Config], times_s: Sequence[float | None], lessons: TransferData | None = None) -> None:
         """Learn from all of a task's measurements anew, and from lessons unless they are those of last time; None stands for a config that failed."""
         if lessons is not None and lessons is not self._lessons:
             self._lessons = lessons
@@ -121,7 +121,7 @@ class CostModel:
         return expected if self._taught is None else added(self._taught, rows, expected)
 
 
-def learn(lessons: Lessons, seed: int = 0) -> Any:
+def learn(lessons: TransferData, seed: int = 0) -> Any:
     """Trees that say by how much what was expected is wrong, out of lessons alone; None where there are none."""
     found = lessons.joined()
     return None if found is None else _train(*found[:3], _OF_OTHERS, seed=seed, weight=found[3])

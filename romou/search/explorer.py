@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from romou.core.space import Choice, Config, Space
-from romou.search.cost_model import CostModel, Features, Lessons
+from romou.search.cost_model import CostModel, Features, TransferData
 from romou.search.options import TuningOptions
 
 _PARENTS = 16
@@ -123,7 +123,7 @@ class Explorer:
         *,
         features: Features | None = None,
         expected: Features | None = None,
-        lessons: Callable[[], Lessons] = Lessons,
+        lessons: Callable[[], TransferData] = TransferData,
     ) -> None:
         self._space = space
         self._first = [default]

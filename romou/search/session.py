@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.core.version import __version__
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 from romou.pruning.estimate import can_estimate
 from romou.records import Origin, Record, Records
-from romou.search.cost_model import Lessons
+from romou.search.cost_model import TransferData
 from romou.search.explorer import Explorer
 from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
@@ -29,7 +30,7 @@ from romou.search.scheduler import Progression, next_task
 
 if TYPE_CHECKING:
     from romou.hardware import HardwareSpec
-    from romou.search.device_lessons import DeviceLessons
+    from romou.search.pretrained import PretrainedModel
     from romou.target import Target
     from romou.tasks.tunable import TunableTask
 
@@ -37,7 +38,7 @@ logger = logging.getLogger("romou")
 
 # Of one task on one device, at most so many measurements teach other tasks: evenly out of all, so training stays quick with many tasks.
 _LESSONS_EACH = 2000
-# Lessons are given anew when there are so many times more measurements than last time.
+# TransferData are given anew when there are so many times more measurements than last time.
 _MORE_LESSONS = 1.5
 # Of a task on each other device, so many of the fastest configs are tried right after the default one.
 _STARTS_EACH = 2
@@ -71,16 +72,16 @@ class _State:
         target: Target,
         options: TuningOptions,
         index: int,
-        lessons: Callable[[_State], Lessons],
+        lessons: Callable[[_State], TransferData],
         spec: HardwareSpec | None,
-        device_lessons: DeviceLessons | None,
+        pretrained: PretrainedModel | None,
     ) -> None:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
         self._limits = target.limits
         self._spec = spec
-        self._device_lessons = device_lessons
+        self._pretrained = pretrained
         self.explorer = Explorer(
             self.space,
             self.default,
@@ -101,7 +102,7 @@ class _State:
         self.outcomes: dict[str, int] = {}
         self.waiting = 0
         # What it was taught last, and out of how many measurements.
-        self.lessons: tuple[Lessons, int] | None = None
+        self.lessons: tuple[TransferData, int] | None = None
 
     def features(self, configs: Sequence[Config]) -> np.ndarray:
         """What the cost model sees."""
@@ -114,9 +115,9 @@ class _State:
     @functools.cached_property
     def _task_features(self) -> TaskFeatures:
         template = self.task.template
-        return TaskFeatures(template, self._limits, self._spec, self._device_lessons if template.sums_products else None)
+        return TaskFeatures(template, self._limits, self._spec, self._pretrained if template.sums_products else None)
 
-    def teach(self, lessons: Lessons, *, is_own: bool) -> None:
+    def teach(self, lessons: TransferData, *, is_own: bool) -> None:
         """Add what was measured of this task: elsewhere, and, where another task learns, also here."""
         groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
         for group in groups:
@@ -125,10 +126,10 @@ class _State:
                 configs = [c for c, _ in chosen]
                 lessons.add(self.features(configs), [t for _, t in chosen], self.expected(configs))
 
-    def add(self, config: Config, outcome: str, time_s: float | None) -> None:
+    def add(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
         self.measured[config.key] = (config, time_s)
         self.progression.times.append(time_s)
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
 
     def fastest(self) -> list[tuple[float, Config]]:
         """Seconds and config of those that work, the fastest first."""
@@ -173,7 +174,7 @@ class TuningSession:
         Key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
     learn_from
         Tasks that are not tuned; their records teach the cost model, as do those of the tuned tasks of each other, and of other devices.
-    device_lessons
+    pretrained
         What is known of the target's device beyond the estimate; None: nothing.
     """
 
@@ -189,7 +190,7 @@ class TuningSession:
         clock: Callable[[], float] = time.monotonic,
         alternatives: Mapping[str, Sequence[str]] | None = None,
         learn_from: Sequence[TunableTask] = (),
-        device_lessons: DeviceLessons | None = None,
+        pretrained: PretrainedModel | None = None,
     ) -> None:
         self._alternatives = alternatives or {}
         self._clock = clock
@@ -201,7 +202,7 @@ class TuningSession:
         self._fingerprint = runner.fingerprint()
         # What is expected of the target's device says nothing of a CPU that stands in for it.
         spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
-        self._states = [_State(task, target, options, index, self._lessons, spec, device_lessons) for index, task in enumerate([*tasks, *learn_from])]
+        self._states = [_State(task, target, options, index, self._lessons, spec, pretrained) for index, task in enumerate([*tasks, *learn_from])]
         self._by_key = {state.task.key: state for state in self._states}
         self._teachers = self._states[len(tasks) :]
         self._states = self._states[: len(tasks)]
@@ -241,11 +242,11 @@ class TuningSession:
         self._proposed = self.done
         self._since_progress = 0
 
-    def _lessons(self, learner: _State) -> Lessons:
+    def _lessons(self, learner: _State) -> TransferData:
         count = sum(len(state.measured) for state in (*self._states, *self._teachers) if state is not learner)
         if learner.lessons is not None and count < _MORE_LESSONS * learner.lessons[1]:
             return learner.lessons[0]
-        lessons = Lessons()
+        lessons = TransferData()
         learner.lessons = (lessons, max(count, 1))
         for state in (*self._states, *self._teachers):
             state.teach(lessons, is_own=state is learner)
@@ -364,7 +365,7 @@ class TuningSession:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _measure(self, built: BuildResult) -> MeasureResult | None:
-        if built.outcome != "ok":
+        if built.outcome != Outcome.OK:
             return MeasureResult(candidate=built.candidate, outcome=built.outcome, error=built.error)
         best_s = self._by_key[built.candidate.task.key].progression.best_s
         return next(iter(self._runner.run([built], best_s=best_s, stop_at=self._stop_at)), None)

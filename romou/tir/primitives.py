@@ -94,7 +94,7 @@ def half_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None
 
 
 def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
-    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/tensor_core.py`."""
+    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/contraction/tensor_core.py`."""
     sch.annotate(loop, TENSOR_CORES, 1)
 
 

@@ -27,10 +27,12 @@ def test_an_import_up_is_found(tmp_path: Path) -> None:
     (package / "upper.py").touch()
     (package / "lower.py").write_text("def f():\n    from house import upper\n")
     config = tmp_path / "layers.ini"
-    config.write_text("[importlinter]\nroot_package = house\n[importlinter:contract:1]\nname = down\ntype = layers\ncontainers = house\nlayers =\n  upper\n  lower\n")
+    contract = "[importlinter:contract:1]\nname = down\ntype = layers\ncontainers = house\nlayers =\n  upper\n  lower\n"
+    config.write_text(f"[importlinter]\nroot_package = house\n{contract}")
     command = shutil.which("lint-imports", path=sysconfig.get_path("scripts"))
     assert command is not None
-    done = subprocess.run([command, "--no-cache", "--config", str(config)], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    arguments = [command, "--no-cache", "--config", str(config)]
+    done = subprocess.run(arguments, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "house.lower -> house.upper" in done.stdout
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from archprobe.analysis.answer import answered, declined
 from archprobe.cli import app, select

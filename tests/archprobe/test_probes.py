@@ -12,7 +12,8 @@ from archprobe import session
 from archprobe.analysis.answer import answered
 from archprobe.bench import Bench, half_width, powers
 from archprobe.curve import Findings
-from archprobe.device import Device, open_device
+from archprobe.devices import open_device
+from archprobe.devices.base import Device
 from archprobe.errors import BuildError, DeviceError, KernelError, ReportError, UsageError
 from archprobe.probes import ORDER, all_probes, chase, registers
 from archprobe.probes.arithmetic import full_grid, multiply_add

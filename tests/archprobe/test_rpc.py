@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rpc_servers import KEY, OTHER_VERSION, Server, free_port, plain_server, serving, tracking, wait_for
-from typer.testing import CliRunner
 
 from archprobe import session
 from archprobe.bench import Bench
 from archprobe.cli import app, select
 from archprobe.curve import Findings
-from archprobe.device import open_device
+from archprobe.devices import open_device
+from archprobe.devices.rpc import RpcDevice
 from archprobe.errors import BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
 from archprobe.probes.chase import ImageChase
 from archprobe.probes.probe import Probe
 from archprobe.report.document import load_report
-from archprobe.rpc import RpcDevice
 from romou.rpc import Address
 from romou.rpc.tracker import Tracker
 
@@ -114,11 +114,10 @@ def test_wrong_addresses_say_what_to_do(address: str) -> None:
         open_device("cuda:0", rpc=address)
 
 
-def test_a_server_that_is_busy_is_not_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archprobe.rpc._PATIENCE_S", 1.0)
+def test_a_server_that_is_busy_is_not_waited_for(address: str) -> None:
     device = RpcDevice(address, 0)
     with pytest.raises(DeviceError, match=r"did not answer within 1 s; it serves one session at a time and may have another"):
-        RpcDevice(address, 0)
+        RpcDevice(address, 0, patience_s=1.0)
     assert device.facts.is_remote
 
 

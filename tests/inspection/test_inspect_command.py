@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from small_networks import Graph
 
 import romou
+from romou.api.graph import import_model, lower
 from romou.cli import main
 from romou.core.errors import UsageError
 from romou.mobile_compilers import MobileCompilersMissingError, find_compilers
@@ -61,7 +62,7 @@ def test_one_kernel_by_its_names(model: Path) -> None:
 
 def test_records_choose_the_config(model: Path, tmp_path: Path) -> None:
     (plain,) = romou.inspect(model, target=TARGET, kernel="conv2d_1x16x12x12_8_1x1_s1")
-    graph = romou.api._lower(romou.api._import(model, None), romou.Target(TARGET))
+    graph = lower(import_model(model, None), romou.Target(TARGET))
     task = next(t for t in graph.tasks if t.name == plain.task)
     other = next(c for c in task.space(romou.Target(TARGET)) if c["tile_w"] != plain.config["tile_w"])
     with RecordStore(tmp_path) as store:

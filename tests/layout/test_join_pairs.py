@@ -12,10 +12,13 @@ import tvm
 from small_networks import Graph, random_inputs
 
 import romou
-from romou import api
+from romou.api.assemble import model_of
+from romou.api.graph import import_model, lower
+from romou.api.place import Place
 from romou.frontend.onnx_import import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.layout import find_pairs, fuse_operators, join_pairs, pack_channels, place_images, tasks_of
+from romou.module import Summary
 from romou.records import FILE_NAME
 from romou.target import Target
 from romou.tasks.extract import count_calls
@@ -103,11 +106,11 @@ def test_a_model_takes_what_was_faster(tmp_path: Path, opencl_device: tvm.runtim
 def test_a_joined_model_in_images(opencl_device: tvm.runtime.Device) -> None:
     g = inverted_residual(activation="Relu")
     model, target = g.model(g.last), Target("opencl -device=adreno640")  # type: ignore[attr-defined]
-    graph = api._lower(api._import(model, None), target).joined_where(lambda key: True)
+    graph = lower(import_model(model, None), target).joined_where(lambda key: True)
     joined = [task for task in graph.tasks if task.family == "depthwise_pointwise"]
     # The first one hands an image on to the second one, which also reads one.
     assert sorted(len(task.template.images) for task in joined) == [2, 3]
-    made = api._model_of(graph, api._Place(named=target, target=target), {}, api.Summary.unmeasured(target="", rows=(), seconds=0.0))
+    made = model_of(graph, Place(named=target, target=target), {}, Summary.unmeasured(target="", rows=(), seconds=0.0))
     assert error_of(made, model) < 1e-4
 
 
@@ -120,14 +123,14 @@ def test_a_joined_kernel_reads_and_writes_parts(device: str, opencl_device: tvm.
     y = g.conv(g.add("Relu", g.conv(half, 8, 8, groups=8, **PAD)), 8, 12, (1, 1))
     model = g.model(g.conv(g.add("Concat", g.conv(x, 16, 4, (1, 1)), y, axis=1), 16, 5, (1, 1)))
     target = Target(f"opencl -device={device}")
-    apart = api._lower(api._import(model, None), target)
+    apart = lower(import_model(model, None), target)
     graph = apart.joined_where(lambda key: True)
     assert {key for keys in apart.alternatives.values() for key in keys} <= {task.key for task in apart.tasks}
     assert [task.key for task in graph.tasks if task.family == "depthwise_pointwise"] == list(apart.alternatives)
     before, after = count_calls(apart.fused), count_calls(graph.fused)
     assert sum(after.values()) == sum(before.values()) - 1
     assert not any("slice" in name or "concat" in name for name in after)
-    made = api._model_of(graph, api._Place(named=target, target=target), {}, api.Summary.unmeasured(target="", rows=(), seconds=0.0))
+    made = model_of(graph, Place(named=target, target=target), {}, Summary.unmeasured(target="", rows=(), seconds=0.0))
     assert error_of(made, model) < 1e-4
 
 

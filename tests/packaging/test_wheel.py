@@ -28,14 +28,14 @@ def python(wheel: Path, fresh_environment: Callable[[], tuple[str, Path]]) -> st
 def test_what_is_in_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for wanted in (
-        "romou/api.py",
-        "romou/schedules/contraction.py",
+        "romou/api/tune.py",
+        "romou/schedules/contraction/form.py",
         "romou/tvm_patches/opencl_runtime/libtvm_runtime_opencl.so",
         "romou/deploy/run_model.cc",
         "romou/tvm_patches/opencl_runtime/module.cc",
         "romou/hardware/devices/adreno640.json",
         "romou/models/resnet18.onnx",
-        "romou/search/lessons/nvidia_h200.ubj.gz",
+        "romou/search/pretrained_models/nvidia_h200.ubj.gz",
     ):
         assert wanted in names
     assert wheel.name.startswith("romou-0.1.0-py3-none-")

@@ -55,7 +55,7 @@ def test_a_convolution_of_images_is_cross_compiled_and_right(server: Server, tmp
 
 def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Under qemu the driver's compiler is far slower than a phone's.
-    monkeypatch.setattr("romou.api.MeasureOptions", functools.partial(MeasureOptions, run_timeout_s=300.0))
+    monkeypatch.setattr("romou.api.tune.MeasureOptions", functools.partial(MeasureOptions, run_timeout_s=300.0))
     graph = Graph({"x": (1, 8, 7, 7)})
     model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
     tuned = romou.tune(model, target="opencl -device=adreno640", rpc=f"127.0.0.1:{server.port}/phone", trials=3, work_dir=tmp_path)

@@ -12,7 +12,7 @@ from romou.pruning import prune
 from romou.pruning.closed_form import ClosedForm, columns_of
 from romou.pruning.estimate import estimate_seconds
 from romou.records import RecordedSpace
-from romou.search.replay import ReplayTask
+from romou.search.simulation import SimulatedTask
 from romou.target import Target
 
 PATHS = sorted((Path(__file__).parents[2] / "scripts/data/spaces_h200").glob("*.json.gz"))
@@ -20,19 +20,19 @@ TARGET, SPEC = Target("opencl -device=nvidia_h200"), load_device("nvidia_h200")
 
 
 @pytest.fixture(scope="module", params=PATHS, ids=lambda path: path.name.partition(".")[0])
-def recording(request: pytest.FixtureRequest) -> tuple[ReplayTask, list[int], np.ndarray]:
+def recording(request: pytest.FixtureRequest) -> tuple[SimulatedTask, list[int], np.ndarray]:
     """The task, the indices of its recorded configs, and their seconds; infinite where one failed."""
     recorded = RecordedSpace.load(request.param)
     indices = sorted(recorded.configs)
     times = [recorded.configs[i].time_s for i in indices]
-    return ReplayTask.of_recording(recorded), indices, np.asarray([np.inf if t is None else t for t in times])
+    return SimulatedTask.of_recording(recorded), indices, np.asarray([np.inf if t is None else t for t in times])
 
 
 def test_there_are_eight_operators() -> None:
     assert len(PATHS) >= 8
 
 
-def test_the_best_config_or_one_within_2_percent_survives(recording: tuple[ReplayTask, list[int], np.ndarray]) -> None:
+def test_the_best_config_or_one_within_2_percent_survives(recording: tuple[SimulatedTask, list[int], np.ndarray]) -> None:
     task, indices, times = recording
     limits = TARGET.limits
     kept = prune(task.template, task.template.space(limits), SPEC, limits)
@@ -41,7 +41,7 @@ def test_the_best_config_or_one_within_2_percent_survives(recording: tuple[Repla
     assert times[survives].min() <= 1.02 * times.min()
 
 
-def test_the_estimate_puts_configs_in_order(recording: tuple[ReplayTask, list[int], np.ndarray]) -> None:
+def test_the_estimate_puts_configs_in_order(recording: tuple[SimulatedTask, list[int], np.ndarray]) -> None:
     task, indices, times = recording
     columns = columns_of([task.recorded.space().at(index) for index in indices])
     estimated = np.broadcast_to(estimate_seconds(ClosedForm(task.template, TARGET.limits).usage(columns), SPEC), len(indices))

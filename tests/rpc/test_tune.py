@@ -17,7 +17,7 @@ from small_networks import Graph, random_inputs, residual_net
 
 import romou
 from romou import models
-from romou.api import _for_server
+from romou.api.place import for_server
 from romou.cli import main
 from romou.core.errors import BuildError, DeviceError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
@@ -190,17 +190,17 @@ def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_target_gets_the_servers_device_and_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cpu, gpu = {"type": "cpu", "name": "a CPU"}, {"type": "gpu", "name": "a GPU"}
-    assert str(_for_server(Target("opencl"), cpu, "x86_64-linux-gnu", "h:1/k")) == "opencl -device=host"
+    assert str(for_server(Target("opencl"), cpu, "x86_64-linux-gnu", "h:1/k")) == "opencl -device=host"
     wanted = r"has to name the device at h:1/k, which is a GPU: opencl -device=NAME; known: .*adreno640.*\n`archprobe run --rpc h:1/k"
     with pytest.raises(UsageError, match=wanted):
-        _for_server(Target("opencl"), gpu, "x86_64-linux-gnu", "h:1/k")
+        for_server(Target("opencl"), gpu, "x86_64-linux-gnu", "h:1/k")
     phone = Target("opencl -device=adreno640")
     with pytest.raises(UsageError, match="the target's host is aarch64-linux-android, but the machine at h:1/k is x86_64-linux-gnu\nLeave -host= out"):
-        _for_server(Target(phone, host="aarch64-linux-android"), gpu, "x86_64-linux-gnu", "h:1/k")
+        for_server(Target(phone, host="aarch64-linux-android"), gpu, "x86_64-linux-gnu", "h:1/k")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match=r"no compiler for aarch64-linux-gnu"):
-        _for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")
+        for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")
     compiler = tmp_path / "aarch64-linux-gnu-g++"
     compiler.write_text("#!/bin/sh\n")
     compiler.chmod(0o755)
-    assert str(_for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")) == "opencl -device=adreno640 -host=aarch64-linux-gnu"
+    assert str(for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")) == "opencl -device=adreno640 -host=aarch64-linux-gnu"

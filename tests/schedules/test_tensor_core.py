@@ -19,8 +19,8 @@ from romou.core.errors import BuildError, UsageError
 from romou.core.space import Config
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.tensor_cores import use_tensor_cores
+from romou.schedules.contraction.tensor_core import MMA, TF32
 from romou.schedules.families.dense import Dense
-from romou.schedules.tensor_core import MMA, TF32
 from romou.schedules.workload import Conv2d
 from romou.search.features import TaskFeatures
 from romou.target import Target

@@ -21,7 +21,7 @@ from romou.core.errors import RecordError
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession
-from romou.search.replay import ReplayDevice, ReplayTask
+from romou.search.simulation import SimulatedDevice, SimulatedTask
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
 
@@ -77,8 +77,8 @@ def test_a_worker_that_is_killed(tmp_path: Path, opencl_device: tvm.runtime.Devi
 
 
 def replay(folder: Path, trials: int) -> dict[str, TaskResult]:
-    task = ReplayTask.of_recording(recorded())
-    device = ReplayDevice([task])
+    task = SimulatedTask.of_recording(recorded())
+    device = SimulatedDevice([task])
     with RecordStore(folder) as store:
         session = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(trials=trials), clock=device.clock)
         return session.run()

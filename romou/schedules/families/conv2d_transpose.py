@@ -20,13 +20,13 @@ from tvm import relax, s_tir, te, tirx
 
 from romou.core.space import Config
 from romou.schedules.contraction import Contraction
+from romou.schedules.contraction.stages import Stage
 from romou.schedules.convolution import ConvolutionFamily, common_fields
 from romou.schedules.families.conv2d import FAMILY as CONV2D
 from romou.schedules.families.depthwise import FAMILY as DEPTHWISE
 from romou.schedules.family import Case
 from romou.schedules.loops import Block, Loop
 from romou.schedules.splice import as_module, renest
-from romou.schedules.stages import Stage
 from romou.schedules.workload import Conv2d, Expr, stored_as
 from romou.tir.expressions import static_shape
 from romou.tir.primitives import LANES

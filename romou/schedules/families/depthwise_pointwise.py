@@ -23,12 +23,12 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
 from romou.schedules.blocks import with_own_axes
-from romou.schedules.contraction import default_config
+from romou.schedules.contraction.defaults import default_config
+from romou.schedules.contraction.stages import Stage
 from romou.schedules.families.conv2d import FAMILY as CONV2D
 from romou.schedules.families.depthwise import FAMILY as DEPTHWISE
 from romou.schedules.family import Case, Family
 from romou.schedules.splice import find_blocks, nests_of, replace_stage
-from romou.schedules.stages import Stage
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.workload import FAMILY as FAMILY_ATTRIBUTE
 from romou.schedules.workload import WORKLOAD, Conv2d, window_index

@@ -1,0 +1,43 @@
+"""The devices that probes run on. Each kind is one file in this folder whose `KIND` names and opens it; the folder is searched, so nothing lists them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from archprobe.devices.base import Device, DeviceKind
+from archprobe.errors import UsageError
+
+
+def device_kinds() -> dict[str, DeviceKind]:
+    """Return every kind of device by its name, OpenCL first."""
+    modules = (importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+    kinds = [module.KIND for module in modules if hasattr(module, "KIND")]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: (kind.name != "opencl", kind.name))}
+
+
+def open_device(text: str, *, rpc: str = "") -> Device:
+    """Open the device that `kind:INDEX` names, here or behind the RPC server at `rpc` (see `RpcDevice`).
+
+    OpenCL devices are counted over all platforms.
+
+    Raises
+    ------
+    UsageError
+        The text names no device, or another API behind RPC.
+    DeviceError
+        There is no such device, or no such server.
+    """
+    name, _, index = text.partition(":")
+    kinds = device_kinds()
+    if name not in kinds or not (index or "0").isdigit():
+        others = " or ".join(f"{other}:0" for other in kinds if other != "opencl")
+        raise UsageError(f"{text!r} names no device; write opencl:0 for the first OpenCL device, opencl:1 for the second, {others}", device=text)
+    number = int(index or 0)
+    if not rpc:
+        return kinds[name].open_index(number)
+    if name != "opencl":
+        raise UsageError(f"behind RPC only OpenCL is probed, not {name!r}; write --device opencl:0", device=text)
+    from archprobe.devices.rpc import RpcDevice
+
+    return RpcDevice(rpc, number)

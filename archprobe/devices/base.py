@@ -1,0 +1,120 @@
+"""What every device has: its facts, kernels built from one text, and runs timed by the device's own clock.
+
+One kernel text serves OpenCL, CUDA and Vulkan. It is OpenCL C with three macros that each device file defines: FLOAT4(a, b, c, d), TOTAL4(v), ONE_WORK_ITEM.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from archprobe.errors import DeviceError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the driver says of a device. Sizes are in bytes, image sizes in texels, the clock in MHz, the timer's step in ns.
+
+    `api` is the name of the device's kind, "opencl" for instance. `is_remote` means that calls go over a network: only the device's own clock times them.
+    """
+
+    api: str
+    name: str
+    vendor: str
+    driver: str
+    platform: str
+    version: str
+    is_cpu: bool
+    compute_units: int
+    clock_mhz: int
+    max_work_group_size: int
+    local_mem_bytes: int
+    constant_bytes: int
+    global_mem_bytes: int
+    max_buffer_bytes: int
+    global_cache_bytes: int
+    global_cache_line_bytes: int
+    has_images: bool
+    max_image_width: int
+    max_image_height: int
+    timer_step_ns: int
+    extensions: tuple[str, ...]
+    page_bytes: int | None = None
+    is_remote: bool = False
+
+    @property
+    def units(self) -> int:
+        """Compute units to fill with work: enough for a large device where the driver does not tell."""
+        return self.compute_units or (4 if self.is_cpu else 64)
+
+
+class Device(abc.ABC):
+    """A device and a queue that times what runs on it; buffers and kernels are handles of the API behind it."""
+
+    facts: Facts
+    # Components of the widest vector that a kernel can declare.
+    widest = 16
+
+    @abc.abstractmethod
+    def kernel(self, source: str, name: str, **macros: Any) -> Any:
+        """Build the kernel `name` of `source` with macros; BuildError holds the source and the compiler's log."""
+
+    @abc.abstractmethod
+    def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
+        """Run once and wait; return seconds by the device's own clock, from the kernel's start to its end. KernelError where it fails."""
+
+    @abc.abstractmethod
+    def enqueue(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> None:
+        """Run without waiting or timing; `finish` waits."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Wait until everything enqueued has run."""
+
+    @abc.abstractmethod
+    def buffer(self, data: np.ndarray | int) -> Any:
+        """Allocate a buffer holding `data`, or one of so many zero bytes; DeviceError where memory is short."""
+
+    @abc.abstractmethod
+    def write(self, buffer: Any, data: np.ndarray) -> None:
+        """Copy `data` to the buffer's start."""
+
+    @abc.abstractmethod
+    def read(self, buffer: Any, like: np.ndarray) -> np.ndarray:
+        """Return the buffer's first elements, with the shape and type of `like`."""
+
+    @abc.abstractmethod
+    def copy(self, to: Any, source: Any, size: int) -> float:
+        """Copy `size` bytes by the driver's own command; return the seconds it took."""
+
+    def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
+        """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels; DeviceError where the device cannot."""
+        raise DeviceError("images are probed through OpenCL only", shape=texels.shape)
+
+    def spill_bytes(self, kernel: Any) -> int:
+        """Return the private memory outside registers that the driver reports for `kernel`; 0 where it reports none."""
+        return 0
+
+    def lane(self, index: int) -> str:
+        """Spell component `index` of a vector in a kernel."""
+        return f".s{index:x}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceKind:
+    """A kind of device: the `name` before the colon of `--device name:INDEX`, and what opens number INDEX of that kind.
+
+    `open_index` raises DeviceError where there is no such device.
+    """
+
+    name: str
+    open_index: Callable[[int], Device]
+
+
+def defines(macros: Mapping[str, Any]) -> str:
+    """Spell macros as `#define` lines."""
+    return "".join(f"#define {name} {value}\n" for name, value in macros.items())

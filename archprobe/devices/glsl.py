@@ -1,0 +1,109 @@
+"""Translates the probes' OpenCL C to a GLSL compute shader, which glslang compiles to SPIR-V.
+
+    __kernel void add(__global float *out, float a)  ->  layout(binding = 0) buffer Memory0 { float out_[]; };  layout(push_constant) ... float a
+
+This is no general compiler: it knows the words that the probes use, in the form in which they use them. Pointers inside a kernel, vectors of more than
+four, images and bytes have no counterpart: such a kernel does not compile, and its probe says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from archprobe.errors import BuildError, DeviceError
+
+_HEAD = """#version 450
+layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+#define float2 vec2
+#define float4 vec4
+#define get_local_id(d) int(gl_LocalInvocationID.x)
+#define get_group_id(d) int(gl_WorkGroupID.x)
+#define get_local_size(d) int(gl_WorkGroupSize.x)
+#define get_global_size(d) int(gl_NumWorkGroups.x * gl_WorkGroupSize.x)
+#define get_global_id(d) int(gl_GlobalInvocationID.x)
+"""
+# Expanded before the kernel is taken apart.
+_PRELUDE = """#version 450
+#define FLOAT4(a, b, c, d) (float4)(a, b, c, d)
+#define TOTAL4(v) ((v).x + (v).y + (v).z + (v).w)
+#define ONE_WORK_ITEM
+"""
+_KERNEL = re.compile(r"__kernel\s+void\s+(\w+)\s*\(([^)]*)\)\s*\{")
+_CAST = re.compile(r"\(\s*(float[24]?|int|uint)\s*\)\s*(?:\(|(-?[\w.]+(?:\([^()]*\)|\[[^\]]*\]|\.\w+)*))")
+_RESERVED = ("out", "in", "sample", "buffer", "shared")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shader:
+    """SPIR-V of one kernel and the types of its arguments in order: "m" for memory (bindings 0, 1, …), else the type of a push constant."""
+
+    name: str
+    spirv: bytes
+    types: tuple[str, ...]
+
+
+def compile_kernel(source: str, name: str, device_name: str) -> Shader:
+    """Compile the kernel `name` of `source` to a shader; BuildError with both texts, DeviceError without glslang."""
+    tool = shutil.which("glslangValidator")
+    if tool is None:
+        raise DeviceError("Vulkan needs glslangValidator; on Debian: apt-get install glslang-tools")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "kernel.comp"
+
+        def run(text: str, *options: str) -> str:
+            place.write_text(text)
+            done = subprocess.run([tool, "-S", "comp", *options, str(place)], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                log = "\n".join(line for line in done.stdout.splitlines() if "ERROR" in line) or done.stderr
+                raise BuildError(f"{device_name}: glslangValidator refused a kernel: {log[:800]}", source=text, log=log)
+            return done.stdout
+
+        plain = re.sub(r'_Pragma\("unroll"\)|#pragma.*', "", source)
+        text, types = translate(run(_PRELUDE + plain, "-E"), name)
+        run(text, "-V", "-o", f"{folder}/kernel.spv")
+        return Shader(name=name, spirv=(Path(folder) / "kernel.spv").read_bytes(), types=types)
+
+
+def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
+    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments); BuildError where there is no such kernel."""
+    found = next((match for match in _KERNEL.finditer(source) if match[1] == name), None)
+    if found is None:
+        raise BuildError(f"the source holds no kernel {name}", source=source, log="")
+    body = source[found.end() : _end_of_block(source, found.end())]
+    memory: list[str] = []
+    constants: list[str] = []
+    types: list[str] = []
+    for text in found[2].split(","):
+        words = re.findall(r"\w+|\*", text)
+        kind, argument = words[-3] if "*" in words else words[-2], words[-1]
+        argument = f"{argument}_" if argument in _RESERVED else argument
+        if "*" in words:
+            memory.append(f"layout(std430, binding = {len(memory)}) buffer Memory{len(memory)} {{ {kind} {argument}[]; }};")
+        else:
+            constants.append(f"{kind} {argument};")
+        types.append("m" if "*" in words else kind)
+    for word in _RESERVED:
+        body = re.sub(rf"\b{word}\b", f"{word}_", body)
+    shared = re.findall(r"__local\s+([^;]*;)", body)
+    body = re.sub(r"__local\s+[^;]*;", "", body)
+    body = re.sub(r"atomic_add\s*\(\s*&", "atomicAdd(", body)
+    body = re.sub(r"barrier\s*\(\s*CLK_LOCAL_MEM_FENCE\s*\)", "memoryBarrierShared(); barrier()", body)
+    while (plain := _CAST.sub(lambda m: f"{m[1]}(" if m[2] is None else f"{m[1]}({m[2]})", body)) != body:
+        body = plain
+    pushed = [f"layout(push_constant) uniform Constants {{ {' '.join(constants)} }};"] if constants else []
+    lines = [*memory, *pushed, *(f"shared {declaration}" for declaration in shared), f"void main() {{ {body} }}"]
+    return _HEAD + "\n".join(lines) + "\n", tuple(types)
+
+
+def _end_of_block(text: str, start: int) -> int:
+    depth = 1
+    for at in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
+    return len(text)

@@ -1,0 +1,205 @@
+"""OpenCL devices behind a TVM RPC server, a phone's for instance, through the OpenCL runtime of Romou that the server holds.
+
+On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed there; only their text, arguments and results travel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archprobe.devices.base import Device, Facts, defines
+from archprobe.devices.opencl import PRELUDE
+from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
+
+# Romou is needed behind RPC alone.
+if TYPE_CHECKING:
+    from romou.rpc import Connection
+
+_TYPES: dict[np.dtype[Any], str] = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
+_ZERO = """
+__kernel void zero_words(__global uint *out, uint count) {
+  for (uint i = get_global_id(0); i < count; i += get_global_size(0)) out[i] = 0;
+}
+__kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
+  for (uint i = get_global_id(0); i < count; i += get_global_size(0)) WRITE(out, (int2)(i % width, i / width), (VECTOR)(0));
+}
+"""
+
+
+class RpcDevice(Device):
+    """Kernels through ``romou.opencl.source_kernel`` of the server at `address`, on its OpenCL device `index`.
+
+    `address` is "host:port/key", or "tracker://host:port/key" for whichever of a tracker's servers is free first.
+
+    Raises
+    ------
+    UsageError
+        `address` has another form.
+    DeviceError
+        Nobody answers there, the key is another one, the server has no Romou or other versions, or it has no such device.
+    ConnectionLostError
+        From any method, once the connection is cut.
+    """
+
+    def __init__(self, address: str, index: int, *, patience_s: float = 20.0) -> None:
+        self.address = address
+        self.connection = _connect(address, patience_s=patience_s)
+        self.session = self.connection.session
+        found = self.connection.devices
+        if index >= len(found):
+            names = "; ".join(f"opencl:{i} is {d['name']}" for i, d in enumerate(found))
+            raise DeviceError(f"the server at {address} has no OpenCL device {index}; it sees {names or 'none at all'}", index=index)
+        self.facts = _facts(found[index])
+        self.index = index
+        self.handle = self.session.device("opencl", index)
+        self._source_kernel = self.session.get_function("romou.opencl.source_kernel")
+        self._timed_copy = self.session.get_function("romou.opencl.timed_copy")
+        self._zero: dict[str, Any] = {}
+
+    def kernel(self, source: str, name: str, **macros: Any) -> Any:
+        text = defines(macros) + PRELUDE + source
+        with self._remote(BuildError, "refused a kernel", source=source):
+            module = self._source_kernel(self.index, text, name)
+            return {key: module[key] for key in ("launch", "enqueue", "private_bytes")}
+
+    def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
+        with self._remote(KernelError, f"did not run a kernel with {global_size} work-items in groups of {local_size}"):
+            return max(int(kernel["launch"](*_packed(global_size, local_size, arguments))), 1) * 1e-9
+
+    def enqueue(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> None:
+        with self._remote(KernelError, f"did not run a kernel with {global_size} work-items in groups of {local_size}"):
+            kernel["enqueue"](*_packed(global_size, local_size, arguments))
+
+    def finish(self) -> None:
+        with self._remote(KernelError, "did not finish"):
+            self.handle.sync()
+
+    def buffer(self, data: np.ndarray | int) -> Any:
+        import tvm.runtime
+
+        size = data.nbytes if isinstance(data, np.ndarray) else data
+        with self._remote(DeviceError, f"did not give a buffer of {size} bytes", size=size):
+            if isinstance(data, np.ndarray):
+                return tvm.runtime.tensor(np.ascontiguousarray(data), self.handle)
+            buffer = tvm.runtime.empty((data,), "uint8", self.handle)
+        self._fill("zero_words", buffer, np.uint32(data // 4))
+        return buffer
+
+    def write(self, buffer: Any, data: np.ndarray) -> None:
+        source = self.buffer(data)
+        self._copy(buffer, source, data.nbytes)
+
+    def read(self, buffer: Any, like: np.ndarray) -> np.ndarray:
+        import tvm.runtime
+
+        with self._remote(DeviceError, f"did not give a buffer of {like.nbytes} bytes"):
+            result = tvm.runtime.empty((like.nbytes,), "uint8", self.handle)
+            self._timed_copy(buffer, result, like.nbytes)
+            read: np.ndarray = result.numpy()
+            return read.view(like.dtype).reshape(like.shape)
+
+    def copy(self, to: Any, source: Any, size: int) -> float:
+        return max(self._copy(to, source, size), 1) * 1e-9
+
+    def _copy(self, to: Any, source: Any, size: int) -> int:
+        with self._remote(KernelError, f"did not copy {size} bytes"):
+            return int(self._timed_copy(source, to, size))
+
+    def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
+        import tvm.runtime
+
+        scope, shape = f"global.image{texels.ndim - 1}d", texels.shape
+        is_empty = texels.ndim == 3 and not texels.any()
+        with self._remote(DeviceError, f"did not give an image of {shape[:-1]} texels", shape=shape):
+            if not is_empty:
+                return tvm.runtime.tensor(np.ascontiguousarray(texels), self.handle, mem_scope=scope)
+            image = tvm.runtime.empty(shape, str(texels.dtype), self.handle, mem_scope=scope)
+        # Zeros are written there: a large image of them would take long to travel.
+        vector = {"WRITE": "write_imagef", "VECTOR": "float4"} if texels.dtype == np.float32 else {"WRITE": "write_imagei", "VECTOR": "int4"}
+        self._fill("zero_texels", image, np.uint32(shape[1]), np.uint32(shape[0] * shape[1]), **vector)
+        return image
+
+    def _fill(self, name: str, target: Any, *sizes: np.uint32, **macros: str) -> None:
+        key = name + macros.get("VECTOR", "")
+        if key not in self._zero:
+            # The other kernel of the text must be compiled too.
+            macros = macros or {"WRITE": "write_imagef", "VECTOR": "float4"}
+            text = _ZERO if self.facts.has_images else _ZERO[: _ZERO.index("__kernel void zero_texels")]
+            self._zero[key] = self.kernel(text, name, **macros)
+        local = min(64, self.facts.max_work_group_size)
+        self.launch(self._zero[key], self.facts.compute_units * 16 * local, local, target, *sizes)
+
+    def spill_bytes(self, kernel: Any) -> int:
+        with self._remote(KernelError, "did not tell a kernel's private memory"):
+            return int(kernel["private_bytes"]())
+
+    @contextlib.contextmanager
+    def _remote(self, kind: type[ArchProbeError], what: str, **fields: Any) -> Iterator[None]:
+        """Raise what the server raised as `kind`, and everything else as the end of the connection."""
+        from tvm.error import RPCError
+
+        try:
+            yield
+        except RPCError as error:
+            text = str(error).partition("Error caught from RPC call:")[2].strip() or str(error)
+            raise kind(f"{self.facts.name} {what}: {text[:800]}", **({"log": text} if kind is BuildError else {}), **fields) from error
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            message = f"the connection to {self.address} was cut ({reason}); the same command goes on where it stopped"
+            raise ConnectionLostError(message, address=self.address) from error
+
+
+def list_devices(address: str) -> list[str]:
+    """Return the names of the server's OpenCL devices; raises what `RpcDevice` raises."""
+    connection = _connect(address)
+    connection.close()
+    return [f"{d['name']}  ({d['platform']}, driver {d['driver']})" for d in connection.devices]
+
+
+def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> list[Any]:
+    """Pack a launch for ``romou.opencl.source_kernel``: a letter for the type of every argument, sizes, and the arguments as plain numbers or tensors."""
+    types = "".join(_TYPES[a.dtype] if isinstance(a, np.generic) else "m" for a in arguments)
+    return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
+
+
+def _connect(address: str, **patience: float) -> Connection:
+    from romou import rpc
+    from romou.core import errors
+
+    try:
+        return rpc.connect(rpc.Address.parse(address), **patience)
+    except errors.UsageError as error:
+        raise UsageError(str(error), **error.fields) from error
+    except errors.RomouError as error:
+        raise DeviceError(str(error), **error.fields) from error
+
+
+def _facts(found: dict[str, Any]) -> Facts:
+    return Facts(
+        api="opencl",
+        name=found["name"].strip(),
+        vendor=found["vendor"].strip(),
+        driver=found["driver"].strip(),
+        platform=found["platform"].strip(),
+        version=found["version"].strip(),
+        is_cpu=found["type"] == "cpu",
+        compute_units=found["compute_units"],
+        clock_mhz=found["clock_mhz"],
+        max_work_group_size=found["max_work_group_size"],
+        local_mem_bytes=found["local_mem_bytes"],
+        constant_bytes=found["constant_mem_bytes"],
+        global_mem_bytes=found["global_mem_bytes"],
+        max_buffer_bytes=found["max_alloc_bytes"],
+        global_cache_bytes=found["global_cache_bytes"],
+        global_cache_line_bytes=found["global_cache_line_bytes"],
+        has_images=found["has_images"],
+        max_image_width=found["max_image_width"],
+        max_image_height=found["max_image_height"],
+        timer_step_ns=found["timer_resolution_ns"],
+        extensions=tuple(found["extensions"].split()),
+        is_remote=True,
+    )

@@ -1,0 +1,272 @@
+"""Vulkan devices, through the PyPI package `vulkan`: the same kernel texts as compute shaders (`glsl.py`), timed by timestamps on the queue."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Any
+
+import numpy as np
+
+from archprobe.devices.base import Device, DeviceKind, Facts, defines
+from archprobe.devices.glsl import Shader, compile_kernel
+from archprobe.errors import DeviceError, KernelError
+
+_FORMATS = {"int": "i", "uint": "I", "float": "f"}
+
+
+class _Buffer:
+    """Memory that a shader reads and writes; freed with the object."""
+
+    def __init__(self, device: VulkanDevice, size: int, *, is_for_host: bool = False) -> None:
+        vk = device.vk
+        self.size = -(-max(size, 4) // 4) * 4
+        usage = vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+        self.handle = vk.vkCreateBuffer(device.handle, vk.VkBufferCreateInfo(size=self.size, usage=usage), None)
+        needs = vk.vkGetBufferMemoryRequirements(device.handle, self.handle)
+        host = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+        kind = device.memory_type(needs.memoryTypeBits, host if is_for_host else vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
+        self.memory = vk.vkAllocateMemory(device.handle, vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=kind), None)
+        vk.vkBindBufferMemory(device.handle, self.handle, self.memory, 0)
+        self._device = device
+
+    def __del__(self) -> None:
+        if hasattr(self, "_device"):
+            self._device.vk.vkDestroyBuffer(self._device.handle, self.handle, None)
+            self._device.vk.vkFreeMemory(self._device.handle, self.memory, None)
+
+
+class _Kernel:
+    """A shader with its layouts, and a pipeline for each size of a work-group, which a shader knows at compile time."""
+
+    def __init__(self, device: VulkanDevice, shader: Shader) -> None:
+        vk, self.name, self.types = device.vk, shader.name, shader.types
+        self.device = device
+        self.module = vk.vkCreateShaderModule(device.handle, vk.VkShaderModuleCreateInfo(codeSize=len(shader.spirv), pCode=shader.spirv), None)
+        storage, stage = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, vk.VK_SHADER_STAGE_COMPUTE_BIT
+        count = self.types.count("m")
+        bindings = [vk.VkDescriptorSetLayoutBinding(binding=i, descriptorType=storage, descriptorCount=1, stageFlags=stage) for i in range(count)]
+        self.set_layout = vk.vkCreateDescriptorSetLayout(device.handle, vk.VkDescriptorSetLayoutCreateInfo(pBindings=bindings), None)
+        size = 4 * (len(self.types) - count)
+        ranges = [vk.VkPushConstantRange(stageFlags=stage, offset=0, size=size)] if size else []
+        layout = vk.VkPipelineLayoutCreateInfo(pSetLayouts=[self.set_layout], pPushConstantRanges=ranges)
+        self.layout = vk.vkCreatePipelineLayout(device.handle, layout, None)
+        sizes = [vk.VkDescriptorPoolSize(type=storage, descriptorCount=max(1, count))]
+        pool = vk.vkCreateDescriptorPool(device.handle, vk.VkDescriptorPoolCreateInfo(maxSets=1, pPoolSizes=sizes), None)
+        self.set = vk.vkAllocateDescriptorSets(device.handle, vk.VkDescriptorSetAllocateInfo(descriptorPool=pool, pSetLayouts=[self.set_layout]))[0]
+        self.bound: list[_Buffer] = []
+        self._pipelines: dict[int, Any] = {}
+
+    def pipeline(self, local_size: int) -> Any:
+        if local_size not in self._pipelines:
+            vk = self.device.vk
+            data = vk.ffi.new("uint32_t[1]", [local_size])
+            entry = vk.VkSpecializationMapEntry(constantID=0, offset=0, size=4)
+            special = vk.VkSpecializationInfo(pMapEntries=[entry], dataSize=4, pData=data)
+            stage = vk.VkPipelineShaderStageCreateInfo(stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=self.module, pName="main", pSpecializationInfo=special)
+            info = vk.VkComputePipelineCreateInfo(stage=stage, layout=self.layout)
+            self._pipelines[local_size] = vk.vkCreateComputePipelines(self.device.handle, None, 1, [info], None)[0]
+        return self._pipelines[local_size]
+
+    def bind(self, buffers: list[_Buffer]) -> None:
+        """Point the shader to `buffers`; no launch may be under way."""
+        vk, storage = self.device.vk, self.device.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        if [id(b) for b in buffers] == [id(b) for b in self.bound]:
+            return
+        self.device.finish()
+        for i, buffer in enumerate(buffers):
+            place = [vk.VkDescriptorBufferInfo(buffer=buffer.handle, offset=0, range=buffer.size)]
+            write = vk.VkWriteDescriptorSet(dstSet=self.set, dstBinding=i, descriptorCount=1, descriptorType=storage, pBufferInfo=place)
+            vk.vkUpdateDescriptorSets(self.device.handle, 1, [write], 0, None)
+        self.bound = buffers
+
+
+class VulkanDevice(Device):
+    """Compute shaders on the first queue that runs them and has a clock."""
+
+    widest = 4
+
+    def __init__(self, index: int) -> None:
+        self.vk = vk = _binding()
+        found = _physical_devices(vk)
+        if index >= len(found):
+            names = "; ".join(f"vulkan:{i} is {vk.vkGetPhysicalDeviceProperties(d).deviceName}" for i, d in enumerate(found))
+            raise DeviceError(f"there is no Vulkan device {index}; the loader sees {names or 'none: install a driver, or mesa-vulkan-drivers for the CPU'}")
+        physical = found[index]
+        self._memory = vk.vkGetPhysicalDeviceMemoryProperties(physical)
+        families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
+        family = next((i for i, f in enumerate(families) if f.queueFlags & vk.VK_QUEUE_COMPUTE_BIT and f.timestampValidBits), None)
+        if family is None:
+            raise DeviceError(f"{vk.vkGetPhysicalDeviceProperties(physical).deviceName} has no queue that computes and has a clock")
+        queues = [vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, pQueuePriorities=[1.0])]
+        self.handle = vk.vkCreateDevice(physical, vk.VkDeviceCreateInfo(pQueueCreateInfos=queues), None)
+        self.queue = vk.vkGetDeviceQueue(self.handle, family, 0)
+        flags = vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
+        self._pool = vk.vkCreateCommandPool(self.handle, vk.VkCommandPoolCreateInfo(flags=flags, queueFamilyIndex=family), None)
+        self._clock = vk.vkCreateQueryPool(self.handle, vk.VkQueryPoolCreateInfo(queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=2), None)
+        limits = vk.vkGetPhysicalDeviceProperties(physical).limits
+        self._step_ns, self._most_groups = limits.timestampPeriod, limits.maxComputeWorkGroupCount[0]
+        self._bits = families[family].timestampValidBits
+        self._waiting: list[Any] = []
+        self.facts = _facts(vk, physical, self._memory)
+
+    def memory_type(self, allowed: int, wanted: int) -> int:
+        """Return the first type of memory with all `wanted` properties, else the first that is allowed."""
+        fit = [i for i in range(self._memory.memoryTypeCount) if allowed >> i & 1]
+        return next((i for i in fit if self._memory.memoryTypes[i].propertyFlags & wanted == wanted), fit[0])
+
+    def kernel(self, source: str, name: str, **macros: Any) -> Any:
+        text = defines(macros) + source
+        return _Kernel(self, compile_kernel(text, name, self.facts.name))
+
+    def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
+        self.finish()
+        return self._timed(lambda commands: self._record(commands, kernel, global_size, local_size, arguments))
+
+    def enqueue(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> None:
+        commands = self._begin()
+        self._record(commands, kernel, global_size, local_size, arguments)
+        self._submit(commands)
+
+    def finish(self) -> None:
+        if self._waiting:
+            self.vk.vkQueueWaitIdle(self.queue)
+            self.vk.vkFreeCommandBuffers(self.handle, self._pool, len(self._waiting), self._waiting)
+            self._waiting = []
+
+    def _begin(self) -> Any:
+        vk = self.vk
+        info = vk.VkCommandBufferAllocateInfo(commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1)
+        commands = vk.vkAllocateCommandBuffers(self.handle, info)[0]
+        vk.vkBeginCommandBuffer(commands, vk.VkCommandBufferBeginInfo(flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT))
+        return commands
+
+    def _submit(self, commands: Any) -> None:
+        vk = self.vk
+        vk.vkEndCommandBuffer(commands)
+        vk.vkQueueSubmit(self.queue, 1, [vk.VkSubmitInfo(pCommandBuffers=[commands])], None)
+        self._waiting.append(commands)
+
+    def _record(self, commands: Any, kernel: _Kernel, global_size: int, local_size: int, arguments: tuple[Any, ...]) -> None:
+        vk = self.vk
+        groups = global_size // local_size
+        if local_size > self.facts.max_work_group_size or groups > self._most_groups or global_size % local_size:
+            limits = f"a group of {self.facts.max_work_group_size} and {self._most_groups} groups are the most"
+            raise KernelError(f"{self.facts.name} does not run {kernel.name} with {global_size} work-items in groups of {local_size}: {limits}")
+        kernel.bind([a for a in arguments if isinstance(a, _Buffer)])
+        values = [struct.pack(_FORMATS[t], a.item()) for t, a in zip(kernel.types, arguments, strict=True) if t != "m"]
+        vk.vkCmdBindPipeline(commands, vk.VK_PIPELINE_BIND_POINT_COMPUTE, kernel.pipeline(local_size))
+        vk.vkCmdBindDescriptorSets(commands, vk.VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, [kernel.set], 0, None)
+        if values:
+            data = vk.ffi.from_buffer(b"".join(values))
+            vk.vkCmdPushConstants(commands, kernel.layout, vk.VK_SHADER_STAGE_COMPUTE_BIT, 0, 4 * len(values), data)
+        vk.vkCmdDispatch(commands, groups, 1, 1)
+
+    def _timed(self, record: Any) -> float:
+        vk = self.vk
+        commands = self._begin()
+        vk.vkCmdResetQueryPool(commands, self._clock, 0, 2)
+        vk.vkCmdWriteTimestamp(commands, vk.VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, self._clock, 0)
+        record(commands)
+        vk.vkCmdWriteTimestamp(commands, vk.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, self._clock, 1)
+        self._submit(commands)
+        self.finish()
+        ticks = vk.ffi.new("uint64_t[2]")
+        flags = vk.VK_QUERY_RESULT_64_BIT | vk.VK_QUERY_RESULT_WAIT_BIT
+        vk.vkGetQueryPoolResults(self.handle, self._clock, 0, 2, 16, ticks, 8, flags)
+        return max(float((ticks[1] - ticks[0]) % (1 << self._bits) * self._step_ns), 1.0) * 1e-9
+
+    def buffer(self, data: np.ndarray | int) -> Any:
+        size = data.nbytes if isinstance(data, np.ndarray) else data
+        if size > self.facts.max_buffer_bytes:
+            raise DeviceError(f"{self.facts.name} did not give a buffer of {size} bytes: {self.facts.max_buffer_bytes} are the most", size=size)
+        try:
+            buffer = _Buffer(self, size)
+        except self.vk.VkError as error:
+            raise DeviceError(f"{self.facts.name} did not give a buffer of {size} bytes: {error!r}", size=size) from error
+        if isinstance(data, np.ndarray):
+            self.write(buffer, data)
+        else:
+            self._timed(lambda commands: self.vk.vkCmdFillBuffer(commands, buffer.handle, 0, buffer.size, 0))
+        return buffer
+
+    def write(self, buffer: Any, data: np.ndarray) -> None:
+        staging = _Buffer(self, data.nbytes, is_for_host=True)
+        mapped = self.vk.vkMapMemory(self.handle, staging.memory, 0, data.nbytes, 0)
+        mapped[: data.nbytes] = np.ascontiguousarray(data).tobytes()
+        self.vk.vkUnmapMemory(self.handle, staging.memory)
+        self.copy(buffer, staging, data.nbytes)
+
+    def read(self, buffer: Any, like: np.ndarray) -> np.ndarray:
+        staging = _Buffer(self, like.nbytes, is_for_host=True)
+        self.copy(staging, buffer, like.nbytes)
+        mapped = self.vk.vkMapMemory(self.handle, staging.memory, 0, like.nbytes, 0)
+        result = np.frombuffer(bytes(mapped[: like.nbytes]), like.dtype).reshape(like.shape)
+        self.vk.vkUnmapMemory(self.handle, staging.memory)
+        return result
+
+    def copy(self, to: Any, source: Any, size: int) -> float:
+        self.finish()
+        region = [self.vk.VkBufferCopy(srcOffset=0, dstOffset=0, size=size)]
+        return self._timed(lambda commands: self.vk.vkCmdCopyBuffer(commands, source.handle, to.handle, 1, region))
+
+    def lane(self, index: int) -> str:
+        return f"[{index}]"
+
+
+def list_devices() -> list[str]:
+    """Return the names of all Vulkan devices; DeviceError without the binding."""
+    vk = _binding()
+    return [str(vk.vkGetPhysicalDeviceProperties(device).deviceName) for device in _physical_devices(vk)]
+
+
+def _binding() -> Any:
+    try:
+        import vulkan
+    except (ImportError, OSError) as error:
+        raise DeviceError(f"Vulkan needs its loader and the package vulkan; `apt-get install libvulkan1`, `pip install vulkan` ({error})") from error
+    return vulkan
+
+
+@functools.cache
+def _physical_devices(vk: Any) -> list[Any]:
+    app = vk.VkApplicationInfo(pApplicationName="archprobe", apiVersion=vk.VK_MAKE_VERSION(1, 1, 0))
+    try:
+        instance = vk.vkCreateInstance(vk.VkInstanceCreateInfo(pApplicationInfo=app), None)
+        return list(vk.vkEnumeratePhysicalDevices(instance))
+    except vk.VkError:
+        return []
+
+
+def _facts(vk: Any, physical: Any, memory: Any) -> Facts:
+    device = vk.vkGetPhysicalDeviceProperties(physical)
+    limits = device.limits
+    local = vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT
+    room = max((memory.memoryHeaps[i].size for i in range(memory.memoryHeapCount) if memory.memoryHeaps[i].flags & local), default=0)
+    version = f"{device.apiVersion >> 22}.{device.apiVersion >> 12 & 0x3FF}.{device.apiVersion & 0xFFF}"
+    return Facts(
+        api="vulkan",
+        name=device.deviceName,
+        vendor=f"{device.vendorID:#06x}",
+        driver=f"{device.driverVersion:#x}",
+        platform="Vulkan",
+        version=f"Vulkan {version}",
+        is_cpu=device.deviceType == vk.VK_PHYSICAL_DEVICE_TYPE_CPU,
+        compute_units=0,
+        clock_mhz=0,
+        max_work_group_size=min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]),
+        local_mem_bytes=limits.maxComputeSharedMemorySize,
+        constant_bytes=limits.maxUniformBufferRange,
+        global_mem_bytes=room,
+        max_buffer_bytes=min(limits.maxStorageBufferRange, room),
+        global_cache_bytes=0,
+        global_cache_line_bytes=0,
+        has_images=False,
+        max_image_width=0,
+        max_image_height=0,
+        timer_step_ns=max(1, round(limits.timestampPeriod)),
+        extensions=(),
+    )
+
+
+KIND = DeviceKind(name="vulkan", open_index=VulkanDevice)

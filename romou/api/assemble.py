@@ -1,0 +1,121 @@
+"""The model put together with the configs that were chosen, checked against onnxruntime and timed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tvm import relax
+
+from romou.core.space import Config
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.module import LayerRow, Summary, TunedModel, compile_model, random_inputs
+from romou.search import TaskResult
+from romou.target import Target
+
+if TYPE_CHECKING:
+    from romou.api.graph import Graph
+    from romou.api.place import Place
+
+logger = logging.getLogger("romou")
+
+# Limits of the relative L2 error of the whole model's outputs against onnxruntime: fp16 storage rounds at every layer.
+# TF32 rounds factors to as many bits as fp16 has, but nothing that lies in memory.
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
+WHOLE_MODEL_REPEATS = 5
+
+
+def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], started: float) -> TunedModel:
+    """Compile with the best configs, compare with the default schedules and with onnxruntime."""
+    configs = {key: result.config for key, result in results.items()}
+    plain = Summary.unmeasured(target=str(place.named), rows=(), seconds=0.0)
+    # A task where no config worked is left to TVM in both.
+    broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
+    default = model_of(graph, place, broken, plain)
+    joined = graph.joined_where_faster({key: result.best_ms / 1e3 for key, result in results.items() if result.best_ms is not None})
+    is_tuned = joined is not graph or any(results[t.key].config is not None and not results[t.key].is_default for t in graph.tasks if t.key in results)
+    tuned = model_of(joined, place, configs, plain) if is_tuned else default
+    default_times, tuned_times = [], []
+    for _ in range(WHOLE_MODEL_REPEATS):
+        # In turns, so that a slow moment of the machine hits both.
+        default_times += default.times(repeat=1)
+        tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
+    error, limit = _check(graph, tuned, "tf32" if place.target.allows_tf32 else "float32")
+    summary = Summary(
+        target=str(place.named),
+        device=place.name,
+        rows=layer_rows(joined, results, graph.alternatives),
+        default_ms=float(np.median(default_times)),
+        tuned_ms=float(np.median(tuned_times)),
+        relative_l2_error=error,
+        tolerance=limit,
+        outcomes=_count_outcomes(results),
+        seconds=time.monotonic() - started,
+        launching=tuned.launching,
+    )
+    return tuned.with_summary(summary)
+
+
+def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
+    def compiled(target: Target) -> relax.VMExecutable:
+        return compile_model(graph.fused, graph.task_of, configs, target)
+
+    return TunedModel(
+        compiled(place.target),
+        target=place.named,
+        inputs=graph.imported.inputs,
+        outputs=graph.imported.outputs,
+        summary=summary,
+        device_index=place.index,
+        remote=place.remote,
+        rebuild=lambda host: compiled(Target(place.target, host=host)),
+    )
+
+
+def _check(graph: Graph, model: TunedModel, precision: str) -> tuple[float | None, float | None]:
+    """(relative L2 error of the worst output against onnxruntime, what it may be where floats are multiplied in `precision`); None where onnxruntime
+    cannot run the model."""
+    inputs = random_inputs(graph.imported.inputs, seed=0)
+    reference = run_onnxruntime(graph.imported.onnx_model, inputs)
+    if reference is None:
+        return None, None
+    error = max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
+    limit = max(TOLERANCE[precision], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
+    if not error <= limit:
+        logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
+    return error, limit
+
+
+def layer_rows(graph: Graph, results: Mapping[str, TaskResult], alternatives: Mapping[str, tuple[str, str]] | None = None) -> tuple[LayerRow, ...]:
+    """One for each task of `graph`; before it was tuned, one that stands for two others took what they do."""
+
+    def default_ms(key: str) -> float | None:
+        found = [results[k].default_ms if k in results else None for k in (alternatives or {}).get(key, (key,))]
+        return None if None in found else sum(found)  # type: ignore[arg-type]
+
+    rows = []
+    for task in graph.tasks:
+        result = results.get(task.key)
+        rows.append(
+            LayerRow(
+                name=task.name,
+                calls=task.calls,
+                trials=result.trials if result else 0,
+                flops=task.flops,
+                default_ms=default_ms(task.key),
+                tuned_ms=result.best_ms if result else None,
+                config=dict(result.config) if result and result.config else {},
+            )
+        )
+    return tuple(rows)
+
+
+def _count_outcomes(results: Mapping[str, TaskResult]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for result in results.values():
+        for outcome, count in result.outcomes.items():
+            total[outcome] = total.get(outcome, 0) + count
+    return total

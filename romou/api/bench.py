@@ -1,0 +1,110 @@
+"""romou.bench: times and measures of a model by operator, kept as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tvm
+
+from romou.api.assemble import layer_rows, model_of
+from romou.api.graph import import_model, lower
+from romou.api.place import Place, as_target, timing
+from romou.api.records import recorded_configs, valid_configs
+from romou.core.errors import UsageError
+from romou.core.space import Config
+from romou.core.version import __version__
+from romou.module import Summary, scheduled_functions
+from romou.regression import Bench, operators_of, with_times
+from romou.target import Target
+from romou.tasks.extract import count_calls
+from romou.tvm_patches.compat import check_versions
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def bench(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    work_dir: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    repeats: int = 16,
+    seed: int = 0,
+    has_times: bool = True,
+    label: str | None = None,
+    rpc: str | None = None,
+) -> Bench:
+    """Compile a model and take the times and the measures that `compare` needs, by operator. Other arguments and errors are those of `tune`.
+
+    Parameters
+    ----------
+    work_dir
+        Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default schedules.
+    repeats
+        Rounds. In each, every operator and the whole model are timed once more, in random order, three repeats by the device's events.
+    has_times
+        False: only what can be read off the kernels; needs no device for a target that names one.
+    label
+        How the model is named in the bench; by default its path, or the graph's name.
+    rpc
+        Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one.
+    """
+    target = as_target(target)
+    with timing(target, rpc) as place:
+        how: dict[str, Any] = {"shapes": shapes, "repeats": repeats, "seed": seed, "label": label, "place": place if has_times else None}
+        return bench_of(model, target, work_dir=work_dir, configs=None, **how)
+
+
+def bench_of(
+    model: onnx.ModelProto | str | Path,
+    target: Target,
+    *,
+    work_dir: str | Path | None,
+    configs: Mapping[str, Config] | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    repeats: int,
+    seed: int,
+    label: str | None,
+    place: Callable[[], Place] | None,
+) -> Bench:
+    """See `bench`.
+
+    configs: task key -> config, instead of records; one that the task's space does not hold gives way to the default.
+    place: see `timing`; None: only what can be read off the kernels.
+    """
+    check_versions()
+    if repeats:
+        check_rounds(repeats)
+    imported = import_model(model, shapes)
+    at = Place(named=target, target=target) if place is None else place()
+    graph = lower(imported, at.target)
+    if configs is None:
+        seconds, chosen = recorded_configs(work_dir, graph, at.target, at.device)
+        graph = graph.joined_where_faster(seconds)
+    else:
+        graph = graph.joined_where(configs.__contains__)
+        chosen = valid_configs(graph.tasks, configs, at.target)
+    made = Bench(
+        model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name),
+        target=target.to_json(),
+        device=at.device.to_dict() if at.device is not None else None,
+        romou=__version__,
+        tvm=tvm.__version__,
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        operators=operators_of(scheduled_functions(graph.fused, graph.task_of, chosen, at.target), count_calls(graph.fused), at.target),
+    )
+    if place is None:
+        return made
+    compiled = model_of(graph, at, chosen, Summary.unmeasured(target=str(at.named), rows=layer_rows(graph, {}), seconds=0.0))
+    made = replace(made, compiled=compiled)
+    return with_times(made, compiled, repeats, seed=seed) if repeats else made
+
+
+def check_rounds(repeats: int) -> None:
+    if not isinstance(repeats, int) or repeats < 8:
+        raise UsageError(f"repeats={repeats!r}: must be a whole number, at least 8: fewer can prove no difference", value=repeats)

@@ -1,0 +1,48 @@
+"""romou.compile: a model with default schedules, without a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from romou.api.assemble import layer_rows, model_of
+from romou.api.graph import import_model, lower
+from romou.api.place import Place, as_target
+from romou.backends import backend
+from romou.module import Summary, TunedModel
+from romou.target import Target
+from romou.tvm_patches.compat import check_versions
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def compile(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    device: int | None = None,
+) -> TunedModel:
+    """Compile a model with default schedules; needs no device for a target that names one. Other arguments and errors are those of `tune`.
+
+    Parameters
+    ----------
+    device
+        Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
+        compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
+    """
+    started = time.monotonic()
+    check_versions()
+    target = as_target(target)
+    here = target
+    if device is not None:
+        found = backend(target.kind).list_devices()
+        if not 0 <= device < len(found):
+            raise backend(target.kind).no_device_error(device, found)
+        here = target.limited_to(found[device])
+    graph = lower(import_model(model, shapes), here)
+    place = Place(named=target, target=here, index=device or 0)
+    return model_of(graph, place, {}, Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started))

@@ -1,0 +1,86 @@
+"""A model before any config is chosen: imported, packed, fused, its tasks found."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tvm
+
+from romou.frontend import import_onnx
+from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers
+from romou.target import Target
+from romou.tasks.extract import extract_tasks
+from romou.tvm_patches.quiet import quiet_stderr
+
+if TYPE_CHECKING:
+    import onnx
+
+    from romou.frontend import ImportedModel
+    from romou.tasks.tunable import TunableTask
+
+logger = logging.getLogger("romou")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
+
+    placed: fused functions before tensors became parts of others.
+    """
+
+    imported: ImportedModel
+    placed: tvm.IRModule
+    fused: tvm.IRModule
+    tasks: list[TunableTask]
+    task_of: dict[str, TunableTask]
+
+    @classmethod
+    def of(cls, imported: ImportedModel, placed: tvm.IRModule) -> Graph:
+        fused = share_buffers(placed)
+        tasks, key_of = extract_tasks(fused)
+        by_key = {task.key: task for task in tasks}
+        task_of = {name: by_key[key] for name, key in key_of.items()}
+        return cls(imported=imported, placed=placed, fused=fused, tasks=tasks, task_of=task_of)
+
+    @functools.cached_property
+    def pairs(self) -> list[Pair]:
+        """Functions of `placed` that could share a kernel; which do is measured. Of a graph in which some are joined nobody asks."""
+        return find_pairs(self.placed)
+
+    @functools.cached_property
+    def alternatives(self) -> dict[str, tuple[str, str]]:
+        """Key of a joined task -> keys of the two tasks that it stands for."""
+        return {pair.task.key: pair.keys for pair in self.pairs}
+
+    def joined_where(self, is_chosen: Callable[[str], bool]) -> Graph:
+        """The graph with the pairs joined of whose tasks, by key, that is true; itself where that is none."""
+        chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
+        return Graph.of(self.imported, join_pairs(self.placed, chosen)) if chosen else self
+
+    def joined_where_faster(self, seconds: Mapping[str, float]) -> Graph:
+        """The graph with the pairs joined that take less time as one kernel than as two; seconds: by task key, of those with a kernel that works."""
+
+        def is_faster(key: str) -> bool:
+            keys = (key, *self.alternatives[key])
+            return all(k in seconds for k in keys) and seconds[keys[0]] < seconds[keys[1]] + seconds[keys[2]]
+
+        return self.joined_where(is_faster)
+
+
+def import_model(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None) -> ImportedModel:
+    with quiet_stderr():
+        return import_onnx(model, shapes)
+
+
+def lower(imported: ImportedModel, target: Target) -> Graph:
+    graph = Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
+    limits = target.limits
+    for task in graph.tasks if limits.prefers_images else ():
+        for name, reason in task.template.kept_in_buffers(limits).items():
+            logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)
+    return graph

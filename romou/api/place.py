@@ -1,0 +1,113 @@
+"""Where candidates are measured and models run: an attached device, or one behind a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from romou.backends import backend
+from romou.core.errors import DeviceError, UsageError
+from romou.core.linking import compiler_for, is_here
+from romou.hardware import known_devices
+from romou.measure import DeviceFingerprint, LocalRunner, MeasureOptions, RpcRunner, Runner
+from romou.module.remote import RemoteDevice
+from romou.rpc import Address
+from romou.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where candidates are measured and models run.
+
+    named: the target as it was asked for.   target: the same within the limits of the device.   device: None where none was asked.
+    index, remote: which device of this machine, or one behind a connection.   compile_for: see `LocalBuilder`.
+    """
+
+    named: Target
+    target: Target
+    device: DeviceFingerprint | None = None
+    index: int = 0
+    remote: RemoteDevice | None = None
+    compile_for: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The device's own; "" without one."""
+        return "" if self.device is None else self.device.name
+
+
+def as_target(target: Target | str | Mapping[str, object]) -> Target:
+    """A Target from anything that describes one."""
+    return target if isinstance(target, Target) else Target(target)
+
+
+@contextlib.contextmanager
+def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], Place]]:
+    """Gives where models are timed, which is looked for once it is asked; what a connection holds is let go of at the end."""
+    address = None if rpc is None else Address.parse(rpc)
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def place() -> Place:
+            if address is None:
+                return local_place(target)
+            found, _ = stack.enter_context(remote_runner(target, MeasureOptions(), address))
+            assert found.remote is not None
+            stack.callback(found.remote.release)
+            return found
+
+        yield place
+
+
+def local_place(target: Target) -> Place:
+    index = usable_device(target)
+    facts = backend(target.kind).list_devices()[index]
+    compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
+    device = DeviceFingerprint.of_facts(target.kind, facts)
+    return Place(named=target, target=target.limited_to(facts), device=device, index=index, compile_for=compile_for)
+
+
+@contextlib.contextmanager
+def local_runner(target: Target, options: MeasureOptions) -> Iterator[tuple[Place, Runner]]:
+    place = local_place(target)
+    with contextlib.closing(LocalRunner(f"{target.kind}:{place.index}", options)) as runner:
+        yield place, runner
+
+
+@contextlib.contextmanager
+def remote_runner(target: Target, options: MeasureOptions, address: Address) -> Iterator[tuple[Place, Runner]]:
+    with contextlib.closing(RpcRunner(address, options, device_name=target.device_name)) as runner:
+        facts = runner.facts
+        named = for_server(target, facts, runner.host, str(address))
+        remote = RemoteDevice(address, named.device_name, wanted=str(facts["name"]))
+        yield Place(named=named, target=named.limited_to(facts), device=runner.fingerprint(), remote=remote), runner
+
+
+def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) -> Target:
+    """`target` with the device and the host that the server at `where` has."""
+    if target.device_name is None:
+        if facts["type"] != "cpu":
+            raise UsageError(
+                f"the target has to name the device at {where}, which is {facts['name']}: {target.kind} -device=NAME; known: {', '.join(known_devices())}",
+                hint=f"`archprobe run --rpc {where} -o NAME.json` measures one that is not known.",
+            )
+        target = Target({**json.loads(target.to_json()), "device": "host"})
+    if target.host is not None and target.host.partition("-")[0] != host.partition("-")[0]:
+        raise UsageError(f"the target's host is {target.host}, but the machine at {where} is {host}", hint="Leave -host= out.")
+    if not is_here(host):
+        target = Target(target, host=target.host or host)
+        # Before anything is built: without it, every candidate would fail alike.
+        compiler_for(str(target.host))
+    return target
+
+
+def usable_device(target: Target) -> int:
+    index = int(backend(target.kind).device_index(target.device_name))
+    report = backend(target.kind).check_device(index)
+    if not report.is_usable:
+        raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.mend)
+    return index

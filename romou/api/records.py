@@ -1,0 +1,72 @@
+"""Records as the API uses them: their folder, and the fastest config of each task among them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from romou.core.errors import UsageError
+from romou.core.space import Config
+from romou.measure import DeviceFingerprint
+from romou.records import RecordStore
+from romou.target import Target
+
+if TYPE_CHECKING:
+    from romou.api.graph import Graph
+    from romou.tasks.tunable import TunableTask
+
+logger = logging.getLogger("romou")
+
+
+@contextlib.contextmanager
+def records_of(work_dir: str | Path | None) -> Iterator[RecordStore]:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="romou-")) if work_dir is None else work_dir
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise UsageError(f"work_dir {str(folder)!r} is a file; give a folder")
+        yield stack.enter_context(RecordStore(folder))
+
+
+def recorded_configs(
+    work_dir: str | Path | None, graph: Graph, target: Target, device: DeviceFingerprint | None = None
+) -> tuple[dict[str, float], dict[str, Config | None]]:
+    """TunableTask key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
+
+    device: records of others do not count; None: all do.
+    """
+    if work_dir is None:
+        return {}, {}
+    if not Path(work_dir).is_dir():
+        raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
+    # The last time of a config counts: it may have been measured again.
+    times: dict[str, dict[Config, float | None]] = {}
+    spaces = {task.key: task.space(target) for task in (*graph.tasks, *(pair.task for pair in graph.pairs))}
+    left_out = 0
+    with RecordStore(work_dir) as store:
+        for record in store:
+            if record.task_key not in spaces or not (device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name)):
+                continue
+            if spaces[record.task_key].knows(record.config):
+                times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
+            else:
+                left_out += 1
+    if left_out:
+        logger.warning("%d records in %s do not count: made for other knobs than this version and target have", left_out, work_dir)
+    timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
+    fastest = {key: min(found, key=lambda pair: pair[0]) for key, found in timed.items() if found}
+    return {key: time_s for key, (time_s, _) in fastest.items()}, {key: config for key, (_, config) in fastest.items()}
+
+
+def valid_configs(tasks: Sequence[TunableTask], configs: Mapping[str, Config], target: Target) -> dict[str, Config | None]:
+    found: dict[str, Config | None] = {}
+    for task in tasks:
+        if task.key in configs:
+            if task.space(target).knows(configs[task.key]):
+                found[task.key] = configs[task.key]
+            else:
+                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
+    return found

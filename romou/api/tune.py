@@ -1,0 +1,127 @@
+"""romou.tune: from an ONNX model to a tuned module, the stages in order. See ARCHITECTURE.md for what each one does."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from romou.api.assemble import assemble
+from romou.api.graph import import_model, lower
+from romou.api.place import as_target, local_runner, remote_runner
+from romou.api.records import records_of
+from romou.layout import tasks_of
+from romou.measure import LocalBuilder, MeasureOptions
+from romou.module import TunedModel
+from romou.rpc import Address
+from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
+from romou.search.pretrained import pretrained_for
+from romou.target import Target
+from romou.tvm_patches.compat import check_versions
+
+if TYPE_CHECKING:
+    import onnx
+
+# NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
+_BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
+
+
+def tune(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    trials: int = 64,
+    seconds: float | None = None,
+    no_progress: int | None = None,
+    work_dir: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    prune: bool = True,
+    allow_tf32: bool = False,
+    explorer: str = "evolution",
+    rpc: str | None = None,
+) -> TunedModel:
+    """Tune a model on the attached device, or on devices elsewhere.
+
+    Parameters
+    ----------
+    model
+        An ONNX file, or a loaded model.
+    target
+        What to compile for, e.g. "opencl", "opencl -device=adreno640", "cuda"; candidates are measured on the attached device. With `rpc` it has
+        to name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
+    trials
+        Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
+        are the default schedules of each task; those that move less than 64 KiB and sum no products keep them, without a trial. A depthwise
+        convolution and the pointwise one behind it are tasks by themselves and, as one kernel, a third one: the model takes what is faster.
+    seconds
+        Stop searching after this time; the model is compiled with what was found.
+    no_progress
+        Stop searching after so many trials in a row of which none made its task 1% faster; None: go on.
+    work_dir
+        Folder of the records. A later call with the same folder goes on where this one stopped. None: nothing is kept.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
+    seed
+        Of the search and of the inputs that candidates are checked with.
+    progress
+        Show a progress bar on stderr.
+    prune
+        Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default schedules are tried in any case.
+    allow_tf32
+        Kernels may multiply floats on tensor cores (CUDA, compute capability 8.0 and newer), which round them to TF32, 10 bits behind the point; sums
+        stay in single precision. Such a kernel may differ from the reference by a relative L2 error of 2e-3 instead of 1e-4, the whole model's outputs
+        from onnxruntime's by 1e-2. The same as the target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
+    explorer
+        How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
+    rpc
+        Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all servers under a key of a
+        tracker, which candidates are spread over. The model that is returned runs there too.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        The model is missing, broken, or holds an operator that TVM's importer lacks.
+    DeviceError
+        There is no device, it does not compute a tiny kernel correctly, or no server can be reached any more; what was measured is in `work_dir`.
+    CompatError
+        The TVM packages are not the pair that this version was made for, or a server has other ones.
+    """
+    started = time.monotonic()
+    check_versions()
+    target = as_target(target).allowing_tf32() if allow_tf32 else as_target(target)
+    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **_BATCHES.get(target.kind, {}))
+    imported = import_model(model, shapes)
+    measuring = MeasureOptions(seed=seed)
+    with local_runner(target, measuring) if rpc is None else remote_runner(target, measuring, Address.parse(rpc)) as (place, runner):
+        graph = lower(imported, place.target)
+        results: Mapping[str, TaskResult] = {}
+        worth = [task for task in graph.tasks if not task.is_small]
+        if worth and trials:
+            with (
+                records_of(work_dir) as store,
+                contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
+            ):
+                worth += tasks_of(graph.pairs)
+                tasks = [task.pruned(place.target) for task in worth] if prune else worth
+                session = TuningSession(
+                    tasks,
+                    place.target,
+                    store=store,
+                    builder=builder,
+                    runner=runner,
+                    options=options,
+                    alternatives=graph.alternatives,
+                    pretrained=pretrained_for(place.target),
+                )
+                results = session.run(terminal_progress if progress else quiet_progress)
+    try:
+        return assemble(graph, place, results, started)
+    finally:
+        if place.remote is not None:
+            place.remote.release()

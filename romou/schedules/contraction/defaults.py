@@ -1,0 +1,170 @@
+"""The config of a contraction that is tried first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from romou.core.limits import Limits
+from romou.core.space import Config, Space
+from romou.schedules.contraction import tensor_core
+from romou.schedules.contraction.form import Contraction, round_up
+from romou.tir.primitives import LANES
+
+# Cycles of a core, and warps that it has room for: see `tensor_core_config`.
+_LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
+# Cycles until a turn of staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
+_WAITED, _MOVED = 120, 20
+
+
+def default_config(space: Space, flat: Contraction, rows: Contraction, limits: Limits) -> Config:
+    """A config that is decent on any GPU: a 1x4 register tile, about 64 work-items, nothing staged in local memory.
+
+    Operators with few outputs leave most of a large GPU idle: for them the reduction is split, then the tile made smaller, until the
+    device is busy.
+    """
+    wanted: dict[str, Any] = {
+        "tile_o": 1,
+        "tile_h": 1,
+        "tile_w": 4,
+        "wg_o": 8,
+        "wg_w": 8,
+        "split_k": 1,
+        "arrangement": "blocked",
+        "local": 0,
+        "unroll": "lanes",
+        "vector_width": 4,
+        "autobroadcast": True,
+        "multiply_add": "mad",
+        "steps": 1,
+        "accumulate": "float32",
+        "local_buffers": 1,
+        **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
+    }
+    wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == "image" else "flat"
+    contraction = rows if wanted["pixels"] == "rows" else flat
+    config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
+    while not space.is_valid(config):
+        # Too large for a small operator: halve the larger side of the group, then the tile.
+        name = max(("wg_w", "wg_o", "tile_w"), key=lambda n: config[n])
+        smaller = [c for c in space.knobs[name] if isinstance(c, int) and c < config[name]]
+        if not smaller:
+            break
+        config = config.replace(**{name: max(smaller)})
+    config = _fit_group(space, contraction, config, limits.warp_size)
+    share = next(iter(contraction.reduce.values()))
+    # A split below four steps costs more in the final sum than it brings.
+    for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
+        # The group keeps its size: what the split adds, its other sides give.
+        candidate = config.replace(split_k=split, wg_o=_at_most(space.knobs["wg_o"], max(1, 16 // split)))
+        if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
+            config = candidate
+    for tile_w in (2, 1):
+        candidate = config.replace(tile_w=_at_most(space.knobs["tile_w"], tile_w))
+        if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
+            config = candidate
+    return tensor_core_config(space, contraction, config, limits)
+
+
+def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:
+    """The largest group, and of those the widest, that leaves little undone beyond the ends of rows and channels and in a warp that it
+    does not fill."""
+    o, _, w = contraction.extents
+    size = config["wg_o"] * config["wg_w"]
+    computed = {}
+    for wide, high in itertools.product(space.knobs["wg_w"], space.knobs["wg_o"]):
+        shape = config.replace(wg_w=wide, wg_o=high)
+        group = shape["wg_o"] * shape["wg_w"]
+        if shape["wg_w"] <= config["wg_w"] and group <= size and space.is_valid(shape):
+            covered = round_up(o, shape["wg_o"] * shape["tile_o"]) * round_up(w, shape["wg_w"] * shape["tile_w"])
+            computed[shape] = covered * round_up(group, warp_size) / group
+    enough = [shape for shape, cost in computed.items() if cost <= 1.1 * min(computed.values())]
+    return max(enough, key=lambda c: (c["wg_o"] * c["wg_w"], c["wg_w"]), default=config)
+
+
+def _at_most(choices: Sequence[Any], wanted: Any) -> Any:
+    """`wanted` if it is a choice, else the largest one below it, else the first."""
+    if wanted in choices:
+        return wanted
+    smaller = [c for c in choices if isinstance(c, int) and isinstance(wanted, int) and c < wanted]
+    return max(smaller) if smaller else choices[0]
+
+
+def _work_items(contraction: Contraction, config: Config) -> int:
+    o, h, w = contraction.extents
+    tiles = -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"])
+    return int(tiles * config["split_k"])
+
+
+def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
+    """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
+
+    A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction, of which
+    floats need twice as many; a turn waits for its loads, while other groups on the core go on.
+    """
+    choice = _choice_of(space)
+    if choice is None:
+        return config
+    texels, *window, _ = tensor_core.flatten(c).reduce.values()
+    issued = 2 if choice == tensor_core.MMA else 4
+    cores = _cores(limits)
+
+    def cycles(candidate: Config) -> float:
+        tile_o, tile_w, split = candidate["tile_o"], candidate["tile_w"], candidate["split_k"]
+        groups, warps = _groups(c, candidate), candidate["wg_o"] * candidate["wg_w"] * split // (tensor_core.WARP_O * tensor_core.WARP_W)
+        steps = tensor_core.padded(texels, candidate) // (tensor_core.GROUP * split) * math.prod(window)
+        busy = -(-groups // cores) * warps * steps * (_LINES * (LANES * tile_o + tile_w // tensor_core.PAIR) + issued * tile_o * tile_w)
+        rounds = -(-groups // (cores * max(_WARPS_OF_CORE // warps, 1)))
+        return float(busy + rounds * (_STARTED + steps / candidate["steps"] * _LATENCY))
+
+    sides = {"tile_o": (1, 2), "tile_w": (2, 4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "split_k": space.knobs["split_k"], "steps": (1, 2)}
+    warp = config.replace(multiply_add=choice, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    return min(_candidates(space, warp, sides), key=cycles, default=config)
+
+
+def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
+    """A decent config whose operands are staged, by the cycles of a turn; None where there is none.
+
+    In a turn every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
+    memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough
+    ahead.
+    """
+    choice = _choice_of(space)
+    if choice is None or max(space.knobs["local"]) == 0:
+        return None
+    texels, *window, _ = c.reduce.values()
+    numbers, cores = 1 if choice == tensor_core.MMA else 2, _cores(limits)
+
+    def cycles(candidate: Config) -> float:
+        tile_o, tile_w, local = candidate["tile_o"], candidate["tile_w"], candidate["local"]
+        groups, warps = -(-_groups(c, candidate) // cores), candidate["wg_o"] * candidate["wg_w"] // (tensor_core.WARP_O * tensor_core.WARP_W)
+        sums = numbers * local // tensor_core.GROUP * tile_o * tile_w
+        loads = 2 * numbers * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
+        copied = numbers * local * (candidate["wg_w"] * tile_w + LANES * candidate["wg_o"] * tile_o) * 2 * LANES
+        turn = max(_WAITED + 8 * sums * -(-groups * warps // 4), groups * (warps * loads + copied / tensor_core.LINE_BYTES), groups * copied / _MOVED)
+        return float(texels // local * math.prod(window) * turn)
+
+    sides = {"tile_o": (1, 2), "tile_w": (4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "local": (8, 4, 16), "steps": (4, 2)}
+    warp = config.replace(multiply_add=choice, tile_h=1, split_k=1, vector_width=LANES, unroll="lanes")
+    return min(_candidates(space, warp, sides), key=cycles, default=None)
+
+
+def _choice_of(space: Space) -> str | None:
+    return next((choice for choice in (tensor_core.MMA, tensor_core.TF32) if choice in space.knobs["multiply_add"]), None)
+
+
+def _cores(limits: Limits) -> int:
+    return max(limits.busy_work_items // limits.max_work_group_size, 1)
+
+
+def _groups(c: Contraction, config: Config) -> int:
+    o, h, w = c.extents
+    return int(-(-o // (config["wg_o"] * config["tile_o"])) * h * -(-w // (config["wg_w"] * config["tile_w"])))
+
+
+def _candidates(space: Space, config: Config, sides: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
+    """`config` with each combination of choices of some knobs, as far as they are valid."""
+    choices = ([value for value in values if value in space.knobs[name]] for name, values in sides.items())
+    return filter(space.is_valid, (config.replace(**dict(zip(sides, values, strict=True))) for values in itertools.product(*choices)))

@@ -1,0 +1,143 @@
+"""Writes the tables in docs/ that are read off the code; tests/docs/test_generated_docs.py fails while one is stale: `python scripts/make_docs.py`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+_HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
+
+
+def programs() -> dict[str, click.Group]:
+    """Return the click groups of the programs that Romou installs, by name."""
+    from archprobe.cli import app
+    from romou.cli import main
+
+    return {"romou": main, "archprobe": app}
+
+
+def walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Yield every command below `group` that runs something, with its full name: ("romou phone push", ...)."""
+    context = click.Context(group, info_name=path)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from walk(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command, click.Context(command, info_name=f"{path} {name}")
+
+
+def cli() -> str:
+    """Every command of `romou` and `archprobe` with its arguments and options."""
+    parts = ["# Command line\n\nEvery command has `--help`.\n"]
+    found = {program: list(walk(group, program)) for program, group in programs().items()}
+    for program, commands in found.items():
+        rows = [(f"[`{name}`](#{name.replace(' ', '-')})", command.get_short_help_str(limit=200)) for name, command, _ in commands]
+        options = [_options(command, context) for _, command, context in commands]
+        common = {row: None for row in options[0] if all(row in others for others in options)}
+        parts.append(f"## {program}\n\n{_table(('command', 'what it does'), rows)}")
+        if common:
+            parts.append(f"All of them take:\n\n{_table(('option', 'meaning'), list(common))}")
+        parts += [_command(name, command, context, without=common) for name, command, context in commands]
+    return _HEAD + "\n".join(parts)
+
+
+def _options(command: click.Command, context: click.Context) -> list[tuple[str, ...]]:
+    records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
+    return [(f"`{record[0]}`", record[1]) for record in records if record]
+
+
+def _command(name: str, command: click.Command, context: click.Context, *, without: Container[tuple[str, ...]]) -> str:
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    rows = [row for row in _options(command, context) if row not in without]
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    return f"### {name}\n\n    {usage}\n\n{text}\n" + (f"\n{_table(('option', 'meaning'), rows)}" if rows else "")
+
+
+def environment() -> str:
+    """The variables that Romou reads."""
+    from romou.core.environment import VARIABLES
+
+    rows = [(f"`{name}`", text) for name, text in VARIABLES.items()]
+    return f"{_HEAD}# Environment variables\n\n`romou doctor` complains about a `ROMOU_` name that is none of these.\n\n{_table(('variable', 'meaning'), rows)}"
+
+
+def criteria() -> str:
+    """The criteria of pruning, in the order in which they give way."""
+    from romou.pruning.criteria import CRITERIA
+
+    rows = [(f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())) for name, function in CRITERIA.items()]
+    head = "In the order in which they give way where too few configs would be left. `romou space` shows what each one removes."
+    return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}"
+
+
+def python() -> str:
+    """The public names of `romou` with their docstrings."""
+    import romou
+
+    parts = ["# Python interface\n\nEverything here is an attribute of `romou`. Classes list their public methods.\n"]
+    for name in sorted(romou.__all__, key=str.lower):
+        found = getattr(romou, name)
+        parts.append(_documented(f"romou.{name}", found, level=2))
+        for method, held in vars(found).items() if inspect.isclass(found) else ():
+            if not method.startswith("_") and (inspect.isfunction(held) or isinstance(held, (property, classmethod, staticmethod))):
+                parts.append(_documented(f"{name}.{method}", held, level=3))
+    return _HEAD + "\n".join(parts)
+
+
+def _documented(name: str, found: Any, *, level: int) -> str:
+    function = getattr(found, "__func__", found)
+    signature = "" if isinstance(found, property) or inspect.isclass(found) else _signature(name, function)
+    return f"{'#' * level} {name}\n\n{signature}{_markdown(inspect.getdoc(found) or '')}\n"
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    given = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
+    parts, is_keyword = [], False
+    for parameter in given:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
+            parts, is_keyword = [*parts, "*"], True
+        parts.append(re.sub(r": '([^']*)'", r": \1", str(parameter)))
+    lines = "".join(f"    {part},\n" for part in parts)
+    returns = inspect.signature(function).return_annotation
+    return f"```text\n{name}({chr(10) + lines if lines else ''}) -> {returns}\n```\n\n"
+
+
+def _markdown(text: str) -> str:
+    """Return a NumPy docstring as Markdown: sections in bold, what they describe as list items."""
+    lines = text.splitlines()
+    out: list[str] = []
+    for i, line in enumerate(lines):
+        is_rule = set(line) == {"-"}
+        if i + 1 < len(lines) and lines[i + 1] and set(lines[i + 1]) == {"-"}:
+            out += [f"**{line}**", ""]
+        elif i + 1 < len(lines) and line and not line[0].isspace() and lines[i + 1].startswith("    ") and "**" in "".join(out):
+            out.append(f"- `{line}`")
+        elif not is_rule:
+            out.append(f"  {line.strip()}" if line.startswith("    ") and "**" in "".join(out) else line)
+    return "\n".join(out)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *(tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/cli.md": cli,
+    "docs/environment.md": environment,
+    "docs/criteria.md": criteria,
+    "docs/python.md": python,
+}
+
+if __name__ == "__main__":
+    for path, page in PAGES.items():
+        (ROOT / path).write_text(page())
+        print(f"wrote {path}")

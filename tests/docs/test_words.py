@@ -1,0 +1,76 @@
+"""Prose keeps to the field's words, and a docstring's first line stands alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import make_docs
+import pytest
+from documents import DOCUMENTS, ROOT, prose
+
+FOLDERS = ("romou", "archprobe", "scripts")
+_LAME_START = re.compile(r"(Of|Those|As|It|Its|The same)\b")
+# What to write instead; the glossary says what each term means.
+_WORDS = {
+    r"halfs": "fp16",
+    r"half-precision numbers": "fp16",
+    r"lessons?": "pretrained cost model, or transfer data",
+    r"mend(s|ed|ing)?": "hint (for a person), fix (for code)",
+    r"recorded runs?": "captured CUDA graph, recorded command buffer",
+    r"replay(s|ed|ing)?": "simulation (of recorded spaces); launch of a graph or command buffer",
+    r"turns? of (a|the|its) [\w ]*loop": "iteration",
+    r"(one|a|each|every|this|next|per) turn": "iteration",
+    r"(lives?|held|holds) at once": "live registers",
+}
+_WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b", re.IGNORECASE)
+
+
+def _wrong_words(text: str) -> list[str]:
+    """Return what of `text` another word stands for; code between backticks is not read."""
+    spoken = " ".join(re.sub(r"`[^`]*`", "CODE", text).split())
+    return [f"{found[0]!r}: {next(w for pattern, w in _WORDS.items() if re.fullmatch(pattern, found[0], re.IGNORECASE))}" for found in _WORD.finditer(spoken)]
+
+
+def _docstrings(folder: str) -> Iterator[tuple[Path, int, str]]:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+                yield path.relative_to(ROOT), getattr(node, "lineno", 1), text
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_first_line_of_a_docstring_stands_alone(folder: str) -> None:
+    found = list(_docstrings(folder))
+    assert len(found) > 50
+    lame = [f"{path}:{line}: {text.splitlines()[0]}" for path, line, text in found if _LAME_START.match(text)]
+    assert not lame, "\n".join(lame)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_use_the_fields_words(folder: str) -> None:
+    wrong = [f"{path}:{line}: {word}" for path, line, text in _docstrings(folder) for word in _wrong_words(text)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_use_the_fields_words(path: Path) -> None:
+    # The glossary and the style rules have to name the words that they replace, in backticks.
+    assert not _wrong_words(prose(path))
+
+
+@pytest.mark.parametrize("program", make_docs.programs())
+def test_help_uses_the_fields_words(program: str) -> None:
+    for name, command, _ in make_docs.walk(make_docs.programs()[program], program):
+        texts = [command.help or "", *(p.help or "" for p in command.params if isinstance(p, click.Option))]
+        assert not [f"{name}: {word}" for text in texts for word in _wrong_words(text)]
+
+
+def test_the_check_finds_what_it_looks_for() -> None:
+    assert _wrong_words("What the halfs of one turn of the inner loop hold")
+    assert not _wrong_words("Times both `halfs` in turns")
+    assert _LAME_START.match("Of the group")
+    assert not _LAME_START.match("Offer a group")

@@ -1,0 +1,116 @@
+"""What ships of a device's recordings: files that fit this version, and correct the estimate."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pretrain_cost_model
+import pytest
+from click.testing import CliRunner
+from recordings import TARGET, recorded
+
+from romou.core.errors import RecordError
+from romou.records import MemoryRecords, RecordedSpace
+from romou.search import TuningOptions, TuningSession, pretrained
+from romou.search.features import TaskFeatures
+from romou.search.pretrained import PretrainedModel, file_of, pretrained_for
+from romou.search.simulation import SimulatedDevice, SimulatedTask
+from romou.target import Target
+
+H200 = Target("opencl -device=nvidia_h200")
+SPACES = Path(__file__).parents[2] / "scripts/data/spaces_h200"
+
+
+def taught(slow: int) -> PretrainedModel:
+    """Of a recording where configs that load so many numbers at a time take nine times as long."""
+    made = recorded(400)
+    space = made.space()
+    for index, found in made.configs.items():
+        seconds = 9e-6 if space.at(index)["vector_width"] == slow else 1e-6
+        made.configs[index] = dataclasses.replace(found, outcome="ok", times_s=(seconds,))
+    return PretrainedModel.of_recordings([SimulatedTask.of_recording(made)], H200)
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    lessons, path = taught(1), tmp_path / "a.ubj.gz"
+    lessons.save(path)
+    task = SimulatedTask.of_recording(recorded())
+    features = TaskFeatures(task.template, TARGET.limits, H200.spec)
+    configs = list(task.space(TARGET))
+    rows, expected = features(configs), features.expected(configs)
+    corrected = PretrainedModel.load(path)(rows, expected)
+    assert np.array_equal(corrected, lessons(rows, expected))
+    is_slow = np.asarray([c["vector_width"] == 1 for c in configs])
+    # Against what the estimate says.
+    assert (corrected - expected)[~is_slow].mean() - (corrected - expected)[is_slow].mean() > 1
+    again = tmp_path / "b.ubj.gz"
+    taught(1).save(again)
+    assert path.read_bytes() == again.read_bytes()
+
+
+def test_a_file_for_other_features_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.ubj.gz"
+    taught(1).save(path)
+    monkeypatch.setattr(pretrained, "FEATURES", (*pretrained.FEATURES[:-1], "another"))
+    with pytest.raises(RecordError, match=r"made for other features than this version's\n.*pretrain_cost_model"):
+        PretrainedModel.load(path)
+
+
+def test_a_search_begins_with_what_is_known_of_the_device() -> None:
+    made = recorded(200, name="NVIDIA H200")
+    task = SimulatedTask.of_recording(made)
+
+    def slow(lessons: PretrainedModel) -> int:
+        """How many of the first configs load single numbers."""
+        device, store = SimulatedDevice([task]), MemoryRecords()
+        options = TuningOptions(trials=21, confirm=0, random_share=0)
+        TuningSession([task], H200, store=store, builder=device, runner=device, options=options, clock=device.clock, pretrained=lessons).run()
+        # Up to then the task's own measurements say little.
+        return sum(record.config["vector_width"] == 1 for record in list(store)[:9])
+
+    assert slow(taught(1)) < slow(taught(4))
+
+
+def test_lessons_ship_for_a_device_in_opencl() -> None:
+    assert pretrained_for(H200) is not None
+    assert all(pretrained_for(Target(text)) is None for text in ("cuda -device=nvidia_h200", "opencl -device=adreno640", "opencl -device=host"))
+
+
+@pytest.mark.parametrize("name", ["conv1x1", "dense"])
+def test_what_ships_fits_what_this_version_makes_of_the_recordings(name: str) -> None:
+    task = SimulatedTask.of_recording(RecordedSpace.load(RecordedSpace.path_in(SPACES, name)))
+    space, configs = task.recorded.space(), list(task.space(H200))
+    seconds = [task.recorded.configs[space.index_of(c)].time_s for c in configs]
+    ran = np.asarray([s is not None for s in seconds])
+
+    def rank_correlation(lessons: PretrainedModel | None) -> float:
+        expected = TaskFeatures(task.template, H200.limits, H200.spec, lessons).expected(configs)[ran]
+        ranks = [np.argsort(np.argsort(values)) for values in (-expected, np.asarray([s for s in seconds if s is not None]))]
+        return float(np.corrcoef(*ranks)[0, 1])
+
+    # Otherwise features or estimate have changed their meaning: python scripts/pretrain_cost_model.py.
+    assert rank_correlation(pretrained_for(H200)) > max(0.9, rank_correlation(None) + 0.02)
+
+
+def test_what_only_teaches_is_none_of_the_operators_that_searches_are_compared_on() -> None:
+    paths = [path for folder in pretrain_cost_model.SPACES for path in sorted(folder.glob("*.json.gz"))]
+    assert len(paths) == 24
+    # This version makes the same kernels of them, on the same device.
+    tasks = [SimulatedTask.of_recording(RecordedSpace.load(path)) for path in paths]
+    assert len({task.key for task in tasks}) == 24
+    assert len({task.recorded.device["name"] for task in tasks}) == 1
+
+
+def test_the_command_makes_a_file(tmp_path: Path) -> None:
+    made = recorded()
+    path = RecordedSpace.path_in(tmp_path, "made_up")
+    made.start(path)
+    made.append(path, list(made.configs.values()))
+    out = tmp_path / "out.ubj.gz"
+    result = CliRunner().invoke(pretrain_cost_model.main, ["--spaces", str(tmp_path), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "1 recordings" in result.output
+    PretrainedModel.load(out)
+    assert file_of(H200).name == "nvidia_h200.ubj.gz"

@@ -1,0 +1,97 @@
+"""A recorded space in place of a device: the same seed is the same run, nothing but what was recorded is tried, and the clock adds up."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import TARGET, recorded
+
+from romou.core.errors import RecordError
+from romou.records import MemoryRecords, RecordedSpace
+from romou.search import TuningOptions, TuningSession
+from romou.search.simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
+
+DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
+
+
+def run(task: SimulatedTask, **options: object) -> tuple[list[tuple[str, str]], float]:
+    """(what was tried in order, with its outcome; seconds on the clock)."""
+    device, store = SimulatedDevice([task]), MemoryRecords()
+    made = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(**{"confirm": 0, **options}), clock=device.clock)  # type: ignore[arg-type]
+    made.run()
+    return [(str(r.config), r.outcome) for r in store], device.clock()
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    task = SimulatedTask.of_recording(recorded())
+    first, second, other = (run(task, trials=40, seed=seed) for seed in (1, 1, 2))
+    assert first == second
+    assert len(first[0]) == 40
+    assert first[0] != other[0]
+    assert first[0][0] == other[0][0]  # the default config
+
+
+def test_all_that_is_recorded_is_tried_once() -> None:
+    task = SimulatedTask.of_recording(recorded())
+    tried, _ = run(task, trials=1000, patience=1000)
+    assert len(tried) == len(set(tried)) == 60
+
+
+def test_only_what_is_allowed_is_tried() -> None:
+    made = recorded()
+    allowed = set(list(made.configs)[10:30])
+    task = SimulatedTask.of_recording(made, allowed)
+    tried, _ = run(task, trials=1000, patience=1000)
+    assert {text for text, _ in tried} == {str(dict(made.space().at(i))) for i in allowed | {made.context["default"]}}
+
+
+def test_neighbours_are_near() -> None:
+    made = recorded()
+    space, rng = SimulatedSpace(made), np.random.default_rng(0)
+    configs = list(space)
+    assert len(configs) == len(space) == 60
+
+    def distance(a: object, b: object) -> int:
+        return sum(x != y for x, y in zip(a.values(), b.values(), strict=True))  # type: ignore[attr-defined]
+
+    near = np.mean([distance(c, space.mutate(c, rng)) for c in configs])
+    far = np.mean([distance(a, b) for a in configs for b in configs if a != b])
+    assert near < far
+    assert all(space.mutate(c, rng) != c and space.is_valid(space.mutate(c, rng)) for c in configs)
+
+
+@pytest.mark.parametrize(("is_host_cpu", "seconds"), [(False, 3.0), (True, 3.25)])
+def test_the_clock_overlaps_builds_with_the_device(is_host_cpu: bool, seconds: float) -> None:
+    made = recorded(9, is_host_cpu=is_host_cpu)
+    for index in made.configs:
+        made.configs[index] = dataclasses.replace(made.configs[index], outcome="ok", times_s=(1e-6,))
+    # The default config alone, then eight at a time: 0.5 s, 0.25 s of the device; meanwhile the others are built, unless builds need the same cores.
+    tried, end = run(SimulatedTask.of_recording(made), trials=9, batch_size=8)
+    assert len(tried) == 9
+    assert end == pytest.approx(seconds)
+
+
+def test_a_budget_of_seconds_is_kept_by_the_clock() -> None:
+    tried, end = run(SimulatedTask.of_recording(recorded()), trials=1000, seconds=5.0)
+    assert end <= 5.0
+    assert 3 < len(tried) < 30
+
+
+def test_what_does_not_belong_is_refused() -> None:
+    made = recorded()
+    other = dataclasses.replace(made, task={**made.task, "key": "0" * 16})
+    with pytest.raises(RecordError, match="recorded for kernel 0000"):
+        SimulatedTask.of_recording(other)
+    tasks = [SimulatedTask.of_recording(r) for r in (made, recorded(name="another"))]
+    object.__setattr__(tasks[1], "key", "1" * 16)
+    with pytest.raises(RecordError, match="several devices"):
+        SimulatedDevice(tasks)
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.json.gz")), ids=lambda path: path.name.partition(".")[0])
+def test_committed_recordings_replay(path: Path) -> None:
+    task = SimulatedTask.of_recording(RecordedSpace.load(path))
+    assert len(run(task, trials=10)[0]) == 10

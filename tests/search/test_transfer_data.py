@@ -1,0 +1,180 @@
+"""What tasks teach each other: features that mean the same for every task, and records of other tasks and devices that make a model before the first trial."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from operators import small_tasks
+from recordings import recorded
+
+from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.records import MemoryRecords, Origin, Record
+from romou.search import TuningOptions, TuningSession, cost_model
+from romou.search.cost_model import CostModel, TransferData, scores
+from romou.search.features import _ON_DEVICE, TaskFeatures
+from romou.search.simulation import SimulatedDevice, SimulatedTask
+from romou.target import Target
+from romou.tasks.operators import conv, task_of
+
+TARGET = Target("opencl -device=host")
+
+
+def test_features_of_all_tasks_have_the_same_columns() -> None:
+    widths = set()
+    for task in small_tasks():
+        features = TaskFeatures(task.template, TARGET.limits)
+        configs = task.space(TARGET).sample(np.random.default_rng(0), 9)
+        rows = features(configs)
+        assert np.isfinite(rows).all()
+        assert np.array_equal(features(configs[::-1]), rows[::-1])
+        widths.add(rows.shape[1])
+    assert len(widths) == 1
+
+
+def test_features_of_a_known_device_say_what_bounds_a_kernel() -> None:
+    known, task = Target("opencl -device=nvidia_h200"), task_of(conv(256, (28, 28), 256, (1, 1)))
+    limits, count = known.limits, len(_ON_DEVICE)
+    configs = task.space(known).sample(np.random.default_rng(0), 40)
+    form = ClosedForm(task.template, limits)
+    usage = form.usage(columns_of(configs))
+    rows = TaskFeatures(task.template, limits, known.spec)(configs)[:, -count:]
+    named = {name: 2 ** rows[:, place].astype(float) - 1 for place, name in enumerate(_ON_DEVICE)}
+    # The norm of all parts is at least each of them, and no kernel of this one is transformed or spills that much.
+    assert all((named["cycles"] >= 0.99 * named[part]).all() for part in ("issuing", "waiting", "l2"))
+    groups = np.broadcast_to(usage.work_groups, len(configs))
+    assert named["groups_of_core"] == pytest.approx(groups / 132, rel=1e-3)
+    assert named["last_round"] == pytest.approx(groups / (132 * np.ceil(groups / 132)), rel=1e-3)
+    assert not TaskFeatures(task.template, limits)(configs)[:, -count:].any()
+
+
+def test_scores() -> None:
+    assert scores([2.0, 1.0, None, 1000.0]) == pytest.approx(-np.log([2, 1, 32, 32]))
+    assert scores([None]) == pytest.approx([-np.log(32)])
+
+
+def test_too_little_teaches_nothing() -> None:
+    lessons = TransferData()
+    lessons.add(np.zeros((3, 2)), [1.0, 2.0, 3.0])
+    lessons.add(np.zeros((8, 2)), [None] * 7 + [1.0])
+    assert lessons.joined() is None
+
+
+def test_a_model_knows_what_other_tasks_taught() -> None:
+    task = small_tasks()[0]
+    features = TaskFeatures(task.template, TARGET.limits)
+    configs = task.space(TARGET).sample(np.random.default_rng(0), 80)
+    lessons = TransferData()
+    lessons.add(features(configs[:60]), [float(c["tile_w"]) for c in configs[:60]])
+    model = CostModel(features)
+    model.fit([], [], lessons)
+    predicted, wide = model.predict(configs[60:]), np.array([float(c["tile_w"]) for c in configs[60:]])
+    assert np.corrcoef(predicted, -np.log(wide))[0, 1] > 0.8
+
+
+def test_a_few_own_measurements_correct_what_others_taught() -> None:
+    task = small_tasks()[0]
+    features = TaskFeatures(task.template, TARGET.limits)
+    configs = task.space(TARGET).sample(np.random.default_rng(0), 100)
+    wide = np.array([float(c["tile_w"]) for c in configs])
+    lessons = TransferData()
+    lessons.add(features(configs[:40]), list(wide[:40]))
+    # Trees; a Gaussian process where something is expected of the device, be it as wrong as this.
+    for expected, least in ((None, 0.8), (lambda some: np.zeros(len(some)), 0.5)):
+        model = CostModel(features, expected=expected)
+        model.fit([], [], lessons)
+        assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] < -0.8
+        model.fit(configs[40:70], list(1 / wide[40:70]), lessons)
+        assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] > least
+
+
+def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = small_tasks()[0]
+    features = TaskFeatures(task.template, TARGET.limits)
+    configs = task.space(TARGET).sample(np.random.default_rng(0), 40)
+    lessons = TransferData()
+    lessons.add(features(configs[:30]), [float(c["tile_w"]) for c in configs[:30]])
+    model = CostModel(features, expected=lambda some: np.zeros(len(some)))
+    trained: list[int] = []
+    train = cost_model._train
+    monkeypatch.setattr(cost_model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named))
+    for count in (5, 10):
+        model.fit(configs[30:][:count], [1.0] * count, lessons)
+    assert trained == [30]
+
+
+def test_lessons_are_given_anew_when_there_are_half_as_many_more() -> None:
+    tasks = [SimulatedTask.of_recording(recorded(40))]
+    others = small_tasks()[:1]
+    device = SimulatedDevice(tasks)
+    session = TuningSession(tasks, TARGET, store=MemoryRecords(), builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=others)
+    (learner,), (teacher,) = session._states, session._teachers
+    configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
+
+    def after(count: int) -> TransferData:
+        for seconds in range(count):
+            teacher.add(next(configs), "ok", 1.0 + seconds)
+        return session._lessons(learner)
+
+    first = after(20)
+    assert len(first) == 1
+    assert after(9) is first
+    assert after(1) is not first
+
+
+@pytest.mark.parametrize(
+    ("knobs", "lines"),
+    [
+        # Texels of 16 bytes side by side in lines of 128; weights of one channel are one texel for all pixels.
+        ({"wg_w": 8, "wg_o": 1, "tile_w": 1}, (1, 1)),
+        ({"wg_w": 16, "wg_o": 2, "tile_w": 1}, (2, 1)),
+        ({"wg_w": 8, "wg_o": 4, "tile_w": 4}, (4, 1)),
+        ({"wg_w": 4, "wg_o": 8, "tile_w": 1, "tile_o": 4}, (1, 4)),
+        # No more than a warp counts.
+        ({"wg_w": 32, "wg_o": 4, "tile_w": 1}, (4, 1)),
+        # Pieces of a split lie apart.
+        ({"wg_w": 4, "wg_o": 2, "tile_w": 1, "split_k": 4}, (4, 4)),
+        # Staged: neighbours load neighbours.
+        ({"wg_w": 4, "wg_o": 8, "tile_w": 4, "local": 2}, (4, 4)),
+    ],
+)
+def test_cache_lines_of_a_warp(knobs: dict[str, int], lines: tuple[int, int]) -> None:
+    task = task_of(conv(64, (16, 16), 128, (1, 1)))
+    space, form = task.space(TARGET), ClosedForm(task.template, TARGET.limits)
+    plain = {"tile_o": 1, "tile_h": 1, "split_k": 1, "local": 0, "vector_width": 4, "pixels": "flat"}
+    config = task.default_config(TARGET).replace(**{**plain, **knobs})
+    assert all(config[name] in space.knobs[name] for name in config)
+    assert tuple(int(n[0]) for n in form.lines(columns_of([config]), 32, 128)) == lines
+
+
+def test_records_of_another_device_are_where_the_search_begins() -> None:
+    made = recorded(200)
+    task = SimulatedTask.of_recording(made)
+    best = min((i for i, c in made.configs.items() if c.time_s), key=lambda i: made.configs[i].time_s or 0.0)
+    elsewhere = Origin.here({**made.device, "name": "another"})
+
+    def tried(store: MemoryRecords) -> list[int]:
+        device, before = SimulatedDevice([task]), len(list(store))
+        options = TuningOptions(trials=40, confirm=0)
+        TuningSession([task], TARGET, store=store, builder=device, runner=device, options=options, clock=device.clock).run()
+        return [made.space().index_of(r.config) for r in list(store)[before:]]
+
+    warm = MemoryRecords()
+    for index, found in made.configs.items():
+        if found.outcome == "ok":
+            config = dict(made.space().at(index))
+            warm.append(
+                Record(
+                    task_key=task.key,
+                    task_name="",
+                    config=config,
+                    outcome="ok",
+                    times_s=found.times_s,
+                    device=elsewhere.device,
+                    romou=elsewhere.romou,
+                    tvm=elsewhere.tvm,
+                )
+            )
+    cold = tried(MemoryRecords())
+    found = tried(warm)
+    assert len(found) == len(cold) == 40
+    assert best in found
