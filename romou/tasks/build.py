@@ -30,7 +30,9 @@ def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime
         If the config cannot be scheduled, or the task excludes the kernel that comes of it (`TunableTask.check`).
     """
     mod = task.schedule(config, target)
-    with tvm.transform.PassContext(instruments=[_Check(lambda kernel: task.check(kernel, config, target))]):
+    check = _Check(lambda kernel: task.check(kernel, config, target))
+    # A new context knows nothing of the one around it, where a caller may have left passes out.
+    with tvm.transform.PassContext(instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)):
         return tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
 
 

@@ -45,23 +45,23 @@ def error_of(compiled: romou.TunedModel, model: onnx.ModelProto) -> float:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_models(name: str) -> None:
+def test_models(name: str, cuda_target: Target) -> None:
     model = NETWORKS[name]()
-    compiled = romou.compile(model, target=TARGET)
+    compiled = romou.compile(model, target=cuda_target)
     sources = compiled.sources()
     assert len(sources) >= 15
     for kernel, source in sources.items():
         assert f" {kernel}(" in source
         assert source.count("__global__") == 1
         # By itself, and by the header that it brings.
-        assert compiler.compile_cuda(source, str(TARGET.arch)).startswith(b"\x7fELF")
-    if has_device(TARGET):
+        assert compiler.compile_cuda(source, str(cuda_target.arch)).startswith(b"\x7fELF")
+    if has_device(cuda_target):
         assert error_of(compiled, model) < (2e-2 if name == "half" else 1e-4)
 
 
-def test_a_model_is_saved_and_loaded(tmp_path: Path) -> None:
-    saved = romou.compile(residual_net(), target=TARGET).save(tmp_path / "model.romou")
-    if has_device(TARGET):
+def test_a_model_is_saved_and_loaded(tmp_path: Path, cuda_target: Target) -> None:
+    saved = romou.compile(residual_net(), target=cuda_target).save(tmp_path / "model.romou")
+    if has_device(cuda_target):
         assert error_of(romou.load(saved), residual_net()) < 1e-4
     else:
         with pytest.raises(DeviceError, match="no CUDA device: "):

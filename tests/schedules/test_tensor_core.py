@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
-from operators import compile_only, conv, error_of, error_on, has_device, random_arrays, reference, target_of, task_of
+from operators import assert_agrees, compile_only, conv, error_of, has_device, kind_id, random_arrays, reference, target_of, task_of
 from tvm import tirx
 
 from romou.backends import dialects
@@ -156,7 +156,7 @@ def test_without_the_pass_every_work_item_sums_up_by_itself(tmp_path: Path) -> N
         assert error_of_text(task, tensor_core_config(task), tmp_path) < 1e-3
 
 
-@pytest.mark.parametrize("work", [*SHAPES, FLOAT_SHAPES[1], FLOAT_SHAPES[4]], ids=lambda w: f"{w.name}_{w.dtype}")
+@pytest.mark.parametrize("work", [*SHAPES, FLOAT_SHAPES[1], FLOAT_SHAPES[4]], ids=lambda w: f"{w.name}_{w.dtype}-{kind_id('cuda')}")
 def test_drawn_configs(work: Conv2d | Dense) -> None:
     """On a GPU they are run, elsewhere compiled."""
     task, rng = task_of(work), np.random.default_rng(SEED)
@@ -164,7 +164,7 @@ def test_drawn_configs(work: Conv2d | Dense) -> None:
     expected = reference(task, arrays) if has_device(TARGET) else arrays[-1]
     drawn = [c for c in task.space(TARGET).sample(rng, 600) if c["multiply_add"] != "fma" and c["unroll"] != "window"]
     for config in drawn[: 12 if has_device(TARGET) else 2]:
-        assert error_on(TARGET, task, config, arrays, expected) < LIMITS[work.dtype], config
+        assert_agrees(TARGET, task, config, arrays, expected, LIMITS[work.dtype])
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
