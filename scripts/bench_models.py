@@ -45,7 +45,6 @@ from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default
 
 import romou
 from romou import models
-from romou.backends import backend
 from romou.backends.cuda import compiler
 from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.interpreter import child_environment
@@ -70,7 +69,7 @@ class Timed(Protocol):
 def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
     """An executable of TVM's as one that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
-    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, replay=False)
+    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, capture=False)
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
@@ -193,7 +192,7 @@ class Plain:
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
         """Return times as `TunedModel.times` does."""
-        return self.model.times(repeat, seed, clock=clock, replay=False)
+        return self.model.times(repeat, seed, clock=clock, capture=False)
 
 
 def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
@@ -346,7 +345,7 @@ def main(
             if peer not in PEERS:
                 raise unknown_name("peer", peer, PEERS)
         parsed = romou.Target(target)
-        facts = backend(parsed.kind).list_devices()[backend(parsed.kind).device_index(parsed.device_name)]
+        facts = parsed.backend.facts(parsed.backend.device_index(parsed.device_name))
     except RomouError as error:
         raise SystemExit(f"{error}") from error
     rows: dict[str, dict[str, Any]] = {}

@@ -22,11 +22,11 @@ import numpy as np
 from kernel_bench import fast_reference
 from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 
-from romou.backends import backend
 from romou.core.errors import BuildError, InvalidConfigError, RomouError
 from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
+from romou.schedules.workload import BatchMatmul, Conv2d
 from romou.target import Target
 from romou.tasks.build import build_task
 from romou.tasks.operators import task_of
@@ -50,7 +50,7 @@ def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterat
         try:
             for kernels in build_task(task, config, target).imports:
                 if target.kind == "cuda":
-                    compile_cuda(kernels.inspect_source(), str(target.arch))
+                    compile_cuda(kernels.inspect_source(), str(target.tvm_target.attrs["arch"]))
             yield Outcome.OK, None
         except InvalidConfigError as error:
             yield Outcome.INVALID, str(error)
@@ -71,7 +71,7 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
     """Number of configs that failed."""
     only, skip = names
     asked = Target(target_text)
-    works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
+    works: tuple[Conv2d | BatchMatmul, ...] = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
     tasks = {task.key: task for task in (task_of(work, has_epilogue=False).with_free_images() for work in works)}
     chosen = [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
     outcomes: Counter[str] = Counter()
@@ -79,8 +79,8 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
         if is_compiled_only:
             target = asked
         else:
-            index = int(backend(asked.kind).device_index(asked.device_name))
-            target = asked.limited_to(backend(asked.kind).list_devices()[index])
+            index = asked.backend.device_index(asked.device_name)
+            target = asked.limited_to(asked.backend.facts(index))
             runner = stack.enter_context(contextlib.closing(LocalRunner(f"{asked.kind}:{index}", MEASURE, toolchain=TOOLCHAIN)))
             builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=TOOLCHAIN)))
         for position, task in enumerate(chosen):

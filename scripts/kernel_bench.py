@@ -29,21 +29,22 @@ from kernel_table import print_table
 from onnx import TensorProto, helper
 from torch_peer import Torch, gpu_clocks, repeats_of
 
-from romou.backends import backend
+from romou.backends.cuda.graph import CudaGraph
 from romou.core.errors import DeviceError, RomouError, UsageError
 from romou.core.space import Config
 from romou.frontend.reference import run_onnxruntime
 from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
-from romou.module.replay import CudaGraph
 from romou.records import Origin, RecordStore
-from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import LANES
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -71,7 +72,7 @@ def memory_bytes(work: Conv2d | Dense) -> int:
 
 def fast_reference(task: TunableTask) -> Any:
     """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of AlexNet at batch 128."""
-    work = task.template.workload
+    work: Any = getattr(task.template, "workload", None)
     if len(task.func.params) != 3 or type(work) not in (Conv2d, Dense) or (isinstance(work, Conv2d) and work.groups > 1):
         return build_reference(task)
 
@@ -159,14 +160,19 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
     compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
     number = repeats_of(float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0]))
     if target.kind == "cuda":
+
+        def launch() -> None:
+            for _ in range(number):
+                module["main"](*tensors)
+
         tensors[-1].copyfrom(poison)
         with contextlib.suppress(DeviceError):
-            graph = CudaGraph(device, None, lambda: [module["main"](*tensors) for _ in range(number)])
+            graph = CudaGraph(device, None, launch)
             graph.time_ms()
             # What was not captured is not timed either.
-            replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
+            captured = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
             # The graph itself keeps neither the kernels nor what they read and write.
-            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else replayed
+            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else captured
     timed = module.time_evaluator("main", device, number=number, repeat=1)
     return (lambda: float(timed(*tensors).results[0])), compared
 
@@ -229,9 +235,9 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
     or bandwidth allows, over us; None where they are not known. peak: share of the device's peak rate. problem: where the output is wrong.
     """
     peer = Torch(allow_tf32=options.allows_tf32) if options.has_peer else None
-    asked = Target(options.target).allowing_tf32() if options.allows_tf32 else Target(options.target)
-    index = int(backend(asked.kind).device_index(asked.device_name))
-    facts = backend(asked.kind).list_devices()[index]
+    asked = Target(options.target).with_options(tf32="allow") if options.allows_tf32 else Target(options.target)
+    index = asked.backend.device_index(asked.device_name)
+    facts = asked.backend.facts(index)
     target, device = asked.limited_to(facts), tvm.device(asked.kind, index)
     wanted = [word for word in options.only.split(",") if word]
     tasks = {work: task_of(work, has_epilogue=False) for work in works if not wanted or any(word in work.name for word in wanted)}

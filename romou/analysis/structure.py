@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, parameter_name, scope_of
-from romou.backends.dialects import CUDA, dialect_of
+from romou.backends.dialect import dialect_of
 from romou.tir.calls import is_async_copy, is_half_load, is_half_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
 from romou.tir.primitives import LANES
 
@@ -142,8 +142,8 @@ class KernelStructure:
             self._sums[str(stmt.buffer.name), str(stmt.indices[0])] = lanes_of(stmt.value)
 
     def _broadcast(self, expr: tirx.Broadcast) -> None:
-        # In CUDA a lane of a copy is the scalar itself.
-        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func) != CUDA:
+        # Without vector arithmetic (CUDA), a lane of a copy is the scalar itself.
+        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func).has_vector_arithmetic:
             self.has_copies = True
 
     def _call(self, call: tvm.ir.Call) -> None:

@@ -17,7 +17,7 @@ from romou.core.space import Columns
 from romou.pruning.closed_form import ClosedForm
 from romou.pruning.data_reads import PITCH, DataReads, Pixels, Steps
 from romou.schedules.contraction.form import Contraction
-from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.schedules.workload import Conv2d
 from romou.tir.primitives import LANES
 
