@@ -16,22 +16,22 @@ from romou.schedules import FAMILIES
 from romou.schedules.base import Template
 from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.schedules.contraction.defaults import default_config, staged_config
-from romou.schedules.contraction.knobs import declare_knobs
+from romou.schedules.contraction.knobs import KNOBS, space_of
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import build_stages
 from romou.schedules.splice import as_module, find_blocks, renest, replace_stage
-from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
+from romou.schedules.winograd import ALGORITHM, DIRECT, STAGES, TILES, TRANSFORMED, StoredWeight, Winograd, algorithms
 from romou.schedules.workload import BatchMatmul, Conv2d, Conv2dTranspose, Dense
 from romou.tir.primitives import FREE_IMAGES, LANES, image_extents, is_image, replace_parameter, set_image
 
 Workload: TypeAlias = Conv2d | Dense | BatchMatmul
 _KINDS: dict[str, type[Workload]] = {"dense": Dense, "batch_matmul": BatchMatmul, "conv2d_transpose": Conv2dTranspose}
-# The choice of the knob `algorithm` that every operator has.
-DIRECT = "direct"
 
 
 class ContractionTemplate(Template):
-    """That of convolutions, dense layers and products of matrices."""
+    """The template of convolutions, dense layers and products of matrices."""
+
+    knobs = (ALGORITHM, *KNOBS)
 
     def __init__(self, func: tirx.PrimFunc, block: s_tir.SBlock):
         self.func = func
@@ -65,7 +65,7 @@ class ContractionTemplate(Template):
         direct = self._direct_space(limits)
         names = () if _has_fast_products(direct) else self._others(limits)
         others = {name: self._winograd_space(name, limits) for name in names}
-        return Space.one_of("algorithm", {DIRECT: direct, **others}) if others else direct
+        return Space.one_of(ALGORITHM, {DIRECT: direct, **others}) if others else direct
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -78,34 +78,32 @@ class ContractionTemplate(Template):
         return [name for name, form in forms.items() if form is not None and form.fits(limits)]
 
     def _winograd_space(self, algorithm: str, limits: Limits) -> Space:
-        form, space = self.contraction(flat=False, config={"algorithm": algorithm}), Space()
-        for name in ("data", "weight", "output"):
-            space.define_knob(name, self._places(name, limits, algorithm))
+        form = self.contraction(flat=False, config={"algorithm": algorithm})
         # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
-        space.define_knob("pixels", ["rows"])
-        space.define_knob("accumulate", ["float32"])
-        declare_knobs(space, form, form, limits, self.workload.dtype)
+        own = {ALGORITHM.name: (), **self._places_of_all(limits, algorithm), "pixels": ["rows"], "accumulate": ["float32"]}
+        space = space_of(self.knobs, form, form, limits, self.workload.dtype, own)
         space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
 
     def _direct_space(self, limits: Limits) -> Space:
-        space = Space()
-        for name in ("data", "weight", "output"):
-            space.define_knob(name, self._places(name, limits))
+        pixels: list[str] = []
         if isinstance(self.workload, Conv2d):
             has_rows = (self.workload.phases if isinstance(self.workload, Conv2dTranspose) else self.workload).out_hw[0] > 1
-            space.define_knob("pixels", ["flat", "rows"] if has_rows else ["flat"])
-            if has_rows:
-                # An image is addressed by row and column: pixels in one row would need a division for each texel.
-                space.add_constraint(lambda config: (config["data"] == "buffer") | (config["pixels"] == "rows"))
-        # Halfs are summed as halfs only where that is faster; the sum of a long reduction loses digits, which the check of a trial sees.
+            pixels = ["flat", "rows"] if has_rows else ["flat"]
+        # fp16 is summed as fp16 only where that is faster; the sum of a long reduction loses digits, which the check of a trial sees.
         sums = ["float32", "float16"] if self.workload.dtype == "float16" and limits.has_half_arithmetic else ["float32"]
-        space.define_knob("accumulate", sums)
+        own = {ALGORITHM.name: (), **self._places_of_all(limits), "pixels": pixels, "accumulate": sums}
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
-        declare_knobs(space, self.contraction(flat=True), self.contraction(flat=False), limits, self.workload.dtype)
+        space = space_of(self.knobs, self.contraction(flat=True), self.contraction(flat=False), limits, self.workload.dtype, own)
+        if len(pixels) > 1:
+            # An image is addressed by row and column: pixels in one row would need a division for each texel.
+            space.add_constraint(lambda config: (config["data"] == "buffer") | (config["pixels"] == "rows"))
         if self.images:
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
+
+    def _places_of_all(self, limits: Limits, algorithm: str = DIRECT) -> dict[str, list[str]]:
+        return {name: self._places(name, limits, algorithm) for name in ("data", "weight", "output")}
 
     def _places(self, name: str, limits: Limits, algorithm: str = DIRECT) -> list[str]:
         """Where the operator's data, weight or output may lie: activations where the graph put them, unless it leaves them free."""

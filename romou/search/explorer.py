@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from romou.core.space import Choice, Config, Space
+from romou.core.knob import Choice
+from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel, Features, TransferData
 from romou.search.options import TuningOptions
 

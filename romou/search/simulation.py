@@ -14,8 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from romou.core.errors import RecordError
+from romou.core.knob import Choice
 from romou.core.limits import Limits
-from romou.core.space import Choice, Config, Space
+from romou.core.space import Config, Space
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.types import BuildResult, Candidate, MeasureResult
 from romou.records import RecordedConfig, RecordedSpace
