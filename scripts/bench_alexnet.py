@@ -11,7 +11,7 @@ timed: scripts/kernel_bench.py.
 from __future__ import annotations
 
 import click
-from kernel_bench import Options, command, compare, is_right, print_table
+from kernel_bench import Options, command, run
 
 from romou.schedules.workload import Conv2d
 from romou.tasks.operators import conv
@@ -30,9 +30,7 @@ def layer(number: int, batch: int, dtype: str) -> Conv2d:
 @click.option("--batch", type=click.IntRange(min=1), default=128, show_default=True)
 def main(options: Options, batch: int) -> None:
     """Print the table; exit code 1 if an output is wrong."""
-    rows, head = compare([layer(number, batch, options.dtype) for number in range(1, len(LAYERS) + 1)], options)
-    print_table(rows, head, f"AlexNet's convolutions, batch {batch}", "cuDNN")
-    raise SystemExit(0 if is_right(rows) else 1)
+    run([layer(number, batch, options.dtype) for number in range(1, len(LAYERS) + 1)], options, f"AlexNet's convolutions, batch {batch}", "cuDNN")
 
 
 if __name__ == "__main__":

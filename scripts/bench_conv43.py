@@ -11,16 +11,14 @@ cuDNN's two layouts (NCHW and channels_last) in benchmark mode, through PyTorch.
 
 from __future__ import annotations
 
-from kernel_bench import Options, command, compare, is_right, print_table
+from kernel_bench import Options, command, run
 from operator_lists import conv43
 
 
 @command
 def main(options: Options) -> None:
     """Print the table; exit code 1 if an output is wrong."""
-    rows, head = compare(conv43(options.dtype), options)
-    print_table(rows, head, f"{len(rows)} of 43 convolutions, batch 5", "cuDNN")
-    raise SystemExit(0 if is_right(rows) else 1)
+    run(conv43(options.dtype), options, "{count} of 43 convolutions, batch 5", "cuDNN")
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ from unittest.mock import patch
 import click
 import numpy as np
 import tvm
-from kernel_bench import Torch, gpu_clocks
 from rich.console import Console
 from rich.table import Table
+from torch_peer import Torch, gpu_clocks
 from tvm import relax
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
@@ -113,27 +113,19 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
 class TorchModel:
     """A network through PyTorch on the GPU."""
 
-    def __init__(self, run: Callable[[], Any], torch: Any) -> None:
-        self._run, self._torch = run, torch
+    def __init__(self, run: Callable[[], Any], peer: Torch) -> None:
+        self._run, self._peer = run, peer
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
-        """As of `TunedModel.times`, after one warm-up."""
+        """Return what `TunedModel.times` returns, after one warm-up."""
         self._run()
-        self._torch.cuda.synchronize()
-        return [self._wall_ms() if clock == "wall" else self._event_ms() for _ in range(repeat)]
-
-    def _event_ms(self) -> float:
-        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        self._run()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end))
+        self._peer.torch.cuda.synchronize()
+        return [self._wall_ms() if clock == "wall" else 1e3 * self._peer.seconds(self._run) for _ in range(repeat)]
 
     def _wall_ms(self) -> float:
         start = time.perf_counter()
         self._run()
-        self._torch.cuda.synchronize()
+        self._peer.torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start)
 
 
@@ -157,7 +149,8 @@ def torch_network(name: str) -> Any:
 
 def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> TorchModel:
     """Warmed up: cuDNN has chosen its algorithms, and torch.compile is done."""
-    torch = Torch().torch
+    peer = Torch()
+    torch = peer.torch
     network = torch_network(name).eval().cuda()
     inputs = [torch.from_numpy(array).cuda() for array in random_inputs(imported.inputs, seed=1).values()]
     called = torch.compile(network, mode="reduce-overhead") if is_compiled else network
@@ -172,7 +165,7 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
     wanted = run_onnxruntime(imported.onnx_model, random_inputs(imported.inputs, seed=1))
     if wanted is not None and int(np.prod(sizes)) != wanted[0].size:
         raise UsageError(f"PyTorch's {name} gives {sizes}, the bundled one {wanted[0].shape}: they are not the same network")
-    return TorchModel(run, torch)
+    return TorchModel(run, peer)
 
 
 def eager(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:

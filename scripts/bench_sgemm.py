@@ -10,7 +10,7 @@ gets it row by row and column by column, and the faster one counts. How both sid
 
 from __future__ import annotations
 
-from kernel_bench import Options, command, compare, is_right, print_table
+from kernel_bench import Options, command, run
 
 from romou.schedules.workload import Dense
 
@@ -20,9 +20,7 @@ SIZES = (128, 256, 384, 512, 768, 1024, 1536, 2048)
 @command
 def main(options: Options) -> None:
     """Print the table; exit code 1 if an output is wrong."""
-    rows, head = compare([Dense(m=size, k=size, n=size, dtype=options.dtype) for size in SIZES], options)
-    print_table(rows, head, "square matrix products", "cuBLAS")
-    raise SystemExit(0 if is_right(rows) else 1)
+    run([Dense(m=size, k=size, n=size, dtype=options.dtype) for size in SIZES], options, "square matrix products", "cuBLAS")
 
 
 if __name__ == "__main__":

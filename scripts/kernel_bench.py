@@ -18,17 +18,16 @@ import json
 import math
 import os
 import statistics
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import numpy as np
 import tvm
+from kernel_table import print_table
 from onnx import TensorProto, helper
-from rich.console import Console
-from rich.table import Table
+from torch_peer import Torch, gpu_clocks, repeats_of
 
 from romou.backends import backend
 from romou.core.errors import DeviceError, RomouError, UsageError
@@ -51,8 +50,8 @@ CORES = len(os.sched_getaffinity(0))
 MEASURE = MeasureOptions(repeat=3, min_repeat_ms=2.0, build_timeout_s=12.0, build_workers=CORES, run_timeout_s=15.0)
 # Batches of the search: as many as can be built at a time.
 BATCH = max(4, min(16, CORES))
-# Milliseconds that one timing takes at least, and what a pause between two records is at most, in seconds, to count as tuning.
-TIMING_MS, LONGEST_GAP_S = 5.0, 60.0
+# A longer pause between two records is no tuning.
+LONGEST_GAP_S = 60.0
 WITHIN = 1.05
 
 
@@ -139,97 +138,6 @@ def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[s
     return {"trials": trial, "minutes": reached / 60, "all_trials": len(records), "all_minutes": seconds / 60}
 
 
-# The vendor's library
-
-
-class Torch:
-    """cuDNN and cuBLAS through PyTorch.
-
-    Raises
-    ------
-    UsageError
-        PyTorch is not installed, or sees no GPU.
-    """
-
-    def __init__(self, *, allow_tf32: bool = False) -> None:
-        hint = "Install PyTorch with CUDA (pip install torch), or give --no-peer for Romou's times alone."
-        try:
-            import torch
-        except ImportError as error:
-            raise UsageError("the vendor's side of the comparison runs through PyTorch, which is not installed", hint=hint) from error
-        if not torch.cuda.is_available():
-            raise UsageError("the vendor's side of the comparison runs through PyTorch, which sees no NVIDIA GPU", hint=hint)
-        self.torch = torch
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
-
-    @property
-    def versions(self) -> str:
-        """PyTorch, cuDNN and CUDA."""
-        torch = self.torch
-        return f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, CUDA {torch.version.cuda}"
-
-    def calls(self, work: Conv2d | Dense) -> dict[str, Callable[[], Any]]:
-        """Layout -> one call of the operator."""
-        torch = self.torch
-        dtype = getattr(torch, work.dtype)
-
-        def tensor(*shape: int) -> Any:
-            return torch.randn(shape, device="cuda", dtype=dtype)
-
-        if isinstance(work, Dense):
-            a, b = tensor(work.m, work.k), tensor(work.k, work.n)
-            transposed = b.t().contiguous().t()
-            return {"row by row": lambda: torch.mm(a, b), "column by column": lambda: torch.mm(a, transposed)}
-        top, left, bottom, right = work.padding
-        if (top, left) != (bottom, right):
-            raise UsageError(f"{work.name}: PyTorch pads both sides alike", hint="Leave it out, or give --no-peer.")
-        x, w = (
-            tensor(work.batch, work.in_channels, *work.in_hw),
-            tensor(work.out_channels, work.in_channels // work.groups, *work.kernel),
-        )
-        settings = {"stride": work.stride, "padding": (top, left), "dilation": work.dilation, "groups": work.groups}
-        last = [t.contiguous(memory_format=torch.channels_last) for t in (x, w)]
-        return {
-            "NCHW": lambda: torch.nn.functional.conv2d(x, w, **settings),
-            "channels_last": lambda: torch.nn.functional.conv2d(*last, **settings),
-        }
-
-    def timer(self, call: Callable[[], Any]) -> Callable[[], float]:
-        """What gives the seconds of one call, as a mean over as many as take TIMING_MS."""
-        torch = self.torch
-        for _ in range(3):
-            call()  # cuDNN tries its algorithms
-        once = self._seconds(call)
-        number = max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once, 1e-6))))
-        run = self._captured(call, number)
-        torch.cuda.synchronize()
-        return lambda: self._seconds(run) / number
-
-    def _captured(self, call: Callable[[], Any], number: int) -> Callable[[], Any]:
-        torch = self.torch
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                for _ in range(number):
-                    call()
-        except RuntimeError:
-            torch.cuda.synchronize()
-            return lambda: [call() for _ in range(number)]
-        graph.replay()
-        return graph.replay  # type: ignore[no-any-return]
-
-    def _seconds(self, run: Callable[[], Any]) -> float:
-        torch = self.torch
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-
 # Romou's side
 
 
@@ -249,8 +157,7 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
     module["main"](*tensors)
     device.sync()
     compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
-    once = float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0])
-    number = max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once, 1e-6))))
+    number = repeats_of(float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0]))
     if target.kind == "cuda":
         tensors[-1].copyfrom(poison)
         with contextlib.suppress(DeviceError):
@@ -354,6 +261,13 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
     return rows, head
 
 
+def run(works: Sequence[Conv2d | Dense], options: Options, title: str, library: str) -> NoReturn:
+    """Compare and print the table; the exit code is 1 if an output is wrong. `{count}` in the title is the number of operators."""
+    rows, head = compare(works, options)
+    print_table(rows, head, title.format(count=len(rows)), library)
+    raise SystemExit(1 if any(row["problem"] for row in rows) else 0)
+
+
 def _fingerprint(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": kind, **{key: str(facts[key]) for key in ("name", "driver", "platform")}, "is_host_cpu": facts["type"] == "cpu"}
 
@@ -408,74 +322,3 @@ def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec
     """Peak rate and bandwidth: of the target's device, else of the device file that has the attached one's name."""
     named = (load_device(name) for name in known_devices())
     return next((spec for spec in (target.spec, *named) if spec.fp32_peak_gflops and spec.title in (target.spec.title, facts["name"])), None)
-
-
-def gpu_clocks() -> str:
-    """Clocks, temperature and power as nvidia-smi tells them, or that it does not."""
-    query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
-    try:
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-        command = ["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return "not known: nvidia-smi does not answer"
-    return f"SM, memory, highest SM, temperature, power: {done.stdout.strip().splitlines()[0]}"
-
-
-def configs_text(config: Mapping[str, Any]) -> str:
-    """The knobs that tell configs apart, in one word each."""
-    tile, group = ("x".join(str(config[k]) for k in keys) for keys in (("tile_o", "tile_h", "tile_w"), ("wg_o", "wg_w")))
-    rest = [f"{k}={config[k]}" for k in ("split_k", "local", "steps") if config.get(k) not in (0, 1, None)]
-    known = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "split_k", "local", "steps", "autobroadcast", "multiply_add", "accumulate")
-    words = [str(v) for k, v in config.items() if k not in known and v not in ("buffer", "lanes", 4)]
-    words += [word for word in ("mma", "tf32") if config.get("multiply_add") == word]
-    return " ".join([f"tile {tile} group {group}", *rest, *words])
-
-
-def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], title: str, library: str) -> None:
-    """One line an operator, then the means; configs and layouts stand at the end of a line."""
-    out = Console(width=200)
-    device = head["device"]
-    table = Table(title=f"{title}, {head['dtype']}, {device['name']} ({device['platform']}, driver {device['driver']}), {head['target']}")
-    table.add_column("operator", no_wrap=True)
-    for column in (f"{library} us", "Romou us", "ratio", "of peak", f"{library} of peak", "roofline", "bound", "trials", "error"):
-        table.add_column(column, justify="right")
-    table.add_column("config")
-    for row in rows:
-        cells = [_text(row["peer_us"], ".1f"), _text(row["us"], ".1f"), _text(row["ratio"], ".2f", "x")]
-        cells += [_text(row[key], ".0%") for key in ("peak", "peer_peak", "roofline")]
-        cells += [row["bound"] or "-", str(row["trials"]), "WRONG" if row["problem"] else _text(row["relative_l2_error"], ".0e")]
-        table.add_row(row["name"], *cells, f"{configs_text(row['config'])}{' | ' + row['layout'] if row['layout'] else ''}")
-    out.print(table)
-    for line in summary_lines(rows, head, library):
-        out.print(line, markup=False, highlight=False)
-
-
-def summary_lines(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], library: str) -> Iterator[str]:
-    """Means, totals, what tuning took, clocks."""
-    ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
-    yield f"Romou: {sum(row['us'] for row in rows):.1f} us in all"
-    if ratios:
-        slow = [row["name"] for row in rows if row["ratio"] is not None and row["ratio"] < 0.8]
-        yield f"{library}: {sum(row['peer_us'] for row in rows):.1f} us in all ({head['peer']})"
-        below = f"{len(slow)} of {len(ratios)} below 0.8x" + (f": {', '.join(slow)}" if slow else "")
-        yield f"{library} / Romou: geometric mean {statistics.geometric_mean(ratios):.3f}x; {below}"
-    lowest = sorted((row for row in rows if row["roofline"] is not None), key=lambda row: row["roofline"])[:3]
-    if lowest:
-        text = ", ".join(f"{row['name']} {row['roofline']:.0%} ({row['bound']})" for row in lowest)
-        yield f"Slowest relative to the roofline of {head['peak_gflops']:.0f} GFLOPS and {head['bandwidth_gbps']:.0f} GB/s: {text}"
-    tuning = head["tuning"]
-    if tuning:
-        found = f"{tuning['trials']:.0f} trials and {tuning['minutes']:.1f} minutes"
-        yield f"Within 5% of the final total after {found}, of {tuning['all_trials']:.0f} and {tuning['all_minutes']:.1f}"
-    yield f"GPU before: {head['clocks'][0]}"
-    yield f"GPU after:  {head['clocks'][-1]}"
-
-
-def is_right(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every output agrees with its reference."""
-    return not any(row["problem"] for row in rows)
-
-
-def _text(value: float | None, form: str, unit: str = "") -> str:
-    return "-" if value is None else f"{value:{form}}{unit}"

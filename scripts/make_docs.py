@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -67,12 +69,73 @@ def environment() -> str:
     return f"{_HEAD}# Environment variables\n\n`romou doctor` complains about a `ROMOU_` name that is none of these.\n\n{_table(('variable', 'meaning'), rows)}"
 
 
+def criteria() -> str:
+    """The criteria of pruning, in the order in which they give way."""
+    from romou.pruning.criteria import CRITERIA
+
+    rows = [(f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())) for name, function in CRITERIA.items()]
+    head = "In the order in which they give way where too few configs would be left. `romou space` shows what each one removes."
+    return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}"
+
+
+def python() -> str:
+    """The public names of `romou` with their docstrings."""
+    import romou
+
+    parts = ["# Python interface\n\nEverything here is an attribute of `romou`. Classes list their public methods.\n"]
+    for name in sorted(romou.__all__, key=str.lower):
+        found = getattr(romou, name)
+        parts.append(_documented(f"romou.{name}", found, level=2))
+        for method, held in vars(found).items() if inspect.isclass(found) else ():
+            if not method.startswith("_") and (inspect.isfunction(held) or isinstance(held, (property, classmethod, staticmethod))):
+                parts.append(_documented(f"{name}.{method}", held, level=3))
+    return _HEAD + "\n".join(parts)
+
+
+def _documented(name: str, found: Any, *, level: int) -> str:
+    function = getattr(found, "__func__", found)
+    signature = "" if isinstance(found, property) or inspect.isclass(found) else _signature(name, function)
+    return f"{'#' * level} {name}\n\n{signature}{_markdown(inspect.getdoc(found) or '')}\n"
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    given = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
+    parts, is_keyword = [], False
+    for parameter in given:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
+            parts, is_keyword = [*parts, "*"], True
+        parts.append(re.sub(r": '([^']*)'", r": \1", str(parameter)))
+    lines = "".join(f"    {part},\n" for part in parts)
+    returns = inspect.signature(function).return_annotation
+    return f"```text\n{name}({chr(10) + lines if lines else ''}) -> {returns}\n```\n\n"
+
+
+def _markdown(text: str) -> str:
+    """Return a NumPy docstring as Markdown: sections in bold, what they describe as list items."""
+    lines = text.splitlines()
+    out: list[str] = []
+    for i, line in enumerate(lines):
+        is_rule = set(line) == {"-"}
+        if i + 1 < len(lines) and lines[i + 1] and set(lines[i + 1]) == {"-"}:
+            out += [f"**{line}**", ""]
+        elif i + 1 < len(lines) and line and not line[0].isspace() and lines[i + 1].startswith("    ") and "**" in "".join(out):
+            out.append(f"- `{line}`")
+        elif not is_rule:
+            out.append(f"  {line.strip()}" if line.startswith("    ") and "**" in "".join(out) else line)
+    return "\n".join(out)
+
+
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *(tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-PAGES: dict[str, Callable[[], str]] = {"docs/cli.md": cli, "docs/environment.md": environment}
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/cli.md": cli,
+    "docs/environment.md": environment,
+    "docs/criteria.md": criteria,
+    "docs/python.md": python,
+}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

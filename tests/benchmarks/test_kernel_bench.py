@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import kernel_bench
+import kernel_table
 import numpy as np
 import pytest
+import torch_peer
 import tvm
 from operators import conv, task_of
 
@@ -83,7 +85,7 @@ def test_the_summary_counts_what_is_slow() -> None:
     rows = [{**base, "name": "a", "peer_us": 20.0, "ratio": 2.0}, {**base, "name": "b", "peer_us": 5.0, "ratio": 0.5, "roofline": 0.1}]
     head = {"peer": "PyTorch", "peak_gflops": 100.0, "bandwidth_gbps": 10.0, "clocks": ["x", "y"]}
     head["tuning"] = {"trials": 5, "minutes": 1.0, "all_trials": 9, "all_minutes": 2.0}
-    text = "\n".join(kernel_bench.summary_lines(rows, head, "cuDNN"))
+    text = "\n".join(kernel_table.summary_lines(rows, head, "cuDNN"))
     assert "cuDNN / Romou: geometric mean 1.000x; 1 of 2 below 0.8x: b" in text
     assert "Slowest relative to the roofline of 100 GFLOPS and 10 GB/s: b 10% (compute), a 50% (compute)" in text
     assert "Within 5% of the final total after 5 trials and 1.0 minutes, of 9 and 2.0" in text
@@ -125,7 +127,7 @@ def test_time_to_tune_leaves_out_pauses(tmp_path: Path) -> None:
 def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"(?s)PyTorch, which is not installed\n.*--no-peer"):
-        kernel_bench.Torch()
+        torch_peer.Torch()
 
 
 def test_the_scripts_go_on_from_their_records(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""The vendor's library as a peer of Romou's kernels: cuDNN and cuBLAS through PyTorch, timed by CUDA's events."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from romou.core.errors import UsageError
+from romou.schedules.workload import Conv2d, Dense
+
+# Milliseconds that one timing takes at least.
+TIMING_MS = 5.0
+
+
+def repeats_of(once_s: float) -> int:
+    """Return how many calls of `once_s` seconds make a timing of TIMING_MS."""
+    return max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once_s, 1e-6))))
+
+
+class Torch:
+    """cuDNN and cuBLAS through PyTorch.
+
+    Raises
+    ------
+    UsageError
+        PyTorch is not installed, or sees no GPU.
+    """
+
+    def __init__(self, *, allow_tf32: bool = False) -> None:
+        hint = "Install PyTorch with CUDA (pip install torch), or give --no-peer for Romou's times alone."
+        try:
+            import torch
+        except ImportError as error:
+            raise UsageError("the vendor's side of the comparison runs through PyTorch, which is not installed", hint=hint) from error
+        if not torch.cuda.is_available():
+            raise UsageError("the vendor's side of the comparison runs through PyTorch, which sees no NVIDIA GPU", hint=hint)
+        self.torch = torch
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+
+    @property
+    def versions(self) -> str:
+        """The versions of PyTorch, cuDNN and CUDA."""
+        torch = self.torch
+        return f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, CUDA {torch.version.cuda}"
+
+    def calls(self, work: Conv2d | Dense) -> dict[str, Callable[[], Any]]:
+        """Return one call of the operator for each layout, by the layout's name."""
+        torch = self.torch
+        dtype = getattr(torch, work.dtype)
+
+        def tensor(*shape: int) -> Any:
+            return torch.randn(shape, device="cuda", dtype=dtype)
+
+        if isinstance(work, Dense):
+            a, b = tensor(work.m, work.k), tensor(work.k, work.n)
+            transposed = b.t().contiguous().t()
+            return {"row by row": lambda: torch.mm(a, b), "column by column": lambda: torch.mm(a, transposed)}
+        top, left, bottom, right = work.padding
+        if (top, left) != (bottom, right):
+            raise UsageError(f"{work.name}: PyTorch pads both sides alike", hint="Leave it out, or give --no-peer.")
+        x, w = (
+            tensor(work.batch, work.in_channels, *work.in_hw),
+            tensor(work.out_channels, work.in_channels // work.groups, *work.kernel),
+        )
+        settings = {"stride": work.stride, "padding": (top, left), "dilation": work.dilation, "groups": work.groups}
+        last = [t.contiguous(memory_format=torch.channels_last) for t in (x, w)]
+        return {
+            "NCHW": lambda: torch.nn.functional.conv2d(x, w, **settings),
+            "channels_last": lambda: torch.nn.functional.conv2d(*last, **settings),
+        }
+
+    def timer(self, call: Callable[[], Any]) -> Callable[[], float]:
+        """Return what times one call: its seconds, as a mean over as many calls as take TIMING_MS."""
+        torch = self.torch
+        for _ in range(3):
+            call()  # cuDNN tries its algorithms
+        number = repeats_of(self.seconds(call))
+        run = self._captured(call, number)
+        torch.cuda.synchronize()
+        return lambda: self.seconds(run) / number
+
+    def _captured(self, call: Callable[[], Any], number: int) -> Callable[[], Any]:
+        torch = self.torch
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                for _ in range(number):
+                    call()
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return lambda: [call() for _ in range(number)]
+        graph.replay()
+        return graph.replay  # type: ignore[no-any-return]
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Time one run on the GPU, from event to event."""
+        torch = self.torch
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+def gpu_clocks() -> str:
+    """Clocks, temperature and power as nvidia-smi tells them, or that it does not."""
+    query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
+    try:
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        command = ["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "not known: nvidia-smi does not answer"
+    return f"SM, memory, highest SM, temperature, power: {done.stdout.strip().splitlines()[0]}"
