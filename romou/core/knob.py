@@ -26,6 +26,8 @@ class Knob:
     help: one line for a person.
     devices: which devices have it, or which of its choices, in words.
     exists_on: whether spaces for a device with these limits have the knob.
+    scales_outputs: whether the outputs of a work group are proportional to it.
+    is_spelling: whether it only spells the same arithmetic, so that drivers often make the same code of all choices.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Knob:
     help: str
     devices: str = "all"
     exists_on: Callable[[Limits], bool] = lambda _: True
+    scales_outputs: bool = False
+    is_spelling: bool = False
 
     def number(self, value: Choice) -> float:
         """Return what the cost model sees of a value: log2(1 + value) of numbers and truth values, for a word its place among the choices."""

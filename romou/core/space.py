@@ -72,7 +72,7 @@ class Space:
     """A product of knobs, less the configs that a constraint rules out."""
 
     def __init__(self) -> None:
-        # Name -> choices; and the declarations of those that a template has declared.
+        # Name -> choices, and what else is declared of the knob.
         self.knobs: dict[str, tuple[Choice, ...]] = {}
         self.declared: dict[str, Knob] = {}
         # The knob whose choices are spaces of their own, and these (`one_of`).
@@ -101,8 +101,7 @@ class Space:
         if not choices or len(set(choices)) != len(choices):
             raise UsageError(f"knob {name!r}: choices must be distinct and not empty, got {list(choices)!r}")
         self.knobs[name] = tuple(choices)
-        if not isinstance(knob, str):
-            self.declared[name] = knob
+        self.declared[name] = Knob(name=name, choices=tuple(choices), default=choices[0], help="") if isinstance(knob, str) else knob
 
     def default(self, **wanted: Choice) -> Config:
         """Return the config of each knob's declared default, or of what is wanted instead; where that is no choice, of the next lower one.
@@ -110,7 +109,7 @@ class Space:
         Constraints are ignored.
         """
         defaults = {name: knob.default for name, knob in self.declared.items()} | wanted
-        return Config({name: nearest(choices, defaults.get(name)) for name, choices in self.knobs.items()})
+        return Config({name: nearest(choices, defaults[name]) for name, choices in self.knobs.items()})
 
     def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
         """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it gives, is false.
@@ -132,7 +131,7 @@ class Space:
         first = next(iter(spaces.values()))
         for name in first.knobs:
             choices = list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name]))
-            whole.define_knob(first.declared.get(name, name), choices)
+            whole.define_knob(first.declared[name], choices)
         return whole
 
     def _conditions(self, config: Columns) -> Iterator[Any]:

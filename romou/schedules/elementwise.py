@@ -28,7 +28,11 @@ from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
 
 FAMILY = "elementwise"
-KNOBS = (VECTOR_WIDTH, WORK_GROUP, Knob(name="items", choices=(1, 2, 4, 8), default=1, help="vectors that a work-item computes, a group's width apart"))
+KNOBS = (
+    VECTOR_WIDTH,
+    WORK_GROUP,
+    Knob(name="items", choices=(1, 2, 4, 8), default=1, help="vectors that a work-item computes, a group's width apart", scales_outputs=True),
+)
 
 
 def template_of(func: tirx.PrimFunc) -> Elementwise | None:

@@ -32,7 +32,7 @@ _TILES = (1, 2, 3, 4, 7, 8)
 KNOBS = (
     VECTOR_WIDTH,
     WORK_GROUP,
-    Knob(name="tile", choices=_TILES, default=1, help="neighbours of a row that a work-item computes"),
+    Knob(name="tile", choices=_TILES, default=1, help="neighbours of a row that a work-item computes", scales_outputs=True),
     Knob(name="is_unrolled", choices=(True, False), default=True, help="write the window out instead of a loop for each of its axes"),
 )
 # Loads of a window that is written out, at most.

@@ -38,7 +38,7 @@ _THREADS, _GROUP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 32,
 KNOBS = (
     VECTOR_WIDTH,
     Knob(name="threads", choices=_THREADS, default=1, help="work-items that share a row"),
-    Knob(name="rows", choices=_GROUP_ROWS, default=1, help="rows of a work group"),
+    Knob(name="rows", choices=_GROUP_ROWS, default=1, help="rows of a work group", scales_outputs=True),
     Knob(name="keep", choices=("registers", "local", "memory"), default="registers", help="where a row stays between the passes over it"),
 )
 # Turns of the loop over a work-item's share of a row that are written out, and numbers of it that are kept in registers.

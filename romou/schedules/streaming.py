@@ -23,7 +23,7 @@ from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.splice import find_blocks
 from romou.tir.primitives import LANES
 
-WORK_GROUP = Knob(name="work_group", choices=(16, 32, 64, 128, 256, 512), default=64, help="work-items of a group")
+WORK_GROUP = Knob(name="work_group", choices=(16, 32, 64, 128, 256, 512), default=64, help="work-items of a group", scales_outputs=True)
 Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
 
 
