@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often `romou compare` cries wolf, and how often it sees a kernel that really became slower, on this machine as busy as it is.
+"""Counts the false alarms of `romou compare`, and how often it sees a kernel that really became slower, on this machine as busy as it is.
 
     python scripts/bench_compare.py                       20 comparisons of equals and 20 with one kernel 10% slower, in turns and as recorded
     python scripts/bench_compare.py --pairs 5 --model resnet18 --nodes 0 --operator conv2d_1x128x28x28_256_1x1_s2 --json result.json
@@ -40,8 +40,9 @@ ZERO = re.compile(r"^  (\w+\[\d+\]) = \(\(float4\)\(0\.0+e\+00f(?:, 0\.0+e\+00f)
 
 
 def with_extra_work(source: str, share: float) -> str:
-    """A kernel that does a share more of its reduction, and what it computes stays the same. With a share of 0 it does one turn more: a compiler
-    treats a kernel with the second loop otherwise than one without, so that the one to compare with has it too.
+    """Return a kernel that repeats a share of its reduction and computes the same output.
+
+    With a share of 0 it repeats one iteration. A compiler treats a kernel with a second loop differently, so the kernel to compare with has one too.
 
     for (i < 128) sum += ...   ->   for (i < 14) sum += ...;  if (sum != 1.2345e-30f) sum = 0;  for (i < 128) sum += ...
     """
@@ -114,7 +115,7 @@ def loaded(path: Path) -> Bench:
 
 
 def digest(found: Comparison, operator: str) -> dict[str, Any]:
-    """Of a comparison: names of the rows that failed, how slow the operator is, how many rows there are and how many stay open."""
+    """Return what counts of a comparison: the rows that failed, how slow the operator is, how many rows there are and how many stay open."""
     mine = next(row for row in found.rows if row.name == operator).times
     assert mine is not None
     return {

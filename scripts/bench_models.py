@@ -6,14 +6,16 @@
     python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
 
-TVM's sides start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime like
-Romou's; MetaSchedule gets as many trials. PyTorch's sides are the same networks as torchvision, timm and transformers define them, with random weights, on
-the same GPU, fp32 without TF32; "compiled" is torch.compile with CUDA graphs. "ms" adds up the kernels' time by the device's events (CUDA, PyTorch and
-recorded runs: from the first to the last event, so that launches that the GPU waits for are in it); "wall" is the time until the device is idle again,
-launches included. Times are medians of runs in turns, so that a slow moment of the machine hits all; a ratio is the median of the pairs' ratios. A tuned
-model is timed as `TunedModel.run` runs it, recorded and started as a whole where that is no slower ("launching" says which), and launched kernel by kernel
-("plain"), as dlight's and MetaSchedule's are. Each model's line is printed when it is done; torch.compile and MetaSchedule take long and come after all
-others, for as many models as the budget allows.
+Peers: TVM's start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime.
+MetaSchedule gets as many trials. PyTorch's are the same networks as torchvision, timm and transformers define them, with random weights, on the same GPU,
+fp32 without TF32; "compiled" is torch.compile with CUDA graphs.
+
+Columns: "ms" adds up the kernels' time by the device's events. For CUDA, PyTorch and captured graphs it reaches from the first to the last event, so
+launches that the GPU waits for are in it. "wall" is the time until the device is idle again. Times are medians of alternating runs, so that a slow moment
+of the machine hits all; a ratio is the median of the pairs' ratios. A tuned model is timed as `TunedModel.run` runs it ("launching" says how), and
+launched kernel by kernel ("plain"), as dlight's and MetaSchedule's are.
+
+Each model's line is printed when it is done. torch.compile and MetaSchedule take long and come last, for as many models as the budget allows.
 """
 
 from __future__ import annotations
@@ -72,13 +74,13 @@ def as_model(executable: Any, imported: ImportedModel, target: romou.Target, ind
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
-    """The same graph through TVM's default pipeline: dlight's schedules, nothing of ours but the runtime."""
+    """Compile the graph by TVM's default pipeline, with dlight's schedules; only the runtime is Romou's."""
     return as_model(tvm.compile(imported.mod, target=target.tvm_target), imported, target, index)
 
 
 @derived_object
 class BuilderHere(meta_schedule.builder.PyBuilder):
-    """Builds MetaSchedule's candidates in this process: its own builder starts processes anew for each turn, half a minute each."""
+    """Builds MetaSchedule's candidates in this process: its own builder starts new processes for each batch, half a minute each."""
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
         """A file of each, or why there is none."""
@@ -93,7 +95,7 @@ class BuilderHere(meta_schedule.builder.PyBuilder):
 
 
 def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
-    """The same graph tuned by TVM's MetaSchedule; what it finds nothing for keeps dlight's schedules."""
+    """Tune the graph by TVM's MetaSchedule; where it finds nothing, dlight's schedules stay."""
     kind = target.anonymous_tvm_target
     if target.kind == "cuda":
         compiler.install()
@@ -190,7 +192,7 @@ class Plain:
     model: TunedModel
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
-        """As of `TunedModel.times`."""
+        """Return times as `TunedModel.times` does."""
         return self.model.times(repeat, seed, clock=clock, replay=False)
 
 

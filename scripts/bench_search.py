@@ -48,6 +48,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from romou.core.outcome import Outcome
 from romou.hardware import load_device
 from romou.pruning import judge, prune
 from romou.pruning.closed_form import ClosedForm, columns_of
@@ -151,7 +152,7 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
     records = []
     for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
         found = recorded.configs[int(index)]
-        times = (found.again_s or found.times_s) if found.outcome == "ok" else ()
+        times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
         config, key, name = dict(space.at(int(index))), recorded.task["key"], recorded.task["name"]
         records.append(Record(task_key=key, task_name=name, config=config, outcome=found.outcome, times_s=times, **origin))
     return tuple(records)

@@ -24,6 +24,7 @@ from operator_lists import attention, conv43, paper_operators, transposed_convol
 
 from romou.backends import backend
 from romou.core.errors import BuildError, InvalidConfigError, RomouError
+from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.target import Target
@@ -50,11 +51,11 @@ def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterat
             for kernels in build_task(task, config, target).imports:
                 if target.kind == "cuda":
                     compile_cuda(kernels.inspect_source(), str(target.arch))
-            yield "ok", None
+            yield Outcome.OK, None
         except InvalidConfigError as error:
-            yield "invalid", str(error)
+            yield Outcome.INVALID, str(error)
         except BuildError as error:
-            yield "build_error", str(error)
+            yield Outcome.BUILD_ERROR, str(error)
 
 
 def measured(task: TunableTask, configs: list[Config], builder: LocalBuilder, runner: LocalRunner) -> Iterator[tuple[str, str | None]]:
@@ -93,10 +94,10 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
             outcomes.update(outcome for outcome, _ in results)
             print(f"{task.name}: {', '.join(outcome for outcome, _ in results)} ({time.monotonic() - started:.1f} s)", flush=True)
             for config, (outcome, error) in zip(configs, results, strict=True):
-                if outcome != "ok":
+                if outcome != Outcome.OK:
                     print(f"    {outcome}: {config}\n    {error}", flush=True)
     print(f"{sum(outcomes.values())} configs: {', '.join(f'{n} {outcome}' for outcome, n in outcomes.most_common())}")
-    return sum(outcomes.values()) - outcomes["ok"]
+    return sum(outcomes.values()) - outcomes[Outcome.OK]
 
 
 @click.command()

@@ -70,7 +70,7 @@ def memory_bytes(work: Conv2d | Dense) -> int:
 
 
 def fast_reference(task: TunableTask) -> Any:
-    """The same sums as `romou.tasks.build.build_reference`, by onnxruntime and NumPy: plain loops take minutes for a layer of AlexNet at batch 128."""
+    """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of AlexNet at batch 128."""
     work = task.template.workload
     if len(task.func.params) != 3 or type(work) not in (Conv2d, Dense) or (isinstance(work, Conv2d) and work.groups > 1):
         return build_reference(task)

@@ -36,7 +36,7 @@ def attention() -> list[BatchMatmul]:
 
 
 def transposed_convolutions() -> list[Conv2d]:
-    """Of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
+    """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
     return [
         conv_transpose(256, (16, 16), 128, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
         conv_transpose(128, (28, 28), 64, (2, 2), stride=(2, 2)),

@@ -60,7 +60,7 @@ def compile_kernel(source: str, name: str, device_name: str) -> Shader:
             done = subprocess.run([tool, "-S", "comp", *options, str(place)], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 log = "\n".join(line for line in done.stdout.splitlines() if "ERROR" in line) or done.stderr
-                raise BuildError(f"{device_name}: a kernel has no shader: {log[:800]}", source=text, log=log)
+                raise BuildError(f"{device_name}: glslangValidator refused a kernel: {log[:800]}", source=text, log=log)
             return done.stdout
 
         plain = re.sub(r'_Pragma\("unroll"\)|#pragma.*', "", source)

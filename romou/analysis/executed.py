@@ -54,7 +54,7 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
 
     def loop(node: tirx.For, visitor: Any) -> None:
         if not isinstance(node.extent, tirx.IntImm):
-            raise UnknownTripCountError(f"the loop over {node.loop_var} turns {node.extent} times, which is not constant")
+            raise UnknownTripCountError(f"the loop over {node.loop_var} runs {node.extent} iterations, which is not constant")
         nests.append([])
         products.append(0)
         visitor.visit(node.body)

@@ -91,7 +91,7 @@ class CompatError(RomouError):
 
 
 class InvalidConfigError(RomouError):
-    """A schedule template cannot build this config. Search keeps it as the outcome "invalid", it is no failure of the run."""
+    """A schedule template cannot build this config. The search records it as `Outcome.INVALID`; the run goes on."""
 
 
 class SpaceEmptyError(RomouError):

@@ -6,10 +6,9 @@ from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.options import MeasureOptions
 from romou.measure.rpc_runner import RpcRunner
 from romou.measure.runner import LocalRunner
-from romou.measure.types import OUTCOMES, Builder, BuildResult, Candidate, MeasureResult, Runner, Toolchain
+from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner, Toolchain
 
 __all__ = [
-    "OUTCOMES",
     "BuildResult",
     "Builder",
     "Candidate",

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from romou.core.linking import export_library
+from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.measure.failures import outcome_of_build
 from romou.measure.fingerprint import split_device
@@ -15,14 +16,14 @@ from romou.measure.types import StoredAs, Toolchain, resolve, shorten
 
 def build(
     toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, entry: str, compile_for: str | None
-) -> tuple[str, float, str | None, tuple[str, ...], tuple[StoredAs | None, ...]]:
+) -> tuple[Outcome, float, str | None, tuple[str, ...], tuple[StoredAs | None, ...]]:
     """Build one candidate into the shared library file `library`, under the name `entry`.
 
     With `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
     Returns
     -------
-    (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome one of "ok", "invalid", "build_error".
+    (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome OK, INVALID or BUILD_ERROR.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def build(
     weight = task.stored_weight(Config(config))
     names = [str(p.name) for p in task.func.params]
     scopes, stored = tuple(images.get(name, "global") for name in names), tuple(weight if weight and name == weight.name else None for name in names)
-    return "ok", time.perf_counter() - start, None, scopes, stored
+    return Outcome.OK, time.perf_counter() - start, None, scopes, stored
 
 
 def _compile(module: Any, device: str) -> None:

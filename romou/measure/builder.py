@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
 from romou.measure.types import BuildResult, Candidate, StoredAs, TargetLike, Toolchain
@@ -20,7 +21,7 @@ _MOST_WORKERS = 8
 class LocalBuilder:
     """`Builder` with `build_workers` processes that live as long as the builder.
 
-    A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as "build_error" of its candidate alone.
+    A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as BUILD_ERROR of its candidate alone.
 
     Parameters
     ----------
@@ -82,14 +83,14 @@ class LocalBuilder:
         except ChildTimeoutError:
             if limit_s < self._options.build_timeout_s:
                 return None
-            outcome, seconds, error = "build_error", time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s"
+            outcome, seconds, error = Outcome.BUILD_ERROR, time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s"
         except ChildCrashError as crash:
-            outcome, seconds, error = "build_error", time.monotonic() - start, str(crash)
+            outcome, seconds, error = Outcome.BUILD_ERROR, time.monotonic() - start, str(crash)
         finally:
             self._idle.put(child)
-        if outcome != "ok":
+        if outcome != Outcome.OK:
             library.unlink(missing_ok=True)
-        path = str(library) if outcome == "ok" else None
+        path = str(library) if outcome == Outcome.OK else None
         return BuildResult(candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, stored=stored, entry=candidate.name)
 
     def close(self) -> None:

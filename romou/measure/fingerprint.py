@@ -30,7 +30,7 @@ class DeviceFingerprint:
 
     @staticmethod
     def of_facts(kind: str, facts: Mapping[str, Any], *, is_here: bool = True) -> DeviceFingerprint:
-        """Of an entry of `list_devices`, of this machine or of another one."""
+        """Return the fingerprint of an entry of `list_devices`, from this machine or another one."""
         is_host_cpu = is_here and facts["type"] == "cpu"
         return DeviceFingerprint(kind=kind, name=str(facts["name"]), driver=str(facts["driver"]), platform=str(facts["platform"]), is_host_cpu=is_host_cpu)
 

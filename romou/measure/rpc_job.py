@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from romou.core.errors import ConnectionLostError
+from romou.core.outcome import Outcome
 from romou.measure import run_job
 from romou.measure.fingerprint import split_device
 from romou.measure.run_job import RunReply, RunSpec
@@ -66,7 +67,7 @@ def clock_check(device: str) -> float:
         found = output.numpy()
     # Each of the four sums goes to 2.
     if not np.allclose(found, 8.0, rtol=1e-3):
-        raise ConnectionLostError(f"the device at {connection.server} is ill: it computes wrong numbers, {found.min():g} to {found.max():g} where all are 8")
+        raise ConnectionLostError(f"the device at {connection.server} computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
     return max(min(times), 1) * 1e-9
 
 
@@ -92,7 +93,7 @@ def run(spec: RunSpec, name: str) -> RunReply:
         return run_job.check_and_time(spec, connection.session.device(*split_device(spec.device)), lambda: connection.session.load_module(name))
     except run_job.KernelError as error:
         if isinstance(error.__cause__, RPCError):
-            return RunReply(outcome="run_error", error=str(error))
+            return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
         raise connection.lost(error, "it had a candidate") from error
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from romou.backends.opencl import device_index
 from romou.core.errors import CompatError, ConnectionLostError, DeviceError
+from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.clock import ClockWatch
 from romou.measure.fingerprint import DeviceFingerprint, split_device
@@ -135,7 +136,7 @@ class RpcRunner:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of the device, as `romou.backends.opencl.list_devices` gives them; errors as of `fingerprint`."""
+        """Return the device's facts in the form of `list_devices`; errors as of `fingerprint`."""
         if self._facts is None:
             lane = self._idle.get()
             try:
@@ -383,7 +384,7 @@ def _blamed(troubles: list[tuple[str, Exception]], options: MeasureOptions) -> R
     if all(isinstance(error, ChildTimeoutError) for _, error in troubles):
         reply = timed_out(options)
         return dataclasses.replace(reply, error=f"{reply.error}, twice ({texts})")
-    return RunReply(outcome="run_error", error=f"took the server down twice: {texts}")
+    return RunReply(outcome=Outcome.RUN_ERROR, error=f"took the server down twice: {texts}")
 
 
 def _text(error: Exception) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from romou.core.errors import DeviceError
+from romou.core.outcome import Outcome
 from romou.measure import verify
 from romou.measure.fingerprint import split_device
 from romou.measure.types import StoredAs, Toolchain, resolve, shorten
@@ -64,7 +65,7 @@ class RunSpec:
 class RunReply:
     """See `MeasureResult` for the fields."""
 
-    outcome: str
+    outcome: Outcome
     times_s: tuple[float, ...] = ()
     error: str | None = None
     relative_l2_error: float | None = None
@@ -132,7 +133,7 @@ def run(spec: RunSpec) -> RunReply:
     try:
         return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or tvm.runtime.load_module(spec.library))
     except KernelError as error:
-        return RunReply(outcome="run_error", error=str(error))
+        return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
 
 
 def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunReply:
@@ -168,15 +169,15 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunRe
     checked = verify.compare(output, reference, spec.precision)
     errors: dict[str, Any] = {"relative_l2_error": checked.relative_l2_error, "max_error": checked.max_error}
     if checked.problem is not None:
-        return RunReply(outcome="wrong_result", error=checked.problem, **errors)
+        return RunReply(outcome=Outcome.WRONG_RESULT, error=checked.problem, **errors)
     times = _time(spec, module, device, tensors)
     with _kernel_call("reading the output after timing"):
         output = tensors[-1].numpy()
     again = verify.compare(output, reference, spec.precision)
     if again.problem is not None:
         # Right once and wrong later: a race between work-items, or an output that is added to instead of written.
-        return RunReply(outcome="wrong_result", error=f"right in the first run, wrong after repeated runs: {again.problem}", **errors)
-    return RunReply(outcome="ok", times_s=times, **errors)
+        return RunReply(outcome=Outcome.WRONG_RESULT, error=f"right in the first run, wrong after repeated runs: {again.problem}", **errors)
+    return RunReply(outcome=Outcome.OK, times_s=times, **errors)
 
 
 def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:

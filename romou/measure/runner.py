@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from romou.core.errors import UsageError
+from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.options import MeasureOptions
@@ -27,7 +28,7 @@ _TIMING_SHARE = 1 / 3
 class LocalRunner:
     """`Runner` with one process that holds the device, one candidate at a time.
 
-    The process lives on between candidates. One that hangs is killed ("timeout"), one that takes the process down is a "run_error"
+    The process lives on between candidates. One that hangs is killed (TIMEOUT), one that takes the process down is a RUN_ERROR
     naming the signal; the next candidate starts a new process.
 
     With several processes `run` may be called by as many threads: the driver compiles their candidates at the same time, and the device
@@ -112,7 +113,7 @@ class LocalRunner:
                 return None
             reply = timed_out(options)
         except ChildCrashError as crash:
-            reply = RunReply(outcome="run_error", error=str(crash))
+            reply = RunReply(outcome=Outcome.RUN_ERROR, error=str(crash))
         finally:
             self._idle.put(child)
         assert isinstance(reply, RunReply)
@@ -151,4 +152,4 @@ def result_of(built: BuildResult, reply: RunReply, options: MeasureOptions) -> M
 
 def timed_out(options: MeasureOptions) -> RunReply:
     """The reply of a candidate that was given up."""
-    return RunReply(outcome="timeout", error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")
+    return RunReply(outcome=Outcome.TIMEOUT, error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")

@@ -1,6 +1,6 @@
 """What goes into a measurement and what comes out of it; no TVM in this file.
 
-The one way through: Candidate -> BuildResult -> MeasureResult. An outcome is data; anything that is not one of `OUTCOMES` is an exception.
+The one way through: Candidate -> BuildResult -> MeasureResult. An `Outcome` is data; anything else is an exception.
 """
 
 from __future__ import annotations
@@ -12,20 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from romou.core.errors import UsageError
+from romou.core.outcome import Outcome
 from romou.core.space import Config
 
 if TYPE_CHECKING:
     import numpy as np
 
     from romou.measure.fingerprint import DeviceFingerprint
-
-# ok            ran, right, timed
-# invalid       the schedule template refuses the config
-# build_error   TVM or the host compiler could not build it, in time or at all, or took the process down
-# run_error     the driver or the kernel failed while loading or running
-# timeout       loading, running and checking took longer than run_timeout_s
-# wrong_result  ran, but differs from the reference
-OUTCOMES = ("ok", "invalid", "build_error", "run_error", "timeout", "wrong_result")
 
 _ERROR_CHARS = 1200
 
@@ -98,12 +91,12 @@ class Candidate:
 class BuildResult:
     """A candidate after building.
 
-    `outcome` is "ok", `library` its file, `entry` the name of its function, `scopes` the memory scope of each parameter and `stored` what makes of
-    each one's array what the kernel takes (None: nothing; can be pickled); or "invalid" or "build_error" with `error`.
+    `outcome` is OK, `library` its file, `entry` the name of its function, `scopes` the memory scope of each parameter and `stored` what makes of
+    each one's array what the kernel takes (None: nothing; can be pickled); or INVALID or BUILD_ERROR with `error`.
     """
 
     candidate: Candidate
-    outcome: str
+    outcome: Outcome
     library: str | None
     seconds: float
     error: str | None = None
@@ -116,14 +109,14 @@ class BuildResult:
 class MeasureResult:
     """A candidate after running.
 
-    `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is "ok".
+    `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is OK.
     `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an element; both None where
     the output was not compared or not finite. `run_s`: seconds to load, run, check and time it. `seed` gives the inputs again. `clock_ratio`:
     how much longer than at its best the device took for a reference kernel shortly before (1: full speed), None where that was not asked.
     """
 
     candidate: Candidate
-    outcome: str
+    outcome: Outcome
     times_s: tuple[float, ...] = ()
     error: str | None = None
     relative_l2_error: float | None = None
@@ -144,7 +137,7 @@ class Builder(Protocol):
 
 
 class Runner(Protocol):
-    """Runs built candidates on one device, or on several that are alike. A remote or a replaying runner implements the same."""
+    """Runs built candidates on one device, or on several that are alike. Remote and simulated runners implement the same."""
 
     @property
     def width(self) -> int:

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from romou.core.errors import RecordError
+from romou.core.outcome import Outcome
 
 # Raised when a field changes its meaning; a field that is added keeps the number and has a default.
 SCHEMA = 1
@@ -20,11 +21,11 @@ class Record:
     task_key, task_name   which kernel (`Task.key`, `Task.name`)
     config                knob -> choice
     device                `DeviceFingerprint.to_dict()`: where it ran
-    outcome               one of `romou.measure.OUTCOMES`
-    times_s               every repeat in seconds, each the mean of several launches; empty unless the outcome is "ok"
+    outcome               how it ended
+    times_s               every repeat in seconds, each the mean of several launches; empty unless the outcome is OK
     build_s               seconds of the build
     relative_l2_error, max_error   against the reference; None where it was not compared
-    error                 text, shortened; None for "ok"
+    error                 text, shortened; None for OK
     seed                  of the inputs that it was checked with
     clock_ratio           time of a reference kernel shortly before, over its best on the same device: above 1 where the device throttles;
                           None where it was not measured
@@ -36,7 +37,7 @@ class Record:
     task_name: str
     config: dict[str, int | str | bool]
     device: dict[str, Any]
-    outcome: str
+    outcome: Outcome
     times_s: tuple[float, ...] = ()
     build_s: float = 0.0
     relative_l2_error: float | None = None
@@ -53,7 +54,7 @@ class Record:
     @property
     def time_s(self) -> float | None:
         """Median of the repeats in seconds; None where there is no timing."""
-        return median(self.times_s) if self.outcome == "ok" and self.times_s else None
+        return median(self.times_s) if self.outcome == Outcome.OK and self.times_s else None
 
     def to_line(self) -> str:
         """One line of JSON, without its newline."""
@@ -80,6 +81,6 @@ class Record:
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             fields = {name: value for name, value in data.items() if name in known}
-            return cls(**{**fields, "times_s": tuple(float(t) for t in fields.get("times_s", ()))})
+            return cls(**{**fields, "outcome": Outcome(fields.get("outcome")), "times_s": tuple(float(t) for t in fields.get("times_s", ()))})
         except (TypeError, ValueError) as error:
             raise RecordError(f"no record: {error}") from error

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from romou.core.errors import RecordError
+from romou.core.outcome import Outcome
 from romou.core.space import Space
 
 # Raised when a field changes its meaning.
@@ -24,16 +25,16 @@ class RecordedConfig:
     """One measured config.
 
     index       of the config in the space (`Space.at`)
-    outcome     one of `romou.measure.OUTCOMES`
+    outcome     how it ended
     times_s     repeats in seconds; a single one where the candidate was cut short because it was slow
     build_s     seconds of the build
     run_s       seconds on the device: load, check and time
-    error       text; None for "ok"
+    error       text; None for OK
     again_s     repeats of a second measurement in which nothing else used the machine; empty where there was none
     """
 
     index: int
-    outcome: str
+    outcome: Outcome
     times_s: tuple[float, ...] = ()
     build_s: float = 0.0
     run_s: float = 0.0
@@ -44,7 +45,7 @@ class RecordedConfig:
     def time_s(self) -> float | None:
         """Median of the repeats, of the second measurement where there was one; None where the config did not work."""
         times = self.again_s or self.times_s
-        return median(times) if self.outcome == "ok" and times else None
+        return median(times) if self.outcome == Outcome.OK and times else None
 
     def to_list(self) -> list[Any]:
         """JSON-ready, seconds rounded: times to 0.1 ns, durations to 0.1 ms."""
@@ -55,7 +56,7 @@ class RecordedConfig:
     def from_list(cls, row: Sequence[Any]) -> RecordedConfig:
         """Inverse of `to_list`."""
         index, outcome, times, build_s, run_s, error, again = row
-        return cls(index=int(index), outcome=str(outcome), times_s=tuple(times), build_s=build_s, run_s=run_s, error=error, again_s=tuple(again))
+        return cls(index=int(index), outcome=Outcome(outcome), times_s=tuple(times), build_s=build_s, run_s=run_s, error=error, again_s=tuple(again))
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from romou.core.errors import RecordError
+from romou.core.outcome import Outcome
 from romou.records.origin import Origin
 from romou.records.record import SCHEMA, Record
 
 T4_VERSION = "1.0.0"
 # Our outcome -> T4's "invalidity".
 _INVALIDITY = {
-    "ok": "correct",
-    "invalid": "constraints",
-    "build_error": "compile",
-    "run_error": "runtime",
-    "timeout": "timeout",
-    "wrong_result": "correctness",
+    Outcome.OK: "correct",
+    Outcome.INVALID: "constraints",
+    Outcome.BUILD_ERROR: "compile",
+    Outcome.RUN_ERROR: "runtime",
+    Outcome.TIMEOUT: "timeout",
+    Outcome.WRONG_RESULT: "correctness",
 }
 _OUTCOME = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}
 _MS = 1e3
@@ -63,7 +64,7 @@ def _result(record: Record) -> dict[str, Any]:
         "objectives": ["time"],
         "times": {"compilation_time": record.build_s * _MS, "runtimes": [t * _MS for t in record.times_s]},
         "invalidity": _INVALIDITY[record.outcome],
-        "correctness": float(record.outcome == "ok"),
+        "correctness": float(record.outcome == Outcome.OK),
         "measurements": measurements,
     }
 
@@ -116,7 +117,7 @@ def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
     outcome = _OUTCOME[result["invalidity"]]
     # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out where it keeps their mean alone.
     build_ms = float(times.get("compilation_time", times.get("compilation", 0.0)))
-    runs_ms = [float(t) for t in times.get("runtimes", ())] or ([float(measured["time"])] if outcome == "ok" else [])
+    runs_ms = [float(t) for t in times.get("runtimes", ())] or ([float(measured["time"])] if outcome == Outcome.OK else [])
     return Record(
         config=dict(result["configuration"]),
         outcome=outcome,

@@ -90,7 +90,7 @@ class Bench:
         return round_median(self.model_times_ms)
 
     def to_json(self) -> str:
-        """As text, one line a field and an operator: versions of it can be told apart line by line."""
+        """Return JSON text with one line for each field and operator, so that two versions differ line by line."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("operators", "compiled")}
         head = "".join(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)},\n" for name, value in {"kind": KIND, "schema": SCHEMA, **fields}.items())
         lines = ",\n".join(f"  {json.dumps(dataclasses.asdict(o), allow_nan=False)}" for o in self.operators)

@@ -161,7 +161,7 @@ def drift(machine: tuple[Rounds, Rounds]) -> float:
 
 
 def shortest(rounds: Rounds) -> list[float]:
-    """Of each round the shortest repeat: what other processes do on the machine only adds."""
+    """Return the shortest repeat of each round: other processes on the machine only add time."""
     return [min(times) for times in rounds]
 
 

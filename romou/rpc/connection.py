@@ -106,7 +106,7 @@ def _open(address: Address, patience_s: float, limit_s: float | None) -> Any:
         ) from error
     except RuntimeError as error:
         if "matches key" in str(error) and secret:
-            raise ConnectionLostError(f"the RPC server at {where} has meanwhile taken back what the tracker offered", address=where) from error
+            raise ConnectionLostError(f"the RPC server at {where} is no longer free: it withdrew what the tracker offered", address=where) from error
         if "matches key" in str(error):
             raise DeviceError(
                 f"the RPC server at {where} does not serve the key {key!r}", hint=f"Write the one that it was started with: {where}/KEY.", address=where

@@ -48,7 +48,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         if not self.key or any(c.isspace() or c in "/:" for c in self.key):
-            raise UsageError(f"key {self.key!r}: must be a word without spaces, slashes and colons", hint="Anybody who knows it runs what he likes here.")
+            raise UsageError(f"key {self.key!r}: must be a word without spaces, slashes and colons", hint="Anyone who knows the key can run any code here.")
         if self.tracker is not None and not self.tracker.rpartition(":")[2].isdecimal():
             raise UsageError(f"tracker {self.tracker!r}: expected host:port, for example 192.168.1.10:9190")
 

@@ -13,13 +13,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from romou.core.outcome import Outcome
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
     """One finished trial and where the search stands. Times in milliseconds, seconds_left None without a limit."""
 
     task: str
-    outcome: str
+    outcome: Outcome
     best_ms: float | None
     gflops: float | None
     model_ms: float | None

@@ -9,7 +9,7 @@ import numpy as np
 from romou.core.space import Config
 from romou.search.features import Features, aligned
 
-# Fewer points than this teach a tree nothing.
+# From fewer points than this a tree learns nothing.
 FEWEST = 4
 _FAILED_RATIO = 32.0
 
@@ -29,7 +29,7 @@ def levelled(expected: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 
 
 def is_enough(times_s: Sequence[float | None]) -> bool:
-    """Whether measurements teach anything: of too few the best says nothing."""
+    """Whether anything can be learnt from the measurements: of too few, the best says nothing."""
     return len(times_s) >= FEWEST and sum(t is not None for t in times_s) >= 2
 
 

@@ -39,7 +39,7 @@ def test_an_unknown_trip_count_is_said() -> None:
             for j in range(i):
                 a[j] = T.float32(0)
 
-    with pytest.raises(UnknownTripCountError, match="the loop over j turns i times, which is not constant"):
+    with pytest.raises(UnknownTripCountError, match="the loop over j runs i iterations, which is not constant"):
         trip_loops(func)
 
 

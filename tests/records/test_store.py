@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 from romou.core.errors import RecordError
+from romou.core.outcome import Outcome
 from romou.records import FILE_NAME, SCHEMA, Record, RecordStore
 
 DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}
 
 
-def record(key: str = "a" * 16, time_s: float | None = 1.0, outcome: str = "ok", device: dict[str, object] | None = None, **config: int) -> Record:
+def record(key: str = "a" * 16, time_s: float | None = 1.0, outcome: Outcome = Outcome.OK, device: dict[str, object] | None = None, **config: int) -> Record:
     times = () if time_s is None else (time_s, time_s * 1.5, time_s * 1.1)
     return Record(task_key=key, task_name="conv", config=dict(config), device=device or DEVICE, outcome=outcome, times_s=times)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    written = [record(tile=i, time_s=0.001 * (i + 1)) for i in range(5)] + [record(time_s=None, outcome="timeout", tile=9)]
+    written = [record(tile=i, time_s=0.001 * (i + 1)) for i in range(5)] + [record(time_s=None, outcome=Outcome.TIMEOUT, tile=9)]
     with RecordStore(tmp_path) as store:
         for r in written:
             store.append(r)
@@ -43,12 +44,12 @@ def test_lines_from_before_a_field_was_added_are_read() -> None:
 
 def test_the_median_of_all_repeats_counts() -> None:
     assert record(time_s=2.0).time_s == pytest.approx(2.2)
-    assert record(time_s=None, outcome="wrong_result").time_s is None
+    assert record(time_s=None, outcome=Outcome.WRONG_RESULT).time_s is None
 
 
 def test_best_of_this_device_alone(tmp_path: Path) -> None:
     with RecordStore(tmp_path) as store:
-        for r in (record(time_s=3.0, tile=1), record(time_s=2.0, tile=2), record(time_s=None, outcome="run_error", tile=3)):
+        for r in (record(time_s=3.0, tile=1), record(time_s=2.0, tile=2), record(time_s=None, outcome=Outcome.RUN_ERROR, tile=3)):
             store.append(r)
         store.append(record(time_s=0.1, tile=4, device={**DEVICE, "driver": "2"}))
         best = store.best("a" * 16, DEVICE)
@@ -147,3 +148,12 @@ def test_a_full_disk_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     store.close()
     with RecordStore(tmp_path) as again:
         assert [r.config["tile"] for r in again] == [1, 3]
+
+
+def test_an_outcome_is_its_text_in_a_line_and_no_other_text_is_one() -> None:
+    for outcome in Outcome:
+        line = record(time_s=None, outcome=outcome).to_line()
+        assert f'"outcome":"{outcome.value}"' in line
+        assert Record.from_line(line).outcome is outcome
+    with pytest.raises(RecordError, match="no record: 'fine' is not a valid Outcome"):
+        Record.from_line(line.replace(f'"{outcome.value}"', '"fine"'))

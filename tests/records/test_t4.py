@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from romou.cli import main
 from romou.core.errors import RecordError
-from romou.measure.types import OUTCOMES
+from romou.core.outcome import Outcome
 from romou.records import Origin, Record, RecordStore, export_t4, from_t4, import_t4, to_t4
 
 DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}
@@ -51,7 +51,7 @@ SCHEMA = {
 
 def records(count: int = 6, **changes: object) -> list[Record]:
     made = []
-    for tile, outcome in enumerate(OUTCOMES[:count]):
+    for tile, outcome in enumerate(list(Outcome)[:count]):
         times = (1.25e-5, 1.5e-5, 1.3e-5) if outcome == "ok" else ()
         error = None if outcome == "ok" else f"{outcome}: no"
         fields = {"task_key": "a" * 16, "task_name": "conv", "target": "opencl", "romou": "1.0", "tvm": "0.27", "time": "2026-01-02T03:04:05+00:00", **changes}

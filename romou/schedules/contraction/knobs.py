@@ -20,9 +20,9 @@ MAX_TILE = 32
 _LEAST_BUFFERED = 3
 # Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
 TURN, _MOST_UNROLLED = "turn", 2048
-# Choices of the knobs that say where an operand lies, and which devices have some of the choices below.
+# Choices of the knobs that say where an operand lies, and which devices have them.
 PLACES = ("buffer", "image")
-HAS_IMAGES, HAS_VECTORS = "image: OpenCL devices with images that are large enough", "true: OpenCL"
+HAS_IMAGES = "image: OpenCL devices with images that are large enough"
 
 
 # In the order by which configs are numbered.
@@ -54,7 +54,14 @@ KNOBS = (
         devices="taps: tensor cores",
     ),
     VECTOR_WIDTH,
-    Knob(name="autobroadcast", choices=(False, True), default=True, help="write scalar * vector instead of a vector of copies", devices=HAS_VECTORS, is_spelling=True),
+    Knob(
+        name="autobroadcast",
+        choices=(False, True),
+        default=True,
+        help="write scalar * vector instead of a vector of copies",
+        devices="true: OpenCL",
+        is_spelling=True,
+    ),
     Knob(
         name="multiply_add",
         choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32),

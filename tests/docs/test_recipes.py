@@ -1,0 +1,64 @@
+"""The code of docs/extending.md does what the page says: each recipe is taken from there and run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from documents import ROOT
+from operators import conv, task_of
+
+import archprobe.probes
+import romou.hardware.spec
+import romou.pruning.criteria
+from archprobe.cli import app
+from archprobe.report.document import load_report
+from romou.hardware import known_devices
+from romou.target import Target
+
+_PAGE = (ROOT / "docs/extending.md").read_text()
+
+
+def code(recipe: str) -> str:
+    """Return the Python code below a heading of the page."""
+    found = re.search(rf"^## {recipe}\n.*?^```python\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, recipe
+    return found[1]
+
+
+def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "romou/hardware/devices"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(romou.hardware.spec, "_DEVICES", folder)
+    monkeypatch.chdir(tmp_path)
+    exec(code("A device"), {})
+    assert known_devices() == ("my_gpu",)
+    limits = Target("opencl -device=my_gpu").limits
+    assert (limits.max_work_group_size, limits.local_memory_bytes) == (512, 16384)
+
+
+def test_a_criterion(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, target = task_of(conv(64, (14, 14), 64, (1, 1))), Target("opencl -device=adreno640")
+    before = task.pruned_space(target).report
+    space: dict[str, Any] = {}
+    exec(code("A criterion"), space)
+    monkeypatch.setitem(romou.pruning.criteria.CRITERIA, "half_full", space["half_full"])
+    after = task.pruned_space(target).report
+    counts = {count.criterion: count for count in after.criteria}
+    assert "half_full" not in {count.criterion for count in before.criteria}
+    assert counts["half_full"].alone > 0
+    assert after.kept <= before.kept
+
+
+def test_a_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "step.py").write_text(code("A probe"))
+    monkeypatch.setattr(archprobe.probes, "__path__", [*archprobe.probes.__path__, str(tmp_path)])
+    report = tmp_path / "report.json"
+    result = CliRunner().invoke(app, ["run", "--only", "step", "--quick", "-o", str(report)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    answer = load_report(report).answers()["Step.StepTime"]
+    assert answer.unit == "us"
+    assert answer.is_declined or answer.number() > 0
