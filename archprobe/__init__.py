@@ -1,7 +1,7 @@
 """ArchProbe: measures what a GPU's vendor does not tell (Romou paper, MobiCom 2022, section 3).
 
-A probe is a kernel generator, a sweep and a pure analysis: kernels run on a device and give curves, curves give numbers with a
-confidence, or a declined answer with the reason. `archprobe run` measures, `archprobe show`, `plot` and `compare` read reports;
+A probe is a kernel, a sweep and a pure analysis. The kernel runs on a device and gives a curve. The analysis makes numbers of the curve, each with a
+confidence, or declines and gives the reason. `archprobe run` measures, `archprobe show`, `plot` and `compare` read reports;
 ``archprobe.analysis`` works on any curve, Microsoft ArchProbe's CSV files included.
 """
 

@@ -1,4 +1,4 @@
-"""``archprobe``, also as ``python -m archprobe``."""
+"""The command ``archprobe``, also as ``python -m archprobe``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a probe measures: iterations calibrated to a least time, sweeps repeated until they are known well or the budget is spent."""
+"""How a probe measures: iterations calibrated to a least time, sweeps repeated until their noise is small or the budget is spent."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _MAX_ITERATIONS = 2**30
 
 @dataclasses.dataclass(kw_only=True)
 class Bench:
-    """A device with the patience for one probe.
+    """A device, and how long and how precisely one probe measures on it.
 
-    `least_s` is the time that a run must take at least (timers are coarse), `tolerance` the relative half-width that the median of
-    repeats should reach, `budget_s` what one sweep may take. `known` holds the answers of probes that ran before, as
-    "Aspect.Key". `on_progress` is told the share of the probe that is done.
+    least_s: the least time of a run, since timers are coarse. tolerance: the relative half-width that the median of repeats should reach.
+    budget_s: what one sweep may take. known: the answers of earlier probes, by "Aspect.Key". on_progress: told the share of the probe that is done.
     """
 
     device: Device
@@ -39,12 +38,12 @@ class Bench:
     on_progress: Callable[[float], None] = lambda share: None
 
     def number(self, key: str) -> float | None:
-        """A number that an earlier probe found, or None."""
+        """Return a number that an earlier probe found, or None."""
         answer = self.known.get(key)
         return None if answer is None or answer.is_declined else answer.number()
 
     def calibrate(self, run: Run, *, least_s: float | None = None, start: int = 8) -> int:
-        """Iterations for which `run` takes at least `least_s`.
+        """Return the iterations for which `run` takes at least `least_s`.
 
         Raises
         ------
@@ -71,7 +70,7 @@ class Bench:
         raise KernelError(f"twice the iterations take {twice / once:.2f} times as long, not 2: the time does not follow the work", ratio=twice / once)
 
     def rate(self, run: Run, **how: float) -> tuple[np.ndarray, int]:
-        """Seconds for each iteration, one entry for each repeat, and the iterations of a run."""
+        """Return the seconds of an iteration, one entry for each repeat, and the iterations of a run."""
         iterations = self.calibrate(run, **how)  # type: ignore[arg-type]
         samples: list[float] = []
         end = time.monotonic() + self.budget_s
@@ -94,27 +93,27 @@ class Bench:
         least_s: float | None = None,
         share: tuple[float, float] = (0.0, 1.0),
     ) -> Curve:
-        """Time `make(x)` at every position, pass after pass, so that a drift of the clock spreads over all of them.
+        """Time `make(x)` at every position, pass after pass, so that a drift of the clock spreads over all positions.
 
-        The curve holds ``convert(x, seconds of an iteration)``: of the passes the lower quartile, since disturbances only add time, or, with
-        `is_absolute` (rates, which count as they are), the median. Every point has as many iterations as its least time needs.
+        The curve holds ``convert(x, seconds of an iteration)``, with the lower quartile of the passes, since disturbances only add time. With
+        `is_absolute` (for rates) the median counts. Every point has as many iterations as its least time needs.
         """
         runs = [make(x) for x in positions]
         iterations: list[int] = []
         samples: list[list[float]] = [[] for _ in positions]
         end = time.monotonic() + self.budget_s
         floor_s = max(least_s or self.least_s, 200e-9 * self.device.facts.timer_step_ns)
-        for turn in range(self.max_repeats):
+        for repeat in range(self.max_repeats):
             for i, run in enumerate(runs):
-                if turn == 0:
+                if repeat == 0:
                     iterations.append(self.iterations(run, iterations[-1] if iterations else None, floor_s))
                 samples[i].append(run(iterations[i]) / iterations[i])
-                if turn == 0:
+                if repeat == 0:
                     self.on_progress(share[0] + (share[1] - share[0]) * 0.9 * (i + 1) / len(runs))
             # Two passes at least, lest one spike pass for a level; a third where time allows.
-            if turn + 1 >= self.min_repeats and np.median([half_width(s) for s in samples]) < self.tolerance:
+            if repeat + 1 >= self.min_repeats and np.median([half_width(s) for s in samples]) < self.tolerance:
                 break
-            if turn >= 1 and time.monotonic() > end:
+            if repeat >= 1 and time.monotonic() > end:
                 break
         self.on_progress(share[1])
         # Of two passes, the lower one even so: one spike must not move it.
@@ -124,7 +123,7 @@ class Bench:
         return Curve(name=name, x_label=x_label, y_label=y_label, x=tuple(positions), y=values, spread=spread, repeats=len(samples[0]), is_log_x=is_log_x)
 
     def iterations(self, run: Run, last: int | None, least_s: float | None = None) -> int:
-        """The last point's count where it still fits: a full calibration costs several runs."""
+        """Return the iterations for a point: the last point's count where it still fits, because a full calibration costs several runs."""
         least_s = least_s or self.least_s
         if last is None:
             return self.calibrate(run, least_s=least_s)
@@ -137,12 +136,12 @@ class Bench:
 
 
 def half_width(samples: Sequence[float]) -> float:
-    """Relative half-width of the median's 95% interval."""
+    """Return the relative half-width of the median's 95% interval."""
     values = np.asarray(samples)
     middle = float(np.median(values))
     return float(1.96 * 1.2533 * 1.4826 * np.median(np.abs(values - middle)) / middle / np.sqrt(values.size)) if values.size > 1 else 1.0
 
 
 def powers(low: int, high: int) -> list[int]:
-    """Powers of two from `low` to `high`, both included where they are powers."""
+    """Return the powers of two from `low` to `high`, both included where they are powers."""
     return [2**i for i in range(int(np.ceil(np.log2(low))), int(np.floor(np.log2(high))) + 1)]

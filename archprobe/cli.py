@@ -155,14 +155,14 @@ def select(only: str) -> tuple[Probe, ...]:
 
 
 def text(value: object) -> str:
-    """A value for people: five digits of a number, yes or no."""
+    """Format a value: five digits of a number, yes or no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _cells(answer: Answer) -> tuple[str, ...]:
-    """Value, unit, interval and confidence as a table shows them."""
+    """Format value, unit, interval and confidence for a table."""
     low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
     value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
     return value, answer.unit, low, high, sure
@@ -182,7 +182,7 @@ def _title(report: Report) -> str:
 
 
 def main() -> None:
-    """Entry point: errors meant for a person are printed without a trace; the exit code says what kind they are."""
+    """Run the command line. An error meant for a person is printed without a trace, and its kind sets the exit code."""
     try:
         app()
     except ArchProbeError as error:

@@ -44,12 +44,12 @@ class Curve:
         return np.array(self.y)
 
     def marked(self, answers: Mapping[str, Answer]) -> Curve:
-        """This curve with the numbers of `answers` as marks; words and declined answers leave none."""
+        """Return this curve with the numbers of `answers` as marks; words and declined answers leave none."""
         numbers = {k: float(a.value) for k, a in answers.items() if isinstance(a.value, (int, float)) and not isinstance(a.value, bool)}
         return dataclasses.replace(self, marks={**self.marks, **numbers})
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; ``from_dict`` reads it back."""
+        """Return JSON-ready data; ``from_dict`` reads it back."""
         data = dataclasses.asdict(self)
         return {**data, "x": _short(self.x), "y": _short(self.y), "marks": dict(self.marks)}
 
@@ -59,13 +59,13 @@ class Curve:
 
 
 def _short(values: Sequence[float]) -> list[float]:
-    """Seven digits are beyond any timer, and halve the file."""
+    """Round to seven digits: more than any timer has, and half the file."""
     return [float(f"{v:.7g}") for v in values]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """All that one probe found: answers by the keys of the report, curves, and how it ended (one of STATES) with the reason."""
+    """Everything that one probe found: answers by the keys of the report, curves, and how it ended (one of STATES) with the reason."""
 
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     curves: tuple[Curve, ...] = ()
@@ -81,7 +81,7 @@ class Findings:
             raise ValueError(f"a probe that is {self.state} says why")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; ``from_dict`` reads it back."""
+        """Return JSON-ready data; ``from_dict`` reads it back."""
         return {
             "State": self.state,
             "Reason": self.reason,
@@ -93,7 +93,7 @@ class Findings:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Findings:
-        """ReportError where a key is missing or makes no sense."""
+        """Read findings from data; ReportError where a key is missing or makes no sense."""
         try:
             return Findings(
                 state=data["State"],
@@ -108,5 +108,5 @@ class Findings:
 
 
 def not_applicable(reason: str) -> Findings:
-    """The probe's question has no meaning on this device."""
+    """Make the findings of a probe whose question has no meaning on this device."""
     return Findings(state="not_applicable", reason=reason)

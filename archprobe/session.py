@@ -1,4 +1,4 @@
-"""One run over all probes: the report is saved after each, and a run that was cut off goes on where it stopped."""
+"""One run over all probes. The report is saved after each, and the next run continues one that was cut off."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     ReportError
         The unfinished report belongs to another device or driver, or to another kind of run.
     ConnectionLostError
-        The device is gone; what was measured until then is saved, and the next run goes on from there.
+        The device is gone; what was measured until then is saved, and the next run continues there.
     """
     report = _started(device, path, is_quick=is_quick, is_fresh=is_fresh)
     warm_up(device)
@@ -58,7 +58,7 @@ def run(
 
 
 def run_probe(probe: Probe, bench: Bench) -> Findings:
-    """The findings of one probe; what it cannot do on this device, or fails at, is a finding as well."""
+    """Run one probe. That it cannot run on this device, or failed, is a finding as well."""
     facts = bench.device.facts
     reason = probe.not_on_cpu if facts.is_cpu else ""
     if not reason and probe.is_for_opencl and facts.api != "opencl":
@@ -79,7 +79,7 @@ def run_probe(probe: Probe, bench: Bench) -> Findings:
 
 
 def warm_up(device: Device, seconds: float = 0.3) -> None:
-    """Busy the device until its clock has risen."""
+    """Keep the device busy until its clock has risen."""
     bench = Bench(device=device)
     groups, size = full_grid(bench)
     work, _ = multiply_add(bench, groups=groups, group_size=size)

@@ -9,7 +9,7 @@ os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
 
 import pytest
 import tvm
-from operators import target_of
+from operators import kind_id, target_of
 
 from romou.target import Target
 
@@ -26,7 +26,13 @@ def opencl_device() -> tvm.runtime.Device:
     return device
 
 
-@pytest.fixture(params=["opencl", "cuda"])
+@pytest.fixture(params=["opencl", "cuda"], ids=kind_id)
 def target(request: pytest.FixtureRequest) -> Target:
-    """What a test of kernels is repeated for; `operators.error_on` runs them, or compiles them where there is no device."""
+    """What a test of kernels is repeated for; `operators.assert_agrees` runs them, or compiles them where there is no device."""
+    return target_of(request.param)
+
+
+@pytest.fixture(params=["cuda"], ids=kind_id)
+def cuda_target(request: pytest.FixtureRequest) -> Target:
+    """CUDA alone, for a test whose id says whether kernels are run."""
     return target_of(request.param)

@@ -1,4 +1,4 @@
-"""Curves -> numbers, pure: no device, no file. Each function returns an `Answer` or several; none guesses."""
+"""Makes numbers of curves. These functions are pure: no device, no file. Each returns an `Answer` or several, and none guesses."""
 
 from archprobe.analysis.answer import Answer, answered, declined
 

@@ -14,9 +14,8 @@ _ONCE = 0.85
 class Answer:
     """One number (or word) about a device.
 
-    `confidence` is between 0 and 1: how sure the analysis is that the truth lies in [low, high] (for a word: that the word is
-    right). It is 0 exactly where the analysis declined, and then `value` is None and `reason` says why. `notes` holds doubts that
-    a reader should know, one sentence each.
+    `confidence`, from 0 to 1, is how sure the analysis is that the truth lies in [low, high], or that the word is right. It is 0 exactly where the
+    analysis declined: `value` is None then, and `reason` says why. `notes` holds doubts that a reader should know, one sentence each.
     """
 
     value: Value | None
@@ -40,14 +39,14 @@ class Answer:
         return self.value is None
 
     def number(self) -> float:
-        """The value as a float; ValueError where the answer is declined or a word."""
+        """Return the value as a float; ValueError where the answer is declined or a word."""
         if isinstance(self.value, (int, float)):
             return float(self.value)
         raise ValueError(f"no number here: {self.value!r} ({self.reason})")
 
     @property
     def interval(self) -> tuple[float, float]:
-        """(low, high); ValueError where there is none."""
+        """The interval (low, high); ValueError where there is none."""
         if self.low is None or self.high is None:
             raise ValueError(f"no interval here: {self.value!r} ({self.reason})")
         return self.low, self.high
@@ -56,13 +55,13 @@ class Answer:
         return dataclasses.replace(self, notes=self.notes + tuple(n for n in notes if n))
 
     def measured(self, repeats: int) -> Answer:
-        """This answer where it rests on few points, each measured `repeats` times: a lone spike in a sweep made once looks like what it stands beside."""
+        """Return this answer, less sure where each point was measured once: a lone spike then looks like a jump or a level."""
         if repeats >= 2 or self.confidence <= _ONCE:
             return self
         return dataclasses.replace(self, confidence=_ONCE).with_notes("each point was measured once: a spike would look the same")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; ``from_dict`` reads it back."""
+        """Return JSON-ready data; ``from_dict`` reads it back."""
         return {**dataclasses.asdict(self), "notes": list(self.notes)}
 
     @staticmethod
@@ -71,12 +70,12 @@ class Answer:
 
 
 def answered(value: Value, unit: str, confidence: float, reason: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Answer:
-    """An answer; a number without an interval of its own gets [value, value]. Certainty stays below 1: a curve proves nothing."""
+    """Make an answer. A number without an interval of its own gets [value, value]. Confidence stays below 1: a curve proves nothing."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low, high = value if low is None else low, value if high is None else high
     return Answer(value=value, unit=unit, confidence=round(float(min(confidence, 0.999)), 4), reason=reason, low=low, high=high, **more)
 
 
 def declined(unit: str, reason: str, **more: Any) -> Answer:
-    """No answer, and why."""
+    """Make the answer that there is none, and why."""
     return Answer(value=None, unit=unit, confidence=0.0, reason=reason, **more)

@@ -16,7 +16,7 @@ _ALIKE = 0.05
 
 
 def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, float, Answer]]:
-    """(first range, last range, bandwidth) of every level stretch of a curve, at least two points each."""
+    """Return (first range, last range, bandwidth) for every stretch of even bandwidth, at least two points each."""
     x, y = log_curve(range_bytes, gbps, is_rate=True)
     if x.size < 4:
         return []
@@ -38,7 +38,7 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
 
 
 def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
-    """The highest bandwidth that at least two neighbouring ranges sustain, each the median of `repeats`; declined where it is not known to 10%."""
+    """Return the highest bandwidth that two neighbouring ranges or more sustain, each the median of `repeats`; declined where it is not known to 10%."""
     found = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
     if not found:
         return declined(_GBPS, "no two neighbouring ranges give alike bandwidths, or noise hides them")
@@ -53,7 +53,7 @@ def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answ
 
 
 def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
-    """The bandwidth of the last level reached: the stretch at the largest ranges, each the median of `repeats`."""
+    """Return the bandwidth of the last level reached: the stretch at the largest ranges, each the median of `repeats`."""
     x, y = log_curve(range_bytes, gbps, is_rate=True)
     found = plateaus(range_bytes, gbps)
     if not found or found[-1][1] < x[-1]:
@@ -70,7 +70,7 @@ def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Ans
 
 
 def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float, *, repeats: int = 1) -> Answer:
-    """The best sustained bandwidth among ranges that a level of the hierarchy holds (low < range <= high)."""
+    """Return the best sustained bandwidth among the ranges that one level of the hierarchy holds (low < range <= high)."""
     x, y = np.asarray(range_bytes, float), np.asarray(gbps, float)
     inside = (x > low) & (x <= high)
     if inside.sum() < 2:
@@ -81,7 +81,7 @@ def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float, *
 
 
 def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, tolerance: float = 0.10) -> Answer:
-    """The median of repeated measurements of one quantity; declined where its interval is wider than `tolerance` to each side.
+    """Return the median of repeated measurements of one quantity; declined where its interval is wider than `tolerance` to each side.
 
     The interval holds the trend from the first third to the last (drift) and, where `sigma` is known, three standard errors of the
     median. Else it is as wide as `_ERRORS` says: a few values that happen to lie together say little about their noise.
@@ -111,12 +111,12 @@ _ERRORS = {1: 1.0, 2: 2.0, 3: 32.8, 4: 12.6, 5: 24.1, 6: 14.3, 7: 10.5}
 
 
 def _errors(count: int) -> float:
-    """From `_MANY` on, where answers are claims, once in 10000."""
+    """Return the half-width for `count` values. From `_MANY` on, where answers are claims, it misses once in 10000."""
     return _ERRORS[count] if count < _MANY else 5 + 96 / count
 
 
 def _scatter(logs: np.ndarray) -> float:
-    """Standard deviation of some values: of all of up to four, of up to 15 without the one farthest off, robust from 16 on."""
+    """Return the standard deviation: over all of up to four values, without the farthest one of up to 15, robust from 16 on."""
     off = np.abs(logs - np.median(logs))
     if logs.size >= 16:
         return 1.4826 * float(np.median(off))

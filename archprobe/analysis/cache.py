@@ -28,10 +28,10 @@ class Level:
 
 
 def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> list[Level]:
-    """Plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12 points.
+    """Find the plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12 points.
 
     A level's size is where the latency has climbed 10% of the way to the next level; `low` is the last range that is still flat,
-    `high` where half the climb is done. Each latency comes of `repeats`.
+    `high` where half the climb is done. Each latency was measured `repeats` times.
     """
     repeats = repeats_of(range_bytes, repeats)
     x, y = log_curve(range_bytes, latency_ns)
@@ -108,7 +108,7 @@ def _size(x: np.ndarray, y: np.ndarray, clean: np.ndarray, sigma: float, plateau
 
 
 def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
-    """First index from which four of five points lie over the limit, or `stop`: two spikes that stand together are no climb."""
+    """Return the first index from which four of five points lie over the limit, or `stop`. Two spikes side by side are no climb."""
     over = values > limit
     for i in range(start, stop):
         ahead = over[i : i + 5]
@@ -118,10 +118,11 @@ def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
 
 
 def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Line size from a chase in order of address over a range that the cache does not hold, for growing strides.
+    """Find the line size from a chase in order of address, by growing strides, over a range that the cache does not hold.
 
     While strides are shorter than a line, only the first element of each line misses:
-    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat. Each latency comes of `repeats`.
+    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat. Each latency was measured
+    `repeats` times.
     """
     x, y = log_curve(stride_bytes, latency_ns)
     powers = [int(p) for p in 2 ** np.arange(int(np.log2(max(x[0], 1))), int(np.log2(x[-1])) + 1)]
@@ -151,8 +152,10 @@ def _ramp_residual(x: np.ndarray, time: np.ndarray, line: int) -> tuple[float, f
 
 
 def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
-    """How many work-items can each re-read a texel of their own before their texels no longer fit the cache: the last count before
-    time, of `repeats` each, jumps by 20% or more."""
+    """Count the work-items that can each re-read a texel of their own before the texels no longer fit the cache.
+
+    This is the last count before the time jumps by 20% or more. Each time was measured `repeats` times.
+    """
     x, raw = log_curve(work_items, time)
     sigma = noise(raw)
     y = despike(raw, sigma)
@@ -179,7 +182,7 @@ def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, repeats: int =
 
 
 def first_jump_stride(stride_bytes: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
-    """Line size from two reads a stride apart by each of many work-items: once the reads fall into two lines, time jumps."""
+    """Find the line size from two reads a stride apart by each of many work-items. Time jumps once the two fall into two lines."""
     found = concurrent_reads(stride_bytes, time, repeats=repeats, is_stopped_at_jump=is_stopped_at_jump)
     if found.is_declined:
         return dataclasses.replace(found, unit=_BYTES)
@@ -192,10 +195,9 @@ TEXEL_BYTES = 16
 
 
 def texture_line(across: Answer, down: Answer, level: Answer) -> Answer:
-    """Bytes of a texture cache line: the first level over the rows of one texel that fit it, and texels in X per row in Y.
+    """Find the bytes of a texture cache line in two ways, which must agree: the first level's size for each row of one texel, and texels in X per row in Y.
 
-    Both ways must agree, else the answer is declined: `across` and `down` are counts of work-items that re-read a texel (of 16 bytes)
-    of their own, side by side and one below the other.
+    `across` and `down` are counts of work-items that re-read a texel (of 16 bytes) of their own, side by side and one below the other.
     """
     if across.is_declined or down.is_declined:
         return declined(_BYTES, f"needs both counts of concurrent texels: {(across if across.is_declined else down).reason}")
@@ -211,7 +213,7 @@ def texture_line(across: Answer, down: Answer, level: Answer) -> Answer:
 
 
 def texture_axis(across: Answer, down: Answer) -> Answer:
-    """Along which axis a line's texels lie, "X" or "Y": where more texels fit."""
+    """Find the axis along which a line's texels lie, "X" or "Y": the one where more texels fit."""
     if across.is_declined or down.is_declined or across.value == down.value:
         return declined("X or Y", "needs two different counts of concurrent texels")
     return answered("X" if across.number() > down.number() else "Y", "X or Y", min(across.confidence, down.confidence), "more texels fit along this axis")

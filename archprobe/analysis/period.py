@@ -1,8 +1,8 @@
 """The period of a staircase: times that step up every `w` work-items (warp size) or every `c` work-groups (cores).
 
-Each candidate period explains the curve by one free level per stair plus a straight drift, and is scored by robust squared
-residuals over the noise plus ln(n) per level (BIC). Rivals without a period (flat, straight line) compete. The best wins only if
-it leads by a margin; a divisor of the true period fits as well but pays for its levels, a multiple or a neighbour does not fit.
+Each candidate period explains the curve by one free level per stair plus a straight drift. Its score is the robust squared residuals over the noise
+plus ln(n) per level (BIC). Rivals without a period (flat, straight line) compete, and the best wins only by a margin. A divisor of the true period fits
+as well but pays for its levels; a multiple or a neighbour does not fit.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _EVEN = 0.003
 
 
 def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Iterable[int] | None = None, is_stopped_at_jump: bool = False) -> Answer:
-    """The period of the stairs in `time` over whole positions `x` (1, 2, 3, ...; gaps are allowed).
+    """Find the period of the stairs in `time` over whole positions `x` (1, 2, 3, ...; gaps are allowed).
 
-    `is_stopped_at_jump` says that the sweep ended at its first jump, as Microsoft's tool does: one point past the step then has to
-    serve, and the answer carries less confidence and says so.
+    `is_stopped_at_jump` says that the sweep ended at its first jump, as in Microsoft's tool. One point past the step has to serve then: the answer is
+    less sure and says so.
     """
     x, y = log_curve(x, time)
     if x.size < 8:
@@ -85,14 +85,14 @@ def _score(x: np.ndarray, y: np.ndarray, sigma: float, period: int, clip: float)
 
 
 def _drift(labels: np.ndarray, position: np.ndarray, y: np.ndarray, period: int) -> float:
-    """Slope inside the stairs: the median over pairs of points half a stair apart, which spikes cannot move."""
+    """Return the slope inside the stairs: the median over pairs of points half a stair apart, which spikes cannot move."""
     apart = max(1, period // 2)
     same = labels[apart:] == labels[:-apart]
     return float(np.median((y[apart:] - y[:-apart])[same] / (position[apart:] - position[:-apart])[same])) if same.any() else 0.0
 
 
 def _line_score(x: np.ndarray, y: np.ndarray, sigma: float, clip: float) -> float:
-    """Time in proportion to work with a drift, without stairs, as on a CPU that runs work-items one after another."""
+    """Score time in proportion to work, without stairs, as on a CPU that runs work-items one after another."""
     time, weights = np.exp(y), np.exp(-y)
     for _ in range(8):
         fit = np.polyval(np.polyfit(x, time, 2, w=weights), x)
@@ -104,7 +104,7 @@ def _line_score(x: np.ndarray, y: np.ndarray, sigma: float, clip: float) -> floa
 
 
 def _has_idle_steps(x: np.ndarray, y: np.ndarray, period: int, longer: int, sigma: float) -> bool:
-    """Whether the steps of `period` that are none of its multiple `longer` do not rise: then `longer` is the period."""
+    """Whether only the steps that `period` shares with its multiple `longer` rise: then `longer` is the period."""
     labels = np.unique(_labels(x, period))
     rises = _rises(x, y, period)
     stair = labels * period // longer

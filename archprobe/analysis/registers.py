@@ -20,10 +20,10 @@ _GROUPS = "work-groups"
 
 
 def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
-    """How many registers a work-item may use before its time leaves the straight line of its arithmetic.
+    """Count the registers that a work-item may use before its time leaves the straight line of its arithmetic.
 
-    `value` is the last count within 10% of the line; `low` is where the time first leaves the line at all (a first register in
-    memory costs little, and nothing that shows in noise), `high` the last count before the largest jump. Each time comes of `repeats`.
+    `value` is the last count within 10% of the line. `low` is where the time first leaves the line at all: a first register in memory costs little, and
+    noise hides it. `high` is the last count before the largest jump. Each time was measured `repeats` times.
     """
     repeats = repeats_of(registers, repeats)
     n, y = log_curve(registers, time)
@@ -66,7 +66,7 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
 
 
 def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
-    """How many work-groups run at once: the last count before the first jump of at least 30% in time, each time of `repeats`."""
+    """Count the work-groups that run at once: the last count before the first jump of 30% or more in time, each time measured `repeats` times."""
     x, y = log_curve(groups, time)
     if x.size < 6:
         return declined(_GROUPS, f"{x.size} points are too few to see a jump; at least 6 are needed")
@@ -88,7 +88,7 @@ def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, repeats: int = 1,
 
 
 def register_file(full: Answer, half: Answer) -> Answer:
-    """ "Pooled" where kernels with half the registers run about twice as many groups at once, else "Dedicated"."""
+    """Tell whether registers are "Pooled" (half the registers, about twice as many groups at once) or "Dedicated"."""
     unit = "Pooled or Dedicated"
     if full.is_declined or half.is_declined:
         return declined(unit, f"needs both counts of concurrent groups: {full.reason if full.is_declined else half.reason}")
@@ -104,7 +104,7 @@ def register_file(full: Answer, half: Answer) -> Answer:
 
 
 def _line(n: np.ndarray, time: np.ndarray, rounds: int = 1) -> Callable[[np.ndarray], np.ndarray]:
-    """Least squares with weights for relative errors; more rounds give points far off the line less weight."""
+    """Fit a line by least squares of relative errors; each further round gives points far off the line less weight."""
     weights = 1 / time
     for _ in range(rounds):
         slope, base = np.polyfit(n, time, 1, w=weights)
@@ -115,7 +115,7 @@ def _line(n: np.ndarray, time: np.ndarray, rounds: int = 1) -> Callable[[np.ndar
 
 
 def _leaves_line(n: np.ndarray, time: np.ndarray, limit: float) -> int | None:
-    """First index from which three points together lie over the line through all before them; None if there is none."""
+    """Return the first index from which three points together lie over the line through all before them, or None."""
     for i in range(8, n.size - 2):
         ahead = time[i : i + 3] / _line(n[:i], time[:i])(n[i : i + 3]) - 1
         if (ahead > limit).all():
@@ -124,7 +124,7 @@ def _leaves_line(n: np.ndarray, time: np.ndarray, limit: float) -> int | None:
 
 
 def _stays_over(excess: np.ndarray, limit: float) -> int | None:
-    """First index from which (nearly) all points lie over the limit: lone points do not count."""
+    """Return the first index from which (nearly) all points lie over the limit, or None: lone points do not count."""
     over = excess > limit
     if not over[-1]:
         return None

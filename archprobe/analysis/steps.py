@@ -18,14 +18,14 @@ NOISE_FLOOR = 5e-4
 
 
 def undisturbed(times: np.ndarray) -> float:
-    """What several times of one thing come to where they are compared: the lower quartile, since disturbances only add time."""
+    """Return the lower quartile of repeated times, by which they are compared: disturbances only add time."""
     return float(np.quantile(times, 0.25, method="lower"))
 
 
 def log_curve(x: np.ndarray, y: np.ndarray, *, is_rate: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted by x, log y; ValueError for anything but positive numbers.
+    """Return a curve sorted by x, with log y; ValueError for anything but positive numbers.
 
-    Of several times of one x stays the lower quartile, of rates, which count as they are, the median.
+    Several times at one x become their lower quartile, several rates their median.
     """
     x, y = np.asarray(x, float), np.asarray(y, float)
     if x.ndim != 1 or x.shape != y.shape or x.size == 0:
@@ -39,7 +39,7 @@ def log_curve(x: np.ndarray, y: np.ndarray, *, is_rate: bool = False) -> tuple[n
 
 
 def repeats_of(x: np.ndarray, repeats: int) -> int:
-    """How often each position was measured: `repeats`, or more where `x` holds a position several times."""
+    """Return how often each position was measured: `repeats`, or more where `x` holds a position several times."""
     x = np.asarray(x)
     return max(repeats, x.size // np.unique(x).size)
 
@@ -49,9 +49,9 @@ _NORMAL = {0.3: 0.3853, 0.45: 0.5978}
 
 
 def noise(values: np.ndarray, order: int = 1, share: float = 0.45) -> float:
-    """Relative noise (standard deviation of log values) of a curve that is mostly flat (order 1) or mostly straight (order 2).
+    """Estimate the relative noise (standard deviation of log values) of a curve that is mostly flat (order 1) or mostly straight (order 2).
 
-    From a low quantile of the differences between neighbours: all but `share` of them may be jumps without harm.
+    The estimate rests on a low quantile of the differences between neighbours: all but `share` of them may be jumps.
     """
     values = np.asarray(values, float)
     if values.size < order + 3:
@@ -62,7 +62,7 @@ def noise(values: np.ndarray, order: int = 1, share: float = 0.45) -> float:
 
 
 def despike(values: np.ndarray, sigma: float, threshold: float = 4.0) -> np.ndarray:
-    """Lone points that stick out of four neighbours which agree among themselves, pulled back to the neighbours' median."""
+    """Pull lone points back to their neighbours' median where four neighbours agree among themselves."""
     result = np.array(values, float)
     for i in range(result.size):
         near = [j for j in range(i - 2, i + 3) if j != i and 0 <= j < result.size]
@@ -77,7 +77,7 @@ def despike(values: np.ndarray, sigma: float, threshold: float = 4.0) -> np.ndar
 
 
 def segments(values: np.ndarray, sigma: float, penalty: float | None = None, min_size: int = 1) -> list[int]:
-    """Starts of the segments of the best piecewise constant fit, the first one 0; lone spikes should be gone before."""
+    """Return where the segments of the best piecewise constant fit start, the first at 0. Remove lone spikes before."""
     n = values.size
     penalty = 4.0 + 3.0 * np.log(n) if penalty is None else penalty
     scaled = (values - values.mean()) / sigma
@@ -115,7 +115,7 @@ class Jump:
 
 
 def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
-    """Every jump of a log curve, judged on medians of the levels at its sides (`values` with spikes, segmentation without)."""
+    """Return every jump of a log curve. Spikes are removed to find jumps, and kept to judge them by the medians at both sides."""
     clean = despike(values, sigma)
     starts = [*segments(clean, sigma), values.size]
     found = []
@@ -128,7 +128,7 @@ def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
 
 
 def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:
-    """The split positions of a two-level window that are not excluded at 4.2 sigma (a likelihood ratio of e^9)."""
+    """Return the split positions of a two-level window that are not excluded at 4.2 sigma (a likelihood ratio of e^9)."""
     splits = np.arange(1, window.size)
     total = np.cumsum(window)
     cost = -(total[:-1] ** 2 / splits + (total[-1] - total[:-1]) ** 2 / (window.size - splits)) / sigma**2
@@ -137,7 +137,7 @@ def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:
 
 
 def border(values: np.ndarray, sigma: float, index: int) -> tuple[int, int]:
-    """First and last index at which a jump found at `index` may truly lie: an outlier beside it may belong to either level."""
+    """Return the first and last index at which a jump found at `index` may lie: an outlier beside it may belong to either level."""
     before, after = values[max(0, index - 5) : index], values[index : index + 5]
     limit = 4 * sigma
     first = index - 1 if index > 1 and abs(values[index - 1] - np.median(before)) > limit else index

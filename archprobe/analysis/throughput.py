@@ -12,7 +12,7 @@ ALIKE = 0.08
 
 
 def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, noise: float = 0.01, repeats: int = 1) -> Answer:
-    """The highest rate over vector widths; `noise` is the relative error of one rate, the median of `repeats` (the harness measures it)."""
+    """Return the highest rate over vector widths. `noise` is the relative error of one rate, which is the median of `repeats`."""
     rates = np.asarray(rates, float)
     if rates.size == 0:
         return declined(unit, "nothing was measured")
@@ -28,7 +28,7 @@ def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, no
 
 
 def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> tuple[Answer, Answer]:
-    """("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the smallest good width.
+    """Return ("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the smallest good width.
 
     `noise` is the relative error of one rate, the median of `repeats`.
     """
@@ -55,7 +55,7 @@ def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, 
 
 
 def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> Answer:
-    """The best width of a load in 32-bit words: the least time for each word, `time` being that of a load of that width, the median of `repeats`."""
+    """Return the best width of a load in 32-bit words: the least time for each word. `time` is that of one load, the median of `repeats`."""
     widths, per_word = np.asarray(widths, float), np.asarray(time, float) / np.asarray(widths, float)
     unit = "32-bit words"
     if widths.size < 3:
@@ -71,7 +71,7 @@ def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, r
 
 
 def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | None) -> Answer:
-    """Multiply-add lanes of a core: peak / (2 * clock * cores), to the nearest multiple of 8 where that is within 6%."""
+    """Count the multiply-add lanes of a core: peak / (2 * clock * cores), to the nearest multiple of 8 where that is within 6%."""
     unit = "count"
     if peak_gflops.is_declined or not clock_mhz or not cores:
         missing = peak_gflops.reason if peak_gflops.is_declined else "the clock is not known" if not clock_mhz else "the number of cores is not known"
@@ -86,7 +86,7 @@ def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | Non
 
 
 def sustained(seconds: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS") -> tuple[Answer, Answer]:
-    """(rate once warm, that rate over the rate at first) of one kernel run over and over: throttling shows as a ratio below 1."""
+    """Return (rate once warm, that rate over the first rate) of one kernel run over and over: throttling shows as a ratio below 1."""
     seconds, rates = np.asarray(seconds, float), np.asarray(rates, float)
     if rates.size < 8:
         reason = f"{rates.size} measurements are too few to see a trend; at least 8 are needed"

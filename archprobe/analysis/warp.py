@@ -14,15 +14,15 @@ _TWO_BRANCHES = 0.9
 
 
 def warp_by_time(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
-    """Method B: many groups of 1, 2, 3, ... work-items; their time steps up with every further warp."""
+    """Find the warp size by method B: many groups of 1, 2, 3, ... work-items, whose time steps up with every further warp."""
     return find_period(work_items, time, unit=_UNIT, is_stopped_at_jump=is_stopped_at_jump)
 
 
 def warp_by_order(order: np.ndarray) -> Answer:
-    """Method A: `order[run, i]` is the rank that work-item i drew from the group's counter, in several runs.
+    """Find the warp size by method A: `order[run, i]` is the rank that work-item i drew from the group's counter, in several runs.
 
-    Work-items of one warp draw at once and in order of their lanes; warps race one another. So ranks run on (+1) inside a warp and
-    break, in some runs at least, between warps.
+    Work-items of one warp draw at once and in order of their lanes; warps race one another. So ranks rise by one inside a warp and break between warps,
+    in some runs at least.
     """
     order = np.atleast_2d(np.asarray(order))
     runs, n = order.shape
@@ -47,9 +47,9 @@ def warp_by_order(order: np.ndarray) -> Answer:
 
 
 def warp_by_first_break(work_items: np.ndarray, ascending: np.ndarray) -> Answer:
-    """Method A as Microsoft's tool records it: the largest group whose work-items all drew ranks in order.
+    """Find the warp size by method A as Microsoft's tool records it: the largest group whose work-items all drew ranks in order.
 
-    One run for each group size; nothing tells one warp of 128 from two warps of 64 that started in turn.
+    There is one run for each group size, so one warp of 128 looks like two warps of 64 that started one after the other.
     """
     n, m = np.asarray(work_items, int), np.asarray(ascending, int)
     bad = np.flatnonzero(m != n)
@@ -63,8 +63,10 @@ def warp_by_first_break(work_items: np.ndarray, ascending: np.ndarray) -> Answer
 
 
 def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Neighbouring blocks of `block` work-items take different branches: from the warp size on, no warp has to run both. Each time comes
-    of `repeats`."""
+    """Find the warp size by divergence: neighbouring blocks of `block` work-items branch differently, and from the warp size on no warp runs both.
+
+    Each time was measured `repeats` times.
+    """
     x, y = log_curve(block, time)
     if x.size < 4:
         return declined(_UNIT, f"{x.size} block sizes are too few; at least 4 are needed")

@@ -1,4 +1,4 @@
-"""CUDA devices, through CuPy: the same kernel texts, with OpenCL's words spelled in CUDA C++."""
+"""CUDA devices, through CuPy: the same kernel texts, with OpenCL C's words defined in CUDA C++."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ class CudaDevice(Device):
         buffer.view(np.uint8).reshape(-1)[: data.nbytes].set(np.ascontiguousarray(data).view(np.uint8).reshape(-1))
 
     def read(self, buffer: Any, like: np.ndarray) -> np.ndarray:
-        return buffer.view(np.uint8).reshape(-1)[: like.nbytes].get().view(like.dtype).reshape(like.shape)
+        read: np.ndarray = buffer.view(np.uint8).reshape(-1)[: like.nbytes].get()
+        return read.view(like.dtype).reshape(like.shape)
 
     def copy(self, to: Any, source: Any, size: int) -> float:
         self._begin.record()

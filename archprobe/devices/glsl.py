@@ -1,9 +1,9 @@
-"""The probes' OpenCL C as a GLSL compute shader, and that as SPIR-V by glslang.
+"""Translates the probes' OpenCL C to a GLSL compute shader, which glslang compiles to SPIR-V.
 
     __kernel void add(__global float *out, float a)  ->  layout(binding = 0) buffer Memory0 { float out_[]; };  layout(push_constant) ... float a
 
-No general compiler: the words that the probes use, in the form in which they use them. What has no counterpart (pointers inside a kernel, vectors of
-more than four, images, bytes) does not compile, and the probe says so.
+This is no general compiler: it knows the words that the probes use, in the form in which they use them. Pointers inside a kernel, vectors of more than
+four, images and bytes have no counterpart: such a kernel does not compile, and its probe says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RESERVED = ("out", "in", "sample", "buffer", "shared")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shader:
-    """SPIR-V of one kernel, and the types of its arguments in order: "m" memory, which are bindings 0, 1, …, else the type of a push constant."""
+    """SPIR-V of one kernel and the types of its arguments in order: "m" for memory (bindings 0, 1, …), else the type of a push constant."""
 
     name: str
     spirv: bytes
@@ -48,7 +48,7 @@ class Shader:
 
 
 def compile_kernel(source: str, name: str, device_name: str) -> Shader:
-    """The shader of kernel `name` of `source`; BuildError with both texts, DeviceError without glslang."""
+    """Compile the kernel `name` of `source` to a shader; BuildError with both texts, DeviceError without glslang."""
     tool = shutil.which("glslangValidator")
     if tool is None:
         raise DeviceError("Vulkan needs glslangValidator; on Debian: apt-get install glslang-tools")
@@ -70,7 +70,7 @@ def compile_kernel(source: str, name: str, device_name: str) -> Shader:
 
 
 def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
-    """(shader, types of the arguments) of kernel `name` of preprocessed text; BuildError where there is none."""
+    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments); BuildError where there is no such kernel."""
     found = next((match for match in _KERNEL.finditer(source) if match[1] == name), None)
     if found is None:
         raise BuildError(f"the source holds no kernel {name}", source=source, log="")

@@ -42,9 +42,7 @@ class OpenCLDevice(Device):
 
     def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
         try:
-            event = kernel(self.queue, (global_size,), (local_size,), *arguments)
-            event.wait()
-            return max(event.profile.end - event.profile.start, 1) * 1e-9
+            return _seconds(kernel(self.queue, (global_size,), (local_size,), *arguments))
         except self.cl.Error as error:
             size = f"{global_size} work-items in groups of {local_size}"
             raise KernelError(f"{self.facts.name} did not run {kernel.function_name} with {size}: {error}", kernel=kernel.function_name) from error
@@ -59,9 +57,7 @@ class OpenCLDevice(Device):
         self.cl.enqueue_copy(self.queue, buffer, np.ascontiguousarray(data))
 
     def copy(self, to: Any, source: Any, size: int) -> float:
-        event = self.cl.enqueue_copy(self.queue, to, source, byte_count=size)
-        event.wait()
-        return max(event.profile.end - event.profile.start, 1) * 1e-9
+        return _seconds(self.cl.enqueue_copy(self.queue, to, source, byte_count=size))
 
     def buffer(self, data: np.ndarray | int) -> Any:
         flags = self.cl.mem_flags
@@ -98,8 +94,13 @@ class OpenCLDevice(Device):
             return 0
 
 
+def _seconds(event: Any) -> float:
+    event.wait()
+    return max(int(event.profile.end) - int(event.profile.start), 1) * 1e-9
+
+
 def list_devices() -> list[Any]:
-    """All OpenCL devices of all platforms, as pyopencl gives them; empty without a driver."""
+    """Return the OpenCL devices of all platforms, as pyopencl gives them; empty without a driver."""
     try:
         import pyopencl as cl
     except ImportError as error:

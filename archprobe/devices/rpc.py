@@ -99,7 +99,8 @@ class RpcDevice(Device):
         with self._remote(DeviceError, f"did not give a buffer of {like.nbytes} bytes"):
             result = tvm.runtime.empty((like.nbytes,), "uint8", self.handle)
             self._timed_copy(buffer, result, like.nbytes)
-            return result.numpy().view(like.dtype).reshape(like.shape)
+            read: np.ndarray = result.numpy()
+            return read.view(like.dtype).reshape(like.shape)
 
     def copy(self, to: Any, source: Any, size: int) -> float:
         return max(self._copy(to, source, size), 1) * 1e-9
@@ -153,14 +154,14 @@ class RpcDevice(Device):
 
 
 def list_devices(address: str) -> list[str]:
-    """Names of the server's OpenCL devices; errors as of `RpcDevice`."""
+    """Return the names of the server's OpenCL devices; raises what `RpcDevice` raises."""
     connection = _connect(address)
     connection.close()
     return [f"{d['name']}  ({d['platform']}, driver {d['driver']})" for d in connection.devices]
 
 
 def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> list[Any]:
-    """What ``romou.opencl.source_kernel`` takes: a letter for the type of every argument, sizes, and the arguments as plain numbers or tensors."""
+    """Pack a launch for ``romou.opencl.source_kernel``: a letter for the type of every argument, sizes, and the arguments as plain numbers or tensors."""
     types = "".join(_TYPES[a.dtype] if isinstance(a, np.generic) else "m" for a in arguments)
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
 

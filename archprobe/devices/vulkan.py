@@ -111,7 +111,7 @@ class VulkanDevice(Device):
         self.facts = _facts(vk, physical, self._memory)
 
     def memory_type(self, allowed: int, wanted: int) -> int:
-        """The first type of memory with all `wanted` properties, else the first that is allowed."""
+        """Return the first type of memory with all `wanted` properties, else the first that is allowed."""
         fit = [i for i in range(self._memory.memoryTypeCount) if allowed >> i & 1]
         return next((i for i in fit if self._memory.memoryTypes[i].propertyFlags & wanted == wanted), fit[0])
 
@@ -174,7 +174,7 @@ class VulkanDevice(Device):
         ticks = vk.ffi.new("uint64_t[2]")
         flags = vk.VK_QUERY_RESULT_64_BIT | vk.VK_QUERY_RESULT_WAIT_BIT
         vk.vkGetQueryPoolResults(self.handle, self._clock, 0, 2, 16, ticks, 8, flags)
-        return max((ticks[1] - ticks[0]) % (1 << self._bits) * self._step_ns, 1.0) * 1e-9
+        return max(float((ticks[1] - ticks[0]) % (1 << self._bits) * self._step_ns), 1.0) * 1e-9
 
     def buffer(self, data: np.ndarray | int) -> Any:
         size = data.nbytes if isinstance(data, np.ndarray) else data
@@ -215,7 +215,7 @@ class VulkanDevice(Device):
 
 
 def list_devices() -> list[str]:
-    """Names of all Vulkan devices; DeviceError without the binding."""
+    """Return the names of all Vulkan devices; DeviceError without the binding."""
     vk = _binding()
     return [str(vk.vkGetPhysicalDeviceProperties(device).deviceName) for device in _physical_devices(vk)]
 

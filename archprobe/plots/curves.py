@@ -9,7 +9,7 @@ from archprobe.plots.style import BLUE, GREY, RED, new_figure
 
 
 def draw(curve: Curve, title: str = "") -> Any:
-    """A matplotlib figure of one curve; marks that lie on the x axis are drawn, others (rates, ratios) are not."""
+    """Draw one curve as a matplotlib figure; marks that lie on the x axis are drawn, others (rates, ratios) are not."""
     figure, axes = new_figure(7.2, 3.6)
     axes.plot(curve.x, curve.y, color=BLUE, marker="." if len(curve.x) < 160 else None, linewidth=1.2, markersize=4)
     if curve.is_log_x:
@@ -34,7 +34,7 @@ def draw(curve: Curve, title: str = "") -> Any:
 
 
 def _short(value: float) -> str:
-    """A number for an axis: 4096 is 4K, 2097152 is 2M."""
+    """Format a number for an axis: 4096 is 4K, 2097152 is 2M."""
     for size, letter in ((2**30, "G"), (2**20, "M"), (2**10, "K")):
         if value >= 4 * size or (value >= size and value % size == 0):
             return f"{value / size:.4g}{letter}"

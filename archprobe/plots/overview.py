@@ -11,7 +11,7 @@ _WIDTH = 12.0
 
 
 def draw(report: Report) -> Any:
-    """A matplotlib figure; what a report does not know is drawn as a question mark, and what the device lacks is left out."""
+    """Draw the architecture as a matplotlib figure; unknown numbers are question marks, and what the device lacks is left out."""
     figure, axes = new_figure(9, 6.6)
     axes.set_xlim(0, _WIDTH)
     axes.set_ylim(0, 10.2)

@@ -27,7 +27,7 @@ td.n {{ white-space: nowrap; font-variant-numeric: tabular-nums }} .off {{ color
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write ``index.html``, ``architecture.svg`` and one SVG for each curve into `folder`; the page's path."""
+    """Write ``index.html``, ``architecture.svg`` and one SVG for each curve into `folder`; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     picture = _save(overview.draw(report), folder / "architecture.svg")
     sections = []
@@ -44,7 +44,7 @@ def write_page(report: Report, folder: Path) -> Path:
 
 
 def _save(figure: Any, path: Path) -> str:
-    """Write a figure as SVG; the text of it, to stand in a page."""
+    """Write a figure as SVG; return its text, to be embedded in a page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     path.write_text(text.getvalue(), encoding="utf-8")

@@ -11,7 +11,7 @@ FILL = {"core": "#e8f0fa", "alu": "#cfe2f7", "register": "#fbe9d0", "local": "#e
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
-    """(figure, axes) in inches; UsageError where matplotlib is missing."""
+    """Make (figure, axes) of a size in inches; UsageError where matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

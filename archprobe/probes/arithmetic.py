@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from archprobe.bench import Bench, Run
+from archprobe.devices.base import defines
 
 # Independent values that a work-item keeps in flight; enough to hide the latency of a multiply-add.
 LANES = 16
@@ -45,10 +46,10 @@ def vector(base: str, components: int) -> str:
 def multiply_add(
     bench: Bench, *, base: str = "float", components: int = 1, groups: int, group_size: int, is_broadcast: bool = False, is_fused: bool = True
 ) -> tuple[Run, float]:
-    """A run of multiply-add chains, and the operations (2 for each multiply-add) of one iteration over all work-items.
+    """Return a run of multiply-add chains, and the operations (2 for each multiply-add) of one iteration over all work-items.
 
-    With `is_broadcast` the factor is one scalar for all components, else a vector of its own (paper, section 4.1); such a product of
-    scalar and vector cannot be written as fma, so `is_fused` false leaves the fusing to the compiler.
+    With `is_broadcast` the factor is one scalar for all components, else a vector (paper, section 4.1). A product of scalar and vector cannot be written
+    as fma, so without `is_fused` the compiler fuses.
     """
     chains = max(1, LANES // components)
     macros = {
@@ -62,7 +63,7 @@ def multiply_add(
         # All components: those that nobody reads would not be computed.
         "TOTAL(v)": "v" if components == 1 else " + ".join(f"(v){bench.device.lane(lane)}" for lane in range(components)),
     }
-    source = "".join(f"#define {name} {value}\n" for name, value in macros.items()) + _SOURCE
+    source = defines(macros) + _SOURCE
     if base == "half":
         source = "#define USES_HALF\n" + source
     kernel = bench.device.kernel(source, "multiply_add")
@@ -76,7 +77,7 @@ def multiply_add(
 
 
 def full_grid(bench: Bench, group_size: int = 256) -> tuple[int, int]:
-    """(groups, group size) that fill every unit several times over."""
+    """Return (groups, group size) that fill every unit several times over."""
     facts = bench.device.facts
     size = min(group_size, facts.max_work_group_size)
     return (facts.units * 4, min(size, 64)) if facts.is_cpu else (facts.units * 32, size)

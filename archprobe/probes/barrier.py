@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from archprobe.analysis.answer import answered
@@ -30,11 +32,8 @@ def measure(bench: Bench) -> Findings:
     sizes = powers(1, device.facts.max_work_group_size)
     kernels = {True: device.kernel(_SOURCE, "wait", WAITS=1), False: device.kernel(_SOURCE, "wait")}
 
-    def maker(waits: bool):  # type: ignore[no-untyped-def]
-        def make(size: int) -> Run:
-            return lambda n: device.launch(kernels[waits], size, size, np.int32(n), out, np.float32(0.5))
-
-        return make
+    def maker(waits: bool) -> Callable[[int], Run]:
+        return lambda size: lambda n: device.launch(kernels[waits], size, size, np.int32(n), out, np.float32(0.5))
 
     label = "work-items in a group"
     curves = [

@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Findings:
 
 
 def _copies(bench: Bench, size: int) -> dict[str, Answer]:
-    """Bytes read plus bytes written, in GB/s, of one large buffer copied to another: by a kernel, and by the driver's own command."""
+    """Time copies of one large buffer, by a kernel and by the driver's own command: bytes read plus bytes written, in GB/s."""
     device = bench.device
     kernel = device.kernel(_COPY, "copy")
     to, source = device.buffer(size), device.buffer(size)

@@ -34,10 +34,10 @@ def measure(bench: Bench) -> Findings:
 
 
 def one_by_one(bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0) -> Curve:
-    """Latencies in ns, each position finished before the next, because going back means to fill the caches anew.
+    """Measure latencies in ns, each position to its end before the next, because going back means to fill the caches again.
 
-    Where the lap is short, the latency is that of the reads after a first lap in the same run: some devices empty their first cache
-    between kernels. Positions that `limit_s` seconds do not reach are left out.
+    Where a lap is short, a first lap in the same run is not counted: some devices empty their first cache between kernels. Positions that `limit_s`
+    seconds do not reach are left out.
     """
     y, spreads = [], []
     iterations, end = 8, time.monotonic() + limit_s
@@ -57,7 +57,7 @@ def one_by_one(bench: Bench, name: str, positions: list[int], make: Callable[[in
 
 
 def level_answers(levels: list[Level], prefix: str) -> dict[str, Answer]:
-    """Size and latency of each level by the report's keys: sizes in bytes, as the original's keys hold them whatever their name says."""
+    """Return size and latency of each level by the report's keys. Sizes are in bytes, as in the original, whatever its keys' names say."""
     found = {f"{prefix}{i}": level.size for i, level in enumerate(levels, 1)}
     found |= {f"LatencyLv{i}": level.latency_ns for i, level in enumerate(levels, 1)}
     if not levels:

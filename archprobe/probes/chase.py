@@ -10,7 +10,7 @@ _UNROLL = 8
 # A run whose iteration is `_UNROLL` reads, and the iterations of one lap through the range.
 Chase = tuple[Run, int]
 
-# The chase goes on where the last run stopped: what the cache holds then is what earlier laps left, at any number of steps.
+# Each run continues the chase where the last one stopped, so the cache holds what earlier laps left, at any number of steps.
 _SOURCE = """
 __kernel void ring(__global int *chain, int count, int stride) {
   const int i = get_global_id(0);
@@ -66,7 +66,7 @@ class BufferChase:
         self.state = (range_bytes, stride_bytes)
 
     def run(self, range_bytes: int, stride_bytes: int) -> Chase:
-        """A chase of `range_bytes`; chases of other ranges may lie between two runs of one."""
+        """Return a chase of `range_bytes`; chases of other ranges may run in between."""
 
         def run(n: int) -> float:
             if self.state != (range_bytes, stride_bytes):
@@ -84,7 +84,7 @@ class ImageChase:
         self.kernel = self.device.kernel(_SOURCE, "chase_image", UNROLL=_UNROLL, HAS_IMAGES=1)
 
     def run(self, texels: int, stride: int = 1) -> Chase:
-        """A chase over `texels` texels, `stride` texels at a time."""
+        """Return a chase over `texels` texels, `stride` texels at a time."""
         chain = np.zeros((texels, 4), np.int32)
         stops = np.arange(0, texels, stride)
         chain[stops, 0] = np.roll(stops, -1)
@@ -95,5 +95,5 @@ class ImageChase:
 
 
 def nanoseconds(seconds: float) -> float:
-    """Latency of one read from the time of an iteration."""
+    """Return the latency of one read from the time of an iteration."""
     return seconds * 1e9 / _UNROLL

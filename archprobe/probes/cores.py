@@ -1,9 +1,9 @@
-"""How many cores: with one heavy work-group each, the time steps up whenever one more group finds all cores taken."""
+"""The number of cores: the time of heavy work-groups steps up whenever one more group finds all cores taken."""
 
 from __future__ import annotations
 
 from archprobe.analysis.period import find_period
-from archprobe.bench import Bench
+from archprobe.bench import Bench, Run
 from archprobe.curve import Findings
 from archprobe.probes.arithmetic import multiply_add
 from archprobe.probes.probe import Probe
@@ -15,9 +15,14 @@ def measure(bench: Bench) -> Findings:
     facts = bench.device.facts
     # The largest group saturates a core's arithmetic: a second one on the same core doubles the time.
     size = 64 if facts.is_cpu else facts.max_work_group_size
-    make = lambda groups: multiply_add(bench, groups=groups, group_size=size)[0]
+
+    def make(groups: int) -> Run:
+        return multiply_add(bench, groups=groups, group_size=size)[0]
+
+    def time_of(groups: int) -> float:
+        return min(make(groups)(iterations) for _ in range(3))
+
     iterations = bench.calibrate(make(1))
-    time_of = lambda groups: min(make(groups)(iterations) for _ in range(3))
     alone, upper = time_of(1), 2
     while upper < _MOST and time_of(upper) < 1.6 * alone:
         upper *= 2
@@ -34,7 +39,7 @@ def measure(bench: Bench) -> Findings:
 
 
 def positions(step: int) -> list[int]:
-    """Group counts over three steps of about `step`: every one beside the steps, sparse between them."""
+    """Return group counts over three steps of about `step`: all of them near the steps, few between them."""
     near = {s * step + d for s in (1, 2, 3) for d in range(-4, 6)}
     return sorted(x for x in near | set(range(1, 3 * step + 6, max(1, step // 16))) if x >= 1)
 

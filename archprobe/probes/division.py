@@ -1,4 +1,4 @@
-"""What an integer division costs, against a multiplication: index arithmetic that divides is worth avoiding, or is not."""
+"""What an integer division costs, against a multiplication: whether index arithmetic should avoid dividing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak arithmetic in single and half precision and of 8-bit dot products, scalar or vector architecture, ALUs of a core."""
+"""Peak rates of fp32, fp16 and 8-bit dot products, scalar or vector architecture, ALUs of a core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from archprobe.analysis import throughput
 from archprobe.analysis.answer import Answer, answered, declined
-from archprobe.bench import Bench
+from archprobe.bench import Bench, Run
 from archprobe.curve import Curve, Findings
 from archprobe.errors import BuildError, KernelError
 from archprobe.probes.arithmetic import full_grid, multiply_add
@@ -49,7 +49,7 @@ def measure(bench: Bench) -> Findings:
     for base, key, share in (("float", "Float", 0.0), ("half", "Half", 0.5)):
         if base == "half" and "cl_khr_fp16" not in bench.device.facts.extensions:
             for name, unit in (("Gflops", "GFLOPS"), ("Arch", "word"), ("VecComponentCount", "components")):
-                answers[f"{key}{name}"] = declined(unit, "not applicable: the probe finds no half precision arithmetic here (cl_khr_fp16)")
+                answers[f"{key}{name}"] = declined(unit, "not applicable: the probe finds no fp16 arithmetic here (cl_khr_fp16)")
             continue
         curve = _rates(bench, base, (share, share + 0.4))
         noise = max(curve.spread, 0.002)
@@ -75,7 +75,7 @@ def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
     groups, size = full_grid(bench)
     operations: dict[int, float] = {}
 
-    def make(components: int):  # type: ignore[no-untyped-def]
+    def make(components: int) -> Run:
         run, operations[components] = multiply_add(bench, base=base, components=components, groups=groups, group_size=size)
         return run
 
@@ -94,7 +94,7 @@ def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
 
 
 def _dots(bench: Bench) -> Answer:
-    """Operations (2 for each of a dot product's four multiplications) in 1e9 a second."""
+    """Measure the peak rate of 8-bit dot products, in 1e9 operations a second (2 for each of a product's four multiplications)."""
     unit = "GOPS"
     facts = bench.device.facts
     groups, size = full_grid(bench)
@@ -121,7 +121,7 @@ def _dots(bench: Bench) -> Answer:
 
 
 def _broadcast(bench: Bench) -> Answer:
-    """Whether a scalar factor for a vector costs no more than a vector factor (autobroadcast, paper, section 4.1)."""
+    """Measure whether a scalar factor for a vector costs no more than a vector factor (autobroadcast, paper, section 4.1)."""
     groups, size = full_grid(bench)
     rates = {}
     for is_broadcast in (False, True):

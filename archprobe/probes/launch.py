@@ -1,4 +1,4 @@
-"""What a kernel costs that does nothing: on the device, and for the host from call to call and from call to result."""
+"""What an empty kernel costs: on the device, and on the host from call to call and from call to result."""
 
 from __future__ import annotations
 

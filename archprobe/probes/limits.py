@@ -1,4 +1,4 @@
-"""What the driver says, and what it then really does: the largest work-group is run, the widest image is made."""
+"""The limits that the driver claims, tried out: the largest work-group is run, the widest image is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe is: a name, the report's aspect that it fills, and a function from a bench to findings."""
+"""A probe: a name, the report's aspect that it fills, and a function from a bench to findings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from archprobe.curve import Findings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
-    """`measure` runs the sweep and its analysis. `method` says in a sentence how, and goes into the report with its source.
+    """One question about a device. `measure` runs the sweep and its analysis; `method` describes them in a sentence and goes into the report.
 
-    `not_on_cpu` is the reason why the question has no meaning on a processor without lanes, or empty where it has.
+    `not_on_cpu` is the reason why the question has no meaning on a CPU, or empty where it has one.
     """
 
     name: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,7 @@ _MOST_GROUPS = 2**16
 
 
 def source(count: int) -> str:
-    """A kernel of one work-item that keeps `count` values alive; each step multiplies every one by its neighbour.
+    """Return a kernel of one work-item that keeps `count` values alive; each step multiplies every one by its neighbour.
 
     The values are read from memory, so that no compiler knows them, and added up at the end, so that none can be dropped.
     """
@@ -40,7 +42,7 @@ def measure(bench: Bench) -> Findings:
     seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
     spilled: dict[int, int] = {}
 
-    def kernel_of(count: int):  # type: ignore[no-untyped-def]
+    def kernel_of(count: int) -> Any:
         kernel = device.kernel(source(count), "registers")
         spilled[count] = device.spill_bytes(kernel)
         return kernel
@@ -70,7 +72,10 @@ def measure(bench: Bench) -> Findings:
     most = int(count.number())
     for key, use, share in (("FullRegConcurWorkgroupCount", most, (0.6, 0.8)), ("HalfRegConcurWorkgroupCount", most // 2, (0.8, 1.0))):
         kernel = kernel_of(use)
-        run = lambda groups, kernel=kernel: lambda n: device.launch(kernel, groups, 1, np.int32(n), out, seed)
+
+        def run(groups: int, kernel: Any = kernel) -> Run:
+            return lambda n: device.launch(kernel, groups, 1, np.int32(n), out, seed)
+
         groups = _groups_curve(bench, f"groups of {use} registers", run, share)
         answers[key] = registers.concurrent_groups(groups.xs, groups.ys, repeats=groups.repeats)
         curves.append(groups.marked({key: answers[key]}))
@@ -80,10 +85,13 @@ def measure(bench: Bench) -> Findings:
     return Findings(answers=answers, curves=tuple(curves))
 
 
-def _groups_curve(bench: Bench, name: str, run, share: tuple[float, float]) -> Curve:  # type: ignore[no-untyped-def]
-    """Times around the first jump over the count of groups: bracketed by doubling, narrowed until every count is there."""
+def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tuple[float, float]) -> Curve:
+    """Time group counts around the first jump: doubling brackets it, and halving narrows it until every count is there."""
     iterations = bench.calibrate(run(1))
-    time_of = lambda groups: float(np.median([run(groups)(iterations) for _ in range(3)]))
+
+    def time_of(groups: int) -> float:
+        return float(np.median([run(groups)(iterations) for _ in range(3)]))
+
     alone, upper = time_of(1), 2
     while upper < _MOST_GROUPS and time_of(upper) < 1.3 * alone:
         upper *= 2
@@ -97,7 +105,7 @@ def _groups_curve(bench: Bench, name: str, run, share: tuple[float, float]) -> C
 
 
 def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
-    """Registers of a core: what the groups that run at once on it hold, each one warp of work-items wide."""
+    """Compute the registers of a core: what the groups that run at once on it hold, each one warp wide."""
     unit = "32-bit registers"
     cores, warp = bench.number("Cores.CoreCount"), bench.number("WarpSizeMethodB.WarpThreadCount") or bench.number("WarpDivergence.WarpThreadCount")
     if groups.is_declined or cores is None or warp is None:
@@ -111,7 +119,7 @@ def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
 
 
 def _by_driver(spilled: dict[int, int]) -> Answer:
-    """The fewest registers for which the driver itself speaks of private memory."""
+    """Return the fewest registers for which the driver itself reports private memory."""
     unit = "32-bit registers"
     some = [count for count, size in spilled.items() if size > 0]
     if not some or len(some) == len(spilled):
@@ -120,7 +128,7 @@ def _by_driver(spilled: dict[int, int]) -> Answer:
 
 
 def _agreed(count: Answer, by_driver: Answer) -> Answer:
-    """By the time, narrowed by the driver's word where that lies in its interval: first spills cost little and hide in the line."""
+    """Narrow the count by the driver's word where that lies in its interval: the first spills cost little and do not show in time."""
     if count.is_declined or by_driver.is_declined:
         return count
     low, high = count.interval

@@ -1,4 +1,4 @@
-"""Reads of many work-items at once over ranges of growing size, from each kind of memory: the bandwidth of its levels (paper, 3.1)."""
+"""The bandwidth of each level of a memory: many work-items read ranges of growing size (paper, section 3.1)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ VECTOR_BYTES = 16
 _READS = 8
 _LOCAL_BYTES = 16384
 
-# Work-group g reads, in its turn k, the block of vectors number (g + k * turn) modulo the blocks of the range: neighbours read
-# neighbours, all groups together walk through the range, and no group keeps to the same block. The range is a power of two.
+# In iteration k, work-group g reads block (g + k * step) modulo the blocks of the range. Neighbours read neighbours, all groups together walk through
+# the range, and no group keeps to one block. The range is a power of two.
 _SOURCE = """
-#define HEAD(MEMORY) int n, __global float *out, uint mask, uint turn, MEMORY
+#define HEAD(MEMORY) int n, __global float *out, uint mask, uint step, MEMORY
 #define BLOCKS uint at = get_global_id(0);
 #define LOOP(READ) \\
   float4 sum = FLOAT4(0, 0, 0, 0); \\
   for (int k = 0; k < n; ++k) { \\
-    _Pragma("unroll") for (int u = 0; u < READS; ++u) { const uint i = at & mask; sum += READ; at += turn; } \\
+    _Pragma("unroll") for (int u = 0; u < READS; ++u) { const uint i = at & mask; sum += READ; at += step; } \\
   } \\
   if (TOTAL4(sum) == 12345.0f) out[0] = 1;
 __kernel void from_buffer(HEAD(__global const float4 *src)) { BLOCKS LOOP(src[i]) }
@@ -51,7 +51,7 @@ class Streams:
     max_bytes: int
 
     def curve(self, low: int = 256) -> Curve:
-        """GB/s over ranges of powers of two from `low` to `max_bytes`."""
+        """Measure GB/s over ranges of powers of two from `low` to `max_bytes`."""
         bench, device = self.bench, self.bench.device
         macros = {"READS": _READS, "LOCAL_VECTORS": _LOCAL_BYTES // VECTOR_BYTES, "IMAGE_WIDTH": IMAGE_WIDTH}
         kernel = device.kernel(_SOURCE, f"from_{self.memory}", **macros, **({"HAS_IMAGES": 1} if self.memory == "image" else {}))
@@ -63,15 +63,14 @@ class Streams:
         else:
             source = device.buffer(max(self.max_bytes, _LOCAL_BYTES))
         # Odd, so that every group comes to every block; near the count of groups, so that all together read on without gaps.
-        turn = np.uint32(size * (groups | 1))
+        step = np.uint32(size * (groups | 1))
         bytes_each = groups * size * _READS * VECTOR_BYTES
 
         def make(range_bytes: int) -> Run:
             mask = np.uint32(range_bytes // VECTOR_BYTES - 1)
-            run = lambda n: device.launch(kernel, groups * size, size, np.int32(n), out, mask, turn, source)
-            # A run shorter than a lap would read a part of the range only.
+            # A run shorter than a lap would not read the whole range.
             laps = -(-2 * range_bytes // bytes_each)
-            return lambda n: run(n * laps) / laps
+            return lambda n: device.launch(kernel, groups * size, size, np.int32(n * laps), out, mask, step, source) / laps
 
         convert = lambda _, seconds: bytes_each / seconds * 1e-9
         return bench.sweep(
@@ -92,15 +91,15 @@ class Streams:
 
 
 def answers_of(curve: Curve) -> dict[str, Answer]:
-    """Best and last level by the original's keys."""
+    """Return the bandwidth of the best and the last level, by the original's keys."""
     ways = {"MaxBandwidth": bandwidth.peak, "MinBandwidth": bandwidth.floor}
     return {key: find(curve.xs, curve.ys, repeats=curve.repeats) for key, find in ways.items()}
 
 
 def levels_of(bench: Bench, curve: Curve, prefix: str, aspect: str) -> dict[str, Answer]:
-    """Bandwidth of each level whose size an earlier chase found.
+    """Return the bandwidth of each level whose size an earlier chase found.
 
-    Ranges of several times a level's size are still served by it in part: a level's own bandwidth shows well above the one before.
+    A level still serves some reads of ranges several times its size, so the next one's own bandwidth shows only well above that.
     """
     found: dict[str, Answer] = {}
     below = 0.0
@@ -114,7 +113,7 @@ def levels_of(bench: Bench, curve: Curve, prefix: str, aspect: str) -> dict[str,
 
 
 def measure(bench: Bench, memory: str, max_bytes: int, chase: tuple[str, str] | None = None) -> Findings:
-    """The findings of one kind of memory; `chase` is (aspect, key prefix) of the probe that knows its levels."""
+    """Measure one kind of memory; `chase` is (aspect, key prefix) of the probe that knows its levels."""
     curve = Streams(bench=bench, memory=memory, max_bytes=max_bytes).curve()
     answers = answers_of(curve)
     if chase:

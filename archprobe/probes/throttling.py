@@ -1,4 +1,4 @@
-"""Sustained against burst speed: one arithmetic kernel over and over, its rate over time."""
+"""Sustained against burst speed: the rate of one arithmetic kernel that runs over and over."""
 
 from __future__ import annotations
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from archprobe.analysis.throughput import vector_width
-from archprobe.bench import Bench
+from archprobe.bench import Bench, Run
 from archprobe.curve import Findings
+from archprobe.devices.base import defines
 from archprobe.probes.arithmetic import full_grid
 from archprobe.probes.probe import Probe
 
 _SOURCE = """
-__kernel void load(int n, __global float *out, __global const V *src, uint mask, uint turn) {
+__kernel void load(int n, __global float *out, __global const V *src, uint mask, uint step) {
   uint at = get_global_id(0);
   V sum = (V)(0.0f);
   for (int k = 0; k < n; ++k) {
     #pragma unroll
-    for (int u = 0; u < 8; ++u) { sum += src[at & mask]; at += turn; }
+    for (int u = 0; u < 8; ++u) { sum += src[at & mask]; at += step; }
   }
   if (TOTAL == 12345.0f) out[0] = 1;
 }
@@ -30,11 +31,10 @@ def measure(bench: Bench) -> Findings:
     groups, size = full_grid(bench)
     source, out = device.buffer(np.zeros(_RANGE_BYTES // 4, np.float32)), device.buffer(64)
 
-    def make(width: int):  # type: ignore[no-untyped-def]
+    def make(width: int) -> Run:
         total = " + ".join(f"sum{device.lane(i)}" for i in range(width))
         vector = {"V": "float", "TOTAL": "sum"} if width == 1 else {"V": f"float{width}", "TOTAL": total}
-        text = "".join(f"#define {name} {value}\n" for name, value in vector.items()) + _SOURCE
-        kernel = device.kernel(text, "load")
+        kernel = device.kernel(defines(vector) + _SOURCE, "load")
         mask = np.uint32(_RANGE_BYTES // 4 // width - 1)
         return lambda n: device.launch(kernel, groups * size, size, np.int32(n), out, source, mask, np.uint32(size))
 

@@ -39,7 +39,7 @@ PROBE = Probe(
     name="warp_divergence",
     aspect="WarpDivergence",
     title="Warp size by divergence",
-    method="blocks of n work-items take two branches in turn: both are paid for until a block fills a warp",
+    method="blocks of n work-items take two branches alternately: both are paid for until a block fills a warp",
     measure=measure,
     not_on_cpu="a CPU's work-items branch one by one; there is no warp that runs both sides",
 )

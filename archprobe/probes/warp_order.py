@@ -9,8 +9,8 @@ from archprobe.bench import Bench
 from archprobe.curve import Curve, Findings
 from archprobe.probes.probe import Probe
 
-# Every work-item first waits for a word of memory that is zero: so warps come to the counter at different times, not one by one in
-# turn, and the lanes of a warp still come together.
+# Every work-item first waits for a word of memory that is zero. So warps come to the counter in no fixed order, and the lanes of a warp still come
+# together.
 _SOURCE = """
 __kernel void draw(__global const int *zeros, __global int *order, int mask) {
   __local int counter;
@@ -43,5 +43,5 @@ PROBE = Probe(
     title="Warp size by order",
     method="the ranks that work-items draw from an atomic counter run on inside a warp and break between warps (paper, Listing 3)",
     measure=measure,
-    not_on_cpu="a CPU runs the work-items of a group in turn; ranks follow that loop, not a warp",
+    not_on_cpu="a CPU runs the work-items of a group one after another; ranks follow that loop, not a warp",
 )

@@ -44,7 +44,7 @@ def measure(bench: Bench) -> Findings:
 
 
 def _speed(bench: Bench, name: str, target: object, width: int, **macros: int) -> Answer:
-    """Every run writes each element once: a loop over the same place would be answered by the cache."""
+    """Measure one way to write. Every run writes each element once, because the cache would absorb a loop over one place."""
     kernel = bench.device.kernel(_SOURCE, name, **macros)
     size = min(256, bench.device.facts.max_work_group_size)
 

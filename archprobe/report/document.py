@@ -1,4 +1,4 @@
-"""This package's report: the keys of Microsoft's with their meaning, and beside them all that a reader needs to trust a number.
+"""This package's report: the keys of Microsoft's, and beside them everything that a reader needs to trust a number.
 
     {"ArchProbe": {"Format": 1, "Version": ..., "Date": ..., "IsQuick": ..., "IsComplete": ..., "Driver": {...}, "Software": {...}},
      "RegCount": {"Done": true, "RegCount": 182, "RegType": "Pooled", ...,
@@ -35,7 +35,7 @@ _SCHEMA = Path(__file__).parent / "schema.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """Findings by aspect, in running order, and a header that says of what, when and with what."""
+    """Findings by aspect, in running order, and a header that names device, date and software."""
 
     header: Mapping[str, Any]
     aspects: Mapping[str, Findings]
@@ -45,7 +45,7 @@ class Report:
         return str(self.header["Driver"]["name"])
 
     def answers(self) -> dict[str, Answer]:
-        """Every answer as "Aspect.Key"."""
+        """Return every answer by "Aspect.Key"."""
         return {f"{aspect}.{key}": answer for aspect, findings in self.aspects.items() for key, answer in findings.answers.items()}
 
     def with_aspect(self, aspect: str, findings: Findings) -> Report:
@@ -55,7 +55,7 @@ class Report:
         return dataclasses.replace(self, header={**self.header, "IsComplete": True})
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; ``report_from_dict`` reads it back."""
+        """Return JSON-ready data; ``report_from_dict`` reads it back."""
         data: dict[str, Any] = {HEADER: dict(self.header)}
         for aspect, findings in self.aspects.items():
             values = {key: answer.value for key, answer in findings.answers.items() if not answer.is_declined}
@@ -72,7 +72,7 @@ class Report:
 
 
 def new_report(facts: Facts, *, is_quick: bool) -> Report:
-    """An empty report of a device, dated now."""
+    """Start an empty report of a device, dated now."""
     from archprobe import __version__
 
     software = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("numpy", "apache-tvm" if facts.is_remote else "pyopencl")}}
@@ -101,7 +101,7 @@ def report_from_dict(data: Any, *, origin: str = "report") -> Report:
 
 
 def check(data: Any, *, origin: str = "report") -> None:
-    """ReportError where `data` does not follow the shipped schema (which is checked in full where jsonschema is installed)."""
+    """Raise ReportError where `data` does not follow the shipped schema, which is checked in full where jsonschema is installed."""
     if not isinstance(data, dict) or not isinstance(data.get(HEADER), dict):
         raise ReportError(f"{origin} has no {HEADER!r} header: it is no report of this tool (for Microsoft's curves there is `archprobe analyse`)")
     if data[HEADER].get("Format") != FORMAT:
@@ -118,7 +118,7 @@ def check(data: Any, *, origin: str = "report") -> None:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema that reports follow."""
+    """Return the JSON Schema that reports follow."""
     return dict(json.loads(_SCHEMA.read_text(encoding="utf-8")))
 
 

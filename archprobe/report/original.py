@@ -1,4 +1,4 @@
-"""Reads the files of Microsoft's ArchProbe: its report, and one CSV of raw times for each aspect, analysed by this package.
+"""Reads the files of Microsoft's ArchProbe: its report, and one CSV of raw times for each aspect, which this package analyses.
 
 The CSVs hold the calibration as well as the measurement: rows with fewer iterations than the last row come first and are left out.
 Units follow the files: ranges in bytes, times in microseconds, bandwidths in GB/s.
@@ -53,7 +53,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 def read_json(path: Path, what: str = "") -> Any:
-    """What a JSON file holds; ReportError where it is missing or no JSON. `what`: a word before its path in the message."""
+    """Read a JSON file; ReportError where it is missing or no JSON. `what` stands before its path in the message."""
     name = f"{what} {path}".strip()
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -64,9 +64,9 @@ def read_json(path: Path, what: str = "") -> Any:
 
 
 def read_report(path: Path) -> dict[str, dict[str, Any]]:
-    """The report as it stands, {aspect: {key: value}}; ReportError where it is not JSON of that form.
+    """Read a report, {aspect: {key: value}}; ReportError where it is not JSON of that form.
 
-    Aspects that are not `Done` are kept: their keys are what the tool knew when it was stopped.
+    Aspects that are not `Done` are kept: their keys hold what the tool knew when it was stopped.
     """
     data = read_json(path)
     if not isinstance(data, dict) or not set(data) & set(KEYS) or not all(isinstance(v, dict) for v in data.values()):
@@ -75,7 +75,7 @@ def read_report(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_curve(path: Path) -> dict[str, np.ndarray]:
-    """The columns of one CSV by the first word of their heading ("range", "t", "bandwidth"), calibration rows left out."""
+    """Read the columns of one CSV by the first word of their heading ("range", "t", "bandwidth"), without calibration rows."""
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except FileNotFoundError as error:
@@ -97,7 +97,7 @@ def read_curve(path: Path) -> dict[str, np.ndarray]:
 
 
 def _measured(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Rows of the measurement: those whose iteration count is the last one of their series (image axis, float width)."""
+    """Select the rows of the measurement: those with the last iteration count of their series (image axis, float width)."""
     iterations = columns["niter"]
     series = columns.get("dim", columns.get("float", np.zeros(iterations.size)))
     kept = np.zeros(iterations.size, bool)
@@ -108,7 +108,7 @@ def _measured(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def analyse(folder: Path) -> dict[str, dict[str, Answer]]:
-    """This package's conclusions from the raw curves in `folder`, {aspect: {key: answer}}; aspects without a file are left out."""
+    """Analyse the raw curves in `folder`: {aspect: {key: answer}}, without aspects that have no file."""
     found: dict[str, dict[str, Answer]] = {}
     for aspect, analysis in _ANALYSES.items():
         path = folder / f"{aspect}.csv"
@@ -123,7 +123,7 @@ def analyse(folder: Path) -> dict[str, dict[str, Answer]]:
 
 
 def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Mapping[str, Answer]]) -> list[str]:
-    """One sentence for each number of `conclusions` (a report's) that the curves do not support, by this package's `answers`.
+    """Return a sentence for each number of a report's `conclusions` that the curves do not support, by this package's `answers`.
 
     A number is doubted where it lies more than 5% outside the answer's interval, where a word differs, or where the analysis declined.
     """
@@ -144,7 +144,7 @@ def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, M
 
 
 def _across(found: dict[str, dict[str, Answer]]) -> dict[str, dict[str, Answer]]:
-    """What needs two aspects: a texture line is the cache over the rows that fit it."""
+    """Add what needs two aspects: a texture line is the cache over the rows that fit it."""
     if "ImageCachelineSize" in found and "ImageCacheHierarchyPChase" in found:
         own = found["ImageCachelineSize"]
         level = found["ImageCacheHierarchyPChase"].get("CachePixelCountLv1", declined("bytes", "no level was found"))

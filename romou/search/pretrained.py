@@ -79,7 +79,7 @@ def pretrained_for(target: Target) -> PretrainedModel | None:
     None where there is none, and with a warning where the one that ships does not fit this version: a search goes on without it.
     """
     path = file_of(target)
-    if target.kind != "opencl" or not path.is_file():
+    if not path.is_file():
         return None
     try:
         return PretrainedModel.load(path)
@@ -89,5 +89,5 @@ def pretrained_for(target: Target) -> PretrainedModel | None:
 
 
 def file_of(target: Target) -> Path:
-    """Return where the pretrained model of the target's device lies."""
-    return _FOLDER / f"{target.spec.name}.ubj.gz"
+    """Return where the pretrained model for the target's kind and device lies."""
+    return _FOLDER / f"{target.kind}_{target.spec.name}.ubj.gz"

@@ -1,4 +1,4 @@
-"""What the TVM wheel lacks or gets wrong; README.md beside this file gives reason and version for each."""
+"""Everything that the TVM wheel lacks or gets wrong. README.md beside this file gives reason and version for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from romou.tvm_patches import cuda_runtime
 
 RUNTIME = Path(__file__).parent / "opencl_runtime" / "libtvm_runtime_opencl.so"
 
-# Why the runtime could not be loaded; compat.check_versions says it when it matters.
+# Why the runtime could not be loaded; compat.check_versions reports it.
 load_error: str | None = None
 
 

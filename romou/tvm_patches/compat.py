@@ -1,4 +1,4 @@
-"""Is this the TVM that Romou was made for? Its parts are tied by C++ ABI, and a wrong pair crashes instead of failing."""
+"""Checks that this is the TVM that Romou was made for. Its libraries share a C++ ABI, and a wrong pair crashes without a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from romou.core.errors import CompatError
 from romou.core.version import __version__
 
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
-MEND = "pip install " + " ".join(f"{name}=={version}" for name, version in PINNED.items())
+HINT = "pip install " + " ".join(f"{name}=={version}" for name, version in PINNED.items())
 REBUILD = "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (from a checkout: pip install .)."
 
 
@@ -24,14 +24,14 @@ def check_versions() -> None:
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError as error:
-            raise CompatError(f"{name} is not installed; Romou needs {wanted}", hint=MEND, package=name) from error
+            raise CompatError(f"{name} is not installed; Romou needs {wanted}", hint=HINT, package=name) from error
         if found != wanted:
-            raise CompatError(f"{name} is {found}; this Romou works with {wanted} alone, other versions crash", hint=MEND, package=name, found=found)
+            raise CompatError(f"{name} is {found}; this Romou works with {wanted} alone, other versions crash", hint=HINT, package=name, found=found)
     check_runtime()
 
 
 def romou_versions() -> dict[str, str]:
-    """What both sides of a connection must have alike; the runtime of the other side answers `romou.rpc.versions` with the same keys."""
+    """Return the versions that both sides of a connection must share; the other side's `romou.rpc.versions` has the same keys."""
     return {"tvm": PINNED["apache-tvm"], "tvm_ffi": PINNED["apache-tvm-ffi"], "romou": __version__}
 
 

@@ -1,4 +1,4 @@
-"""The wheel's CUDA runtime, also where only NVIDIA's wheels bring the library that it needs."""
+"""Loads the wheel's CUDA runtime, also where only NVIDIA's wheels bring the library that it needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _libraries: list[ctypes.CDLL] = []
 
 
 def load() -> str | None:
-    """Have TVM's CUDA runtime in the process: None, or why it cannot be. TVM tries by itself, does without a word, and looks in the system's folders alone."""
+    """Load TVM's CUDA runtime into the process; return None, or why it cannot be loaded.
+
+    TVM itself tries too, but looks in the system's folders alone and reports nothing.
+    """
     import tvm_ffi
 
     if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None:
@@ -38,9 +41,9 @@ def load() -> str | None:
 
 
 def device_count() -> int:
-    """GPUs that the driver offers (CUDA_VISIBLE_DEVICES counts); 0 without a driver or without TVM's CUDA runtime.
+    """Count the GPUs that the driver offers, by CUDA_VISIBLE_DEVICES; 0 without a driver or without TVM's CUDA runtime.
 
-    Asking TVM for a device that is not there leaves an error behind in the CUDA runtime, which PyTorch in the same process then takes for its own.
+    TVM is not asked: its question for a missing device leaves an error in the CUDA runtime, which PyTorch in the same process takes for its own.
     """
     if load() is not None:
         return 0
@@ -51,7 +54,7 @@ def device_count() -> int:
 
 
 def _cudart_of_wheels() -> list[str]:
-    """Where NVIDIA's wheels put it."""
+    """Return the paths of NVIDIA's wheels' CUDA runtime."""
     try:
         spec = importlib.util.find_spec("nvidia")
     except ImportError:

@@ -1,10 +1,10 @@
-"""Replacements for ONNX converters of the wheel that import one cheap operator as many, or as another one.
+"""Replaces ONNX converters of the wheel that import one cheap operator as many, or as another one.
 
-Clip: the wheel emits opaque TIR whose bounds are computed at run time from NaN checks; it neither fuses with a
-convolution nor changes layout. Max and Min: the wheel broadcasts and stacks all operands and reduces the stack.
-ConvTranspose: the wheel passes by the attribute `output_shape`, and so gives a tensor of another shape.
-Names of inputs: kernels call their parameters so, and the wheel leaves characters in them that no kernel may have ("/conv1/x", "an input").
-Drop either when the test in tests/tvm_patches/test_onnx_converters.py says that the wheel emits the simple form.
+Clip: the wheel emits opaque TIR that computes its bounds at run time; it neither fuses with a convolution nor changes layout.
+Max, Min: the wheel broadcasts and stacks all operands and reduces the stack.
+ConvTranspose: the wheel ignores the attribute `output_shape` and gives a tensor of another shape.
+Input names: kernels name their parameters after them, and the wheel leaves characters that no kernel may have ("/conv1/x", "an input").
+Drop each when tests/tvm_patches/test_onnx_converters.py says that the wheel emits the simple form.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def patched_converters() -> Iterator[None]:
     importer._sanitize_name = lambda self, name: sanitize(self, re.sub(r"\W", "_", name, flags=re.ASCII))
     try:
         with warnings.catch_warnings():
-            # Inputs keep their names towards whoever runs the model.
+            # Whoever runs the model still sees the inputs' own names.
             warnings.filterwarnings("ignore", "Renaming name")
             yield
     finally:

@@ -1,6 +1,6 @@
-"""Keeps TVM's C++ notes for developers away from users: some print on every save or import and mean nothing to a reader.
+"""Hides TVM's C++ notes for developers from users: some print on every save or import and mean nothing to a reader.
 
-Known ones: "Scope Saving" for each memory scope of a saved Relax module (vm/executable.cc), "Fast mode segfaults" for each gather that
+Known notes: "Scope Saving" for each memory scope of a saved Relax module (vm/executable.cc), "Fast mode segfaults" for each gather that
 the ONNX importer emits (topi/transform.h). Drop this when both are gone.
 """
 
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back what the process writes to stderr, C++ included; it is printed after all if the block raises.
+    """Hold back what the process writes to stderr, C++ included; print it if the block raises.
 
-    Not for code that shows progress, nor for several threads at once: the whole process shares its stderr.
+    Use it neither around code that shows progress nor in several threads at once: the whole process shares its stderr.
     """
     sys.stderr.flush()
     try:

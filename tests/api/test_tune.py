@@ -35,7 +35,7 @@ def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
     return max(relative_l2_error(a, b) for a, b in zip(tuned.run(inputs), reference, strict=True))
 
 
-@pytest.mark.parametrize(("name", "trials"), [("squeezenet1_0", 40), ("resnet18", 22), ("mobilenetv1_100", 26), ("mobilenet_v2", 36), ("alexnet", 14)])
+@pytest.mark.parametrize(("name", "trials"), [("squeezenet1_0", 26), ("mobilenet_v2", 36)])
 def test_bundled_models_tuned(name: str, trials: int, opencl_device: tvm.runtime.Device) -> None:
     model = models.load(name)
     tuned = romou.tune(model, target=TARGET, trials=trials)

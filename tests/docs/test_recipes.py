@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tvm
 from click.testing import CliRunner
 from documents import ROOT
-from operators import conv, task_of
+from operators import conv, error_on, random_arrays, reference, relax_tasks, task_of
+from tvm import relax
 
 import archprobe.probes
 import romou.hardware.spec
@@ -17,7 +20,10 @@ import romou.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
 from romou.hardware import known_devices
+from romou.passes import pipeline
 from romou.target import Target
+from romou.tasks.build import build_task
+from romou.tasks.tunable import TunableTask
 
 _PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -38,6 +44,30 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert known_devices() == ("my_gpu",)
     limits = Target("opencl -device=my_gpu").limits
     assert (limits.max_work_group_size, limits.local_memory_bytes) == (512, 16384)
+
+
+def test_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(x: relax.Expr) -> relax.Expr:
+        return relax.op.multiply(relax.op.exp(x), relax.const(2.0))
+
+    (task,), target = relax_tasks(doubled, (64, 256)), Target("opencl -device=host")
+    config = task.default_config(target)
+    space: dict[str, Any] = {}
+    exec(code("A pass"), space)
+    sources = {"before": _source(task, target)}
+    monkeypatch.setattr(pipeline, "share_loads", tvm.transform.Sequential([space["add_to_double"], pipeline.share_loads]))
+    for place, left_out in (("after", []), ("left out", ["add_to_double"])):
+        with tvm.transform.PassContext(disabled_pass=left_out):
+            sources[place] = _source(task, target)
+    assert "2.0" in sources["before"]
+    assert "2.0" not in sources["after"]
+    assert sources["left out"] == sources["before"]
+    arrays = random_arrays(task, np.random.default_rng(0))
+    assert error_on(target, task, config, arrays, reference(task, arrays)) < 1e-6
+
+
+def _source(task: TunableTask, target: Target) -> str:
+    return build_task(task, task.default_config(target), target).imports[0].inspect_source()
 
 
 def test_a_criterion(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operators import conv, error_on, matmul, random_arrays, reference, target_of, task_of
+from operators import assert_agrees, conv, kind_id, matmul, random_arrays, reference, target_of, task_of
 
 from romou.core.space import Config
 from romou.schedules.workload import BatchMatmul, Conv2d, Dense
@@ -71,18 +71,19 @@ CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("
 CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"]]
 
 
-@pytest.mark.parametrize(("name", "suffix"), CASES)
+@pytest.mark.parametrize(("name", "suffix"), [pytest.param(*case, id=f"{case[0]}-{kind_id(TARGETS[case[1]].kind)}") for case in CASES])
 def test_kernel(name: str, suffix: str, request: pytest.FixtureRequest) -> None:
     (work, choices), target = KERNELS[name], TARGETS[suffix]
     if choices.get("multiply_add") == "tf32":
-        target = target.allowing_tf32()
+        target = target.with_options(tf32="allow")
     task = task_of(work).with_free_images()
     knobs = task.space(target).knobs
     wanted = {knob: value for knob, value in (TILES | SPELLING | choices).items() if knob in knobs}
     config = Config({knob: value if value in knobs[knob] else knobs[knob][0] for knob, value in wanted.items()} if suffix == "cu" else wanted)
     assert task.space(target).is_valid(config)
     arrays = random_arrays(task, np.random.default_rng(11))
-    assert error_on(target, task, config, arrays, reference(task, arrays)) < (1e-5 if work.dtype == "float32" and task.precision(config) is None else 1e-3)
+    limit = 1e-5 if work.dtype == "float32" and task.precision(config) is None else 1e-3
+    assert_agrees(target, task, config, arrays, reference(task, arrays), limit)
 
     source = build_task(task, config, target).imports[0].inspect_source()
     if suffix == "cu":

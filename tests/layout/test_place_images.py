@@ -1,17 +1,12 @@
-"""Which activations live in images, and that whole models compute the same with them."""
+"""Which activations live in images. That whole models compute the same with them is tested in tests/api."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 import tvm
-from small_networks import Graph, random_inputs, residual_net
+from small_networks import Graph, residual_net
 from tvm import relax
 
-import romou
-from romou import models
 from romou.frontend import import_onnx
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.target import Target
 from romou.tasks.extract import count_calls, extract_tasks
@@ -78,15 +73,3 @@ def test_devices_without_a_texture_cache_are_left_alone() -> None:
     target = Target("opencl -device=host")
     mod = fuse_operators(pack_channels(import_onnx(residual_net()).mod), target)
     assert place_images(mod, target).same_as(mod)
-
-
-@pytest.mark.parametrize("name", models.names())
-def test_bundled_models_with_images(name: str, opencl_device: tvm.runtime.Device) -> None:
-    """For a phone's target, on the device at hand: weights and activations lie in images wherever they fit."""
-    model = models.load(name)
-    tuned = romou.tune(model, target=PHONE, trials=0)
-    inputs = {n: np.random.default_rng(7).integers(0, 2, s).astype(d) for n, (s, d) in tuned.inputs.items() if "int" in d} or random_inputs(model, seed=7)
-    reference = run_onnxruntime(model, inputs)
-    assert reference is not None
-    for output, expected in zip(tuned.run(inputs), reference, strict=True):
-        assert relative_l2_error(output, expected) < 1e-4

@@ -231,15 +231,14 @@ def test_the_kernels_of_an_algorithm_write_into_a_part(opencl_device: tvm.runtim
     assert relative_l2_error((output if isinstance(output, tvm.runtime.Tensor) else output[0]).numpy(), expected) < 1e-5
 
 
-def test_cuda() -> None:
-    """Where there is no such device the kernels are compiled."""
-    target, model = target_of("cuda"), fire(dtype="float16")
+def test_half_precision_in_cuda(cuda_target: Target) -> None:
+    target, model = cuda_target, fire(dtype="float16")
     if has_device(target):
         check(model, target)
         check(dense(), target)
     else:
         for source in romou.compile(model, target=target).sources().values():
-            assert compile_cuda(source, str(target.arch)).startswith(b"\x7fELF")
+            assert compile_cuda(source, str(target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
 
 
 def test_a_function_with_parts_knows_itself() -> None:

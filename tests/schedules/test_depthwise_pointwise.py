@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from operators import error_of, error_on, has_device, pair_of, random_arrays, reference, run, target_of
+from operators import assert_agrees, error_of, has_device, pair_of, random_arrays, reference, run, target_of
 
 from romou.core.space import Config
 from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
@@ -40,8 +40,7 @@ def test_configs_agree_with_both_functions(name: str, dtype: str, target: Target
     expected = reference(task, arrays)
     drawn = task.space(target).sample(rng, 3 if has_device(target) else 1)
     for config in [task.default_config(target), *drawn]:
-        error = error_on(target, task, config, arrays, expected)
-        assert error < LIMITS[dtype], f"{config}: {error}"
+        assert_agrees(target, task, config, arrays, expected, LIMITS[dtype])
 
 
 def test_the_reference_is_both_functions() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from operators import conv, conv_transpose, error_of, error_on, has_device, matmul, random_arrays, reference, target_of, task_of
+from operators import assert_agrees, conv, conv_transpose, error_of, has_device, matmul, random_arrays, reference, target_of, task_of
 
 from romou.schedules.workload import BatchMatmul, Conv2d, Dense
 from romou.target import Target
@@ -60,8 +60,7 @@ def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | Batc
         # NVRTC takes minutes for 49 unrolled taps of large tiles.
         drawn = [c for c in drawn if c["unroll"] == "lanes"][: CONFIGS_PER_SHAPE if has_device(target) else COMPILED_PER_SHAPE]
     for config in [task.default_config(target), *drawn]:
-        error = error_on(target, task, config, arrays, expected)
-        assert error < 1e-5, f"{config}: {error}"
+        assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
 @pytest.mark.parametrize(("split_k", "local", "local_buffers"), [(1, 0, 1), (1, 4, 1), (1, 2, 2), (2, 0, 1), (8, 0, 1)])
@@ -74,7 +73,7 @@ def test_each_way_to_share_work(split_k: int, local: int, local_buffers: int, ve
     tiles = {"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4, "local_buffers": local_buffers}
     config = task.default_config(target).replace(split_k=split_k, local=local, vector_width=vector_width, arrangement=arrangement, **tiles)
     assert task.space(target).is_valid(config)
-    assert error_on(target, task, config, arrays, expected) < 1e-5
+    assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_each_way_to_share_a_product(work: BatchMatmul, split_k: int, local: int
     expected = reference(task, arrays)
     config = task.default_config(target).replace(split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
     assert task.space(target).is_valid(config)
-    assert error_on(target, task, config, arrays, expected) < 1e-5
+    assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
 @pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
@@ -110,7 +109,7 @@ def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmu
     expected = reference(task_of(work), [a.astype("float32") for a in arrays])
     assert error_of(reference(task, arrays), expected) < 1e-3
     config = task.default_config(target)
-    assert error_on(target, task, config, arrays, expected) < 1e-3
+    assert_agrees(target, task, config, arrays, expected, 1e-3)
     source = build_task(task, config, target).imports[0].inspect_source()
     assert "cl_khr_fp16" not in source
     assert "cuda_fp16" not in source

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from operators import error_on, has_device, random_arrays, reference, relax_tasks, target_of
+from operators import assert_agrees, has_device, random_arrays, reference, relax_tasks
 from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
@@ -29,8 +29,7 @@ def check(name: str, dtype: str, target: Target) -> None:
         arrays = random_arrays(task, rng)
         expected = reference(task, arrays)
         for config in [task.default_config(target), *task.space(target).sample(rng, CONFIGS if has_device(target) else COMPILED)]:
-            error = error_on(target, task, config, arrays, expected)
-            assert error < TOLERANCE[dtype], f"{config}: {error}"
+            assert_agrees(target, task, config, arrays, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -44,8 +43,8 @@ def test_half_precision_storage(name: str, opencl_device: tvm.runtime.Device) ->
 
 
 @pytest.mark.parametrize("name", ["chain", "concat of rows", "max pool", "softmax"])
-def test_half_precision_storage_in_cuda(name: str) -> None:
-    check(name, "float16", target_of("cuda"))
+def test_half_precision_storage_in_cuda(name: str, cuda_target: Target) -> None:
+    check(name, "float16", cuda_target)
 
 
 IMAGES = ["leaky relu", "concat", "max pool", "average pool", "max pool, dilated", "global average"]
@@ -66,7 +65,7 @@ def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype:
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     for config in [task.default_config(PHONE), *task.space(PHONE).sample(rng, 2)]:
-        assert error_on(PHONE, task, config, arrays, expected) < TOLERANCE[dtype], config
+        assert_agrees(PHONE, task, config, arrays, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_truth_values_and_integers(build: Callable[..., relax.Expr], dtypes: lis
         arrays = [np.clip(a, 0, 4) if a.dtype.kind == "i" else a for a in random_arrays(task, rng)]
         expected = reference(task, arrays)
         for config in [task.default_config(target), *task.space(target).sample(rng, CONFIGS if has_device(target) else COMPILED)]:
-            assert error_on(target, task, config, arrays, expected) < 1e-6, config
+            assert_agrees(target, task, config, arrays, expected, 1e-6)
 
 
 def test_softmax_of_masked_and_large_values(target: Target) -> None:
@@ -102,7 +101,7 @@ def test_softmax_of_masked_and_large_values(target: Target) -> None:
     exact = np.exp(rows.astype("float64") - rows.max(-1, keepdims=True).astype("float64"))
     expected = exact / exact.sum(-1, keepdims=True)
     for config in [task.default_config(target), *task.space(target).sample(np.random.default_rng(SEED), 3)]:
-        assert error_on(target, task, config, [rows, np.full_like(rows, np.nan)], expected) < 1e-6, config
+        assert_agrees(target, task, config, [rows, np.full_like(rows, np.nan)], expected, 1e-6)
 
 
 def test_layer_norm_of_almost_equal_values(target: Target) -> None:
@@ -115,7 +114,7 @@ def test_layer_norm_of_almost_equal_values(target: Target) -> None:
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5) * scale + shift
     for config in [task.default_config(target), *task.space(target).sample(rng, 3)]:
         # The mean itself is rounded to 1000's last digit, 6e-5: next to a deviation of 1e-2.
-        assert error_on(target, task, config, [x, scale, shift, np.full_like(x, np.nan)], expected) < 1e-2, config
+        assert_agrees(target, task, config, [x, scale, shift, np.full_like(x, np.nan)], expected, 1e-2)
 
 
 def test_half_precision_sums_are_single(target: Target) -> None:
@@ -123,7 +122,7 @@ def test_half_precision_sums_are_single(target: Target) -> None:
     (task,) = relax_tasks(lambda a: op.mean(a, axis=[-1]), (5, 4000), dtype="float16")
     x = (1 + 0.1 * np.random.default_rng(SEED).standard_normal((5, 4000))).astype("float16")
     config = task.default_config(target)
-    assert error_on(target, task, config, [x, np.full(5, np.nan, "float16")], x.astype("float64").mean(-1)) < 1e-3
+    assert_agrees(target, task, config, [x, np.full(5, np.nan, "float16")], x.astype("float64").mean(-1), 1e-3)
 
 
 @pytest.mark.parametrize(

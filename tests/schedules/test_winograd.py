@@ -12,7 +12,7 @@ import onnx
 import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
-from operators import conv, error_of, error_on, has_device, random_arrays, reference, run, target_of, task_of
+from operators import assert_agrees, conv, error_of, has_device, random_arrays, reference, run, target_of, task_of
 from rpc_servers import serving
 from small_networks import Graph, random_inputs, residual_net
 from tvm import te, tirx
@@ -89,8 +89,7 @@ def test_configs_agree_with_the_plain_definition(work: Conv2d, target: Target) -
     for start in starts:
         for config in [start, *configs_of(task, target, start["algorithm"], 1)] if has_device(target) else [start]:
             assert task.space(target).is_valid(config)
-            error = error_on(target, task, config, arrays, expected)
-            assert error < 1e-5, f"{config}: {error}"
+            assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
 @pytest.mark.parametrize(("window", "algorithm"), FORMS)
@@ -106,17 +105,32 @@ def test_matrices_convolve(window: int, algorithm: str) -> None:
 
 @pytest.mark.parametrize(("window", "algorithm"), FORMS)
 def test_long_sums_keep_their_digits(window: int, algorithm: str) -> None:
-    """Of 512 channels in single precision, against double precision: an order of magnitude below what counts as right."""
+    """Sums of 512 channels in single precision, against double precision: below a third of what counts as right.
+
+    Every sum adds one product after the other, as the kernels do and as no BLAS promises: the error is the same on every processor.
+    """
     tile = TILES[algorithm]
     form, rng, channels, side = matrices(tile, window), np.random.default_rng(SEED), 512, tile + window - 1
     data, weight = rng.standard_normal((channels, side, side)), rng.standard_normal((channels, window, window))
     expected = np.array([[np.sum(data[:, y : y + window, x : x + window] * weight) for x in range(tile)] for y in range(tile)])
     b, g, a = (np.array(rows, dtype=np.float64) for rows in (form.data, form.weight, form.output))
-    left, right = (b.astype("float32") @ data.astype("float32") @ b.T.astype("float32")), (g @ weight @ g.T).astype("float32")
+
+    def transformed(matrix: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+        """matrix @ tile @ matrix.T for every tile, in single precision, in order."""
+        single = matrix.astype("float32")
+        for _ in range(2):
+            total = np.zeros((*tiles.shape[:-2], len(single), tiles.shape[-1]), "float32")
+            for k, column in enumerate(single.T):
+                total += column[:, None] * tiles[..., None, k, :]
+            tiles = total.swapaxes(-1, -2)
+        return tiles
+
+    left, right = transformed(b, data.astype("float32")), (g @ weight @ g.T).astype("float32")
     total = np.zeros((side, side), "float32")
     for one, other in zip(left, right, strict=True):
         total += one * other
-    assert error_of(a.astype("float32") @ total @ a.T.astype("float32"), expected) < 1e-5
+    found = error_of(transformed(a, total), expected)
+    assert found < 3e-5, found
 
 
 @pytest.mark.parametrize(("window", "algorithm"), [(3, "winograd2"), (5, "winograd4")])
@@ -129,7 +143,7 @@ def test_each_way_to_share_work(window: int, algorithm: str, target: Target) -> 
     for split_k, local, local_buffers in ((1, 4, 1), (1, 2, 2), (4, 0, 1), (8, 0, 1)):
         config = start.replace(split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=2)
         assert task.space(target).is_valid(config)
-        assert error_on(target, task, config, arrays, expected) < 1e-5, config
+        assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
 @pytest.mark.parametrize(("window", "algorithm"), FORMS)
@@ -169,7 +183,7 @@ def test_half_precision_storage(window: int, algorithm: str) -> None:
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(task_of(replace(work, dtype="float32")), [a.astype("float32") for a in arrays])
     start = next(c for c in task.starts(target) if c["algorithm"] == algorithm)
-    assert error_on(target, task, start, arrays, expected) < 1e-2
+    assert_agrees(target, task, start, arrays, expected, 1e-2)
     assert "algorithm" not in task.space(target_of("cuda")).knobs
 
 

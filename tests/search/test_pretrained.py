@@ -62,7 +62,7 @@ def test_a_file_for_other_features_is_refused(tmp_path: Path) -> None:
 
 def test_a_search_goes_on_without_a_model_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     model = pretrained_on(1)
-    PretrainedModel(model.booster, ("another", *model.columns[1:])).save(tmp_path / "nvidia_h200.ubj.gz")
+    PretrainedModel(model.booster, ("another", *model.columns[1:])).save(tmp_path / "opencl_nvidia_h200.ubj.gz")
     monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
     assert pretrained_for(H200) is None
     (warning,) = caplog.records
@@ -145,4 +145,4 @@ def test_the_command_makes_a_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 recordings" in result.output
     PretrainedModel.load(out)
-    assert file_of(H200).name == "nvidia_h200.ubj.gz"
+    assert file_of(H200).name == "opencl_nvidia_h200.ubj.gz"

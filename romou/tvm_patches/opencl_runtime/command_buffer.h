@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A run of several kernels recorded once and enqueued as a whole: cl_khr_command_buffer.
+// A command buffer: several kernels recorded once and enqueued as a whole (cl_khr_command_buffer).
 #ifndef ROMOU_OPENCL_COMMAND_BUFFER_H_
 #define ROMOU_OPENCL_COMMAND_BUFFER_H_
 
@@ -37,10 +37,10 @@ struct CommandBufferApi {
 #undef ROMOU_CL_DECLARE
 };
 
-/// While one is being recorded, what its thread launches on any device goes into it in place of the queue, and nothing is computed.
+/// While a thread records one, its launches on any device go into the command buffer instead of the queue, and nothing is computed.
 ///
-/// The memory that kernels are given is kept as long as the recording lives: neither freed nor handed to another run by a pool. A buffer
-/// belongs to queues of the same properties, so there are two, for the queue with profiling and for the one without.
+/// The memory that kernels are given stays alive with the recording: no pool frees it or hands it to another run. A command buffer belongs to
+/// queues of the same properties, so there are two: for the queue with profiling and for the one without.
 class CommandBuffer {
  public:
   /// Begin to record. Raises RuntimeError if the device has no command buffers, or the thread records already.
@@ -49,7 +49,7 @@ class CommandBuffer {
   CommandBuffer(const CommandBuffer&) = delete;
   CommandBuffer& operator=(const CommandBuffer&) = delete;
 
-  /// The one that this thread records; null if none.
+  /// The command buffer that this thread records; null if none.
   static CommandBuffer*& current() {
     thread_local CommandBuffer* buffer = nullptr;
     return buffer;

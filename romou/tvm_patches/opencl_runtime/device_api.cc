@@ -120,7 +120,7 @@ class OpenCLDeviceAPI final : public tvm::runtime::DeviceAPI {
   }
 };
 
-// Keeps freed buffers and images for the next request of the same size: a network asks for the same ones at every run.
+// Keeps freed buffers and images for the next request of the same size: a network asks for the same sizes in every run.
 class PoolingAllocator final : public tvm::runtime::Allocator {
  public:
   using Buffer = tvm::runtime::memory::Buffer;
@@ -145,7 +145,7 @@ class PoolingAllocator final : public tvm::runtime::Allocator {
     return buffer_of(dev, take(image, [&] { return create_image(device_, image); }), image.bytes());
   }
 
-  // Tensors that share a planned storage take turns; those whose image has another shape get one of their own for their life.
+  // Tensors that share a planned storage use it one after another; one whose image has another shape gets its own image for its life.
   void* CreateView(const Buffer& buffer, Shape shape, DLDataType dtype, const std::string& scope) final {
     Memory* storage = memory_of(buffer.data);
     if (is_buffer_scope(scope)) return storage;
@@ -215,7 +215,7 @@ class PoolingAllocator final : public tvm::runtime::Allocator {
   void give_back(Memory* memory) {
     if (is_exiting()) return;
     if (memory->references > 1) {
-      // A recorded run goes on using it.
+      // A recorded command buffer still uses it.
       used_bytes_ -= memory->bytes;
       release(memory);
       return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every failed OpenCL call ends here: the message names the call, the code, the kernel where there is one, and the device.
+// Errors of OpenCL calls: the message names the call, the code, the kernel where there is one, and the device.
 #ifndef ROMOU_OPENCL_ERROR_H_
 #define ROMOU_OPENCL_ERROR_H_
 
@@ -23,7 +23,7 @@ struct CallSite {
 /// Raise RuntimeError "<call> failed: <name> (<code>) ..." unless `code` is CL_SUCCESS.
 void check(cl_int code, const char* call, const CallSite& site);
 
-/// The same for calls without a site at hand.
+/// Raise as above for a call without a site.
 inline void check(cl_int code, const char* call, const std::string& device) {
   if (code != CL_SUCCESS) check(code, call, CallSite{device, {}, {}});
 }

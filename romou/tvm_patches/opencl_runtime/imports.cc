@@ -12,8 +12,8 @@ using tvm::ffi::Module;
 using tvm::ffi::Optional;
 using tvm::ffi::String;
 
-/// `module`, or the one among all that it imports, that has the compiled function `name`; None where there is none. The executable of a
-/// virtual machine runs functions and holds none.
+/// Return `module` or the module among its imports that has the compiled function `name`; None where none has it. The executable of a
+/// virtual machine runs functions but holds none.
 Optional<Module> module_of(const Module& module, const String& name) {
   if (module->kind() != String("relax.VMExecutable") && module->ImplementsFunction(name)) return module;
   for (const Any& import : module->imports()) {

@@ -38,7 +38,7 @@ void require_whole_image(const Place& place, size_t bytes) {
   }
 }
 
-// Host memory takes part: enqueued without blocking, then waited for, so that other threads launch meanwhile.
+// One side is host memory: enqueued without blocking, then waited for, so that other threads launch meanwhile.
 void copy_to_host(const Place& from, char* host, size_t bytes) {
   Memory& memory = *from.memory;
   const char* call = memory.is_image ? "clEnqueueReadImage" : "clEnqueueReadBuffer";

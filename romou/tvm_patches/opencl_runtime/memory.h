@@ -55,7 +55,7 @@ struct alignas(64) Memory {
   cl_mem handle = nullptr;
   Device* device = nullptr;
   size_t bytes = 0;
-  std::atomic<int> references{1};  ///< whoever allocated it, and recorded runs that use it
+  std::atomic<int> references{1};  ///< whoever allocated it, and recorded command buffers that use it
   bool is_image = false;
   bool is_view = false;  ///< an image made for one tensor of a shared storage
   ImageShape image;

@@ -41,8 +41,8 @@ using tvm::runtime::FunctionInfo;
 
 constexpr const char* kMarker = "// Function: ";
 
-/// Kernel name -> its part of the source. TVM puts a marker before each kernel and, after it, declarations of all kernels; those
-/// are left out: the text would grow with the square of their number.
+/// Split a source by kernel name. TVM puts a marker before each kernel and, after it, declarations of all kernels. Those are left out,
+/// because the text would grow with the square of their number.
 std::map<std::string, std::string> split_kernels(const std::string& source) {
   std::map<std::string, std::string> parts;
   std::string name;
@@ -65,8 +65,8 @@ std::map<std::string, std::string> split_kernels(const std::string& source) {
 }
 
 /// The source with every read of an image through the sampler that the kernel declares. The macros that TVM's code generator puts first
-/// drop the sampler unless the device is of exactly version 2.0 or 3.0; without one, a read outside of the image is undefined, and
-/// padding that costs no branch lives on its being zero. Samplers are in OpenCL since 1.0.
+/// drop the sampler unless the device is of exactly version 2.0 or 3.0. Without one a read outside the image is undefined, but padding
+/// without branches relies on zeros there. OpenCL has samplers since 1.0.
 std::string with_samplers(const std::string& source) {
   const std::string begin = "#ifdef __OPENCL_VERSION__\n#if __OPENCL_VERSION__ == CL_VERSION_2_0 ||", end = "#endif\n#endif\n";
   const std::string macros =
@@ -211,7 +211,7 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name) {
   if (kernel == nullptr) kernel = std::make_unique<Kernel>();
   if (kernel->handle == nullptr) {
     auto part = parts_.find(name);
-    // Source without markers (written by hand) is one part under the empty name.
+    // A source without markers, written by hand, has the empty name.
     kernel->build(device, name, part != parts_.end() ? part->second : source_);
   }
   return *kernel;

@@ -24,7 +24,7 @@ const char* type_name(cl_bitfield type) {
 
 int64_t number(uint64_t value) { return static_cast<int64_t>(value); }
 
-/// A JSON array with an object for every device, in the order of opencl:0, opencl:1, …
+/// Return a JSON array with an object for every device, in the order of opencl:0, opencl:1, …
 String devices() {
   json::Array list;
   DeviceTable& table = DeviceTable::global();

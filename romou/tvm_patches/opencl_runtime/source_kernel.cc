@@ -27,7 +27,7 @@ using tvm::ffi::Optional;
 using tvm::ffi::PackedArgs;
 using tvm::ffi::String;
 
-/// Time in ns by the device's clock of what `enqueue` puts on the queue.
+/// Time what `enqueue` puts on the queue, in ns by the device's clock.
 template <typename Enqueue>
 int64_t timed(Device& device, Enqueue enqueue) {
   EventLog log(device.label());
@@ -114,7 +114,7 @@ class SourceKernel final : public tvm::ffi::ModuleObj {
   Kernel kernel_;
 };
 
-/// Copy between the starts of two buffers of one device by the driver's own command; ns by the device's clock.
+/// Copy between the starts of two buffers of one device by the driver's own command; return ns by the device's clock.
 int64_t timed_copy(DLTensor* from, DLTensor* to, int64_t bytes) {
   Memory &source = *memory_of(from->data), &target = *memory_of(to->data);
   const size_t room = std::min(source.bytes, target.bytes);

@@ -13,7 +13,7 @@
 
 namespace romou::opencl {
 
-/// Writes append to `content`; reads go on where the last one ended and are short at the end.
+/// Writes append to `content`; reads continue where the last one ended and are short at the end.
 class StringStream final : public tvm::support::Stream {
  public:
   explicit StringStream(std::string text = {}) : content(std::move(text)) {}

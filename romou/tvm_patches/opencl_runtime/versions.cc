@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a host that connects over RPC asks before anything else: the protocol itself compares no versions, and other pairs crash.
+// The versions that a host compares first over RPC: the protocol itself does not, and an unequal pair crashes.
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
 
@@ -28,7 +28,7 @@ using tvm::ffi::String;
 #define ROMOU_SYSTEM "linux-gnu"
 #endif
 
-/// A JSON object: versions, and the LLVM triple that host code for this process is compiled for.
+/// Return a JSON object: versions, and the LLVM triple of host code for this process.
 String versions() {
   json::Object object;
   object.Set("tvm", String(ROMOU_TVM_VERSION));

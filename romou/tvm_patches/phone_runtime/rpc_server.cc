@@ -47,7 +47,7 @@ constexpr int kWatchMs = 200;
 constexpr int kReapMs = 20000;  // a killed child may hang in the driver; it is not waited for longer
 constexpr size_t kMaxKeyBytes = 4096;
 
-/// What a client asks for: empty if it does not know the key or does not speak the protocol.
+/// The request of a client; not accepted if it does not know the key.
 struct Greeting {
   bool is_accepted = false;
   double limit_s = 0;  ///< longest time for the whole session; 0: none
@@ -73,7 +73,7 @@ Greeting shake_hands(int fd, const std::string& expected_key, const std::string&
   return greeting;
 }
 
-/// Wait for the end of a child and of what it started; empty if its time did not run out, else why it was killed.
+/// Wait for the end of a child and of what it started. Return why it was killed; empty if it ended by itself.
 std::string watch(pid_t child, const Pulse& pulse, const Options& options, double limit_s, int* status) {
   const int64_t started = now_ms();
   const auto is_over = [&] { return waitpid(child, status, WNOHANG) == child; };
@@ -181,14 +181,14 @@ void accept_sessions(const Options& options, Handle& listener) {
   }
 }
 
-/// The OpenCL runtime lies beside this program. Its absence is no failure of the server, whose clients may want the CPU alone.
+/// Load the OpenCL runtime beside this program. The server works without it: clients may want the CPU alone.
 void load_opencl_runtime() {
   std::error_code ignored;
   const fs::path library = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "libtvm_runtime_opencl.so";
   if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) say("warning: no OpenCL runtime: %s", dlerror());
 }
 
-/// The OpenCL library that was opened and its devices, or why there are none; what `romou phone status` reads.
+/// Print the OpenCL library that was opened and its devices, or why there are none. `romou phone status` reads it.
 int print_devices() {
   json::Object answer;
   try {

@@ -35,7 +35,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// The functions that tvm.rpc.RPCSession expects of a server besides those in TVM's runtime.
+/// Register the functions that tvm.rpc.RPCSession expects of a server and TVM's runtime lacks.
 void register_session_functions(const std::string& folder) {
   const auto path = [folder](const ffi::String& name) {
     // Names come from the host; they stay inside the folder of the session.
@@ -68,7 +68,7 @@ int serve(int fd, const std::string& folder, Pulse* pulse) {
       return static_cast<int64_t>(bytes.size());
     });
     const ffi::Function receive = ffi::Function::FromTyped([fd, pulse](int64_t wanted) {
-      // At most a piece at a time: a large tensor needs no second copy of its size.
+      // At most kPieceBytes at a time: a large tensor needs no second copy of its size.
       std::string piece(std::min(static_cast<size_t>(wanted), kPieceBytes), '\0');
       ssize_t n;
       do {

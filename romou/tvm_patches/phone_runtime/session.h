@@ -18,7 +18,7 @@ struct Pulse {
   void beat() { last_ms.store(now_ms(), std::memory_order_relaxed); }
 };
 
-/// Serve one connection until the client is gone, keeping uploads in `folder`; the exit code.
+/// Serve one connection until the client is gone, keeping uploads in `folder`; return the exit code.
 int serve(int fd, const std::string& folder, Pulse* pulse);
 
 }  // namespace romou::phone

@@ -20,7 +20,7 @@ namespace romou::phone {
 
 constexpr int kHandshakeMs = 5000;  // a client that says nothing keeps nobody waiting for longer
 
-/// Closes what it holds.
+/// A file descriptor that is closed with its owner.
 class Handle {
  public:
   explicit Handle(int fd = -1) : fd_(fd) {}
@@ -55,7 +55,7 @@ int32_t receive_number(int fd);
 void send_text(int fd, std::string_view text);
 std::string receive_text(int fd, size_t limit);
 
-/// Call `use(const addrinfo&) -> bool` with each address of the host until one is taken; the last reason if none is.
+/// Call `use(const addrinfo&) -> bool` with each address of the host until it accepts one; return the last reason if it accepts none.
 template <typename F>
 std::string try_addresses(const std::string& host, int port, int flags, F use) {
   addrinfo hints{}, *found = nullptr;

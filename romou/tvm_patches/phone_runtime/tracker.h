@@ -17,7 +17,7 @@ namespace romou::phone {
 namespace ffi = tvm::ffi;
 namespace json = tvm::ffi::json;
 
-/// Reports this server to a tracker under its key and a random match key, which a client has to name in the place of the key.
+/// Reports this server to a tracker under its key and a random match key, which a client has to name instead of the key.
 class Tracker {
  public:
   Tracker(const Options& options, int port) : options_(options), port_(port) {}
@@ -27,7 +27,7 @@ class Tracker {
   const std::string& match_key() const { return match_key_; }
   /// Connect if that is due, and offer the server under a new match key.
   void offer();
-  /// Between sessions: is the tracker still there, and was the key given to a client that never came?
+  /// Check between sessions that the tracker is still there, and that no client took the key and never came.
   void ping();
 
  private:
