@@ -37,12 +37,14 @@ from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
 from romou.records import Origin, RecordStore
-from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import LANES
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.

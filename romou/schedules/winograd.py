@@ -26,12 +26,11 @@ from functools import reduce as fold
 import numpy as np
 from tvm import s_tir, te, tirx
 
-from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Config
 from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.schedule import schedule_stages
-from romou.schedules.contraction.stages import contract
+from romou.schedules.contraction.stages import Stage, contract
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.splice import as_module, renest
 from romou.schedules.workload import Conv2d, window_index
@@ -39,9 +38,6 @@ from romou.tir.primitives import LANES
 
 # Value of the knob `algorithm` -> side of an output tile.
 TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
-# The choice of that knob that every operator has.
-DIRECT = "direct"
-ALGORITHM = Knob(name="algorithm", choices=(DIRECT, *TILES), default=DIRECT, help="sum the products, or Winograd's way with tiles of 2, 4 or 6 pixels a side")
 # Sides of windows -> those of the output tiles whose numbers are right: the error grows with the points.
 SIDES = {3: (2, 4, 6), 5: (2, 4)}
 # Where polynomials are evaluated, beside infinity: as many as a tile needs, whose powers and differences stay near 1, and so the error small.
@@ -253,7 +249,7 @@ class Winograd:
         return te.compute(
             self.work.output_shape,
             lambda n, o, y, x, lane: tiles[((o * batch + n) * down + y // tile) * across + x // tile, y % tile, x % tile, lane],
-            name="crop",
+            name=Stage.CROP,
         )
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:

@@ -22,7 +22,7 @@ from romou.pruning.estimate import estimate_parts, estimate_seconds, occupancy
 from romou.pruning.form import Form
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
-from romou.schedules.templates import declared_knobs
+from romou.schedules.families import declared_knobs
 
 _USAGE = (
     "registers",

@@ -12,6 +12,7 @@ from romou.core.space import Columns, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction
 from romou.schedules.loops import VECTOR_WIDTH, padded_texels
+from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
@@ -21,15 +22,15 @@ _LEAST_BUFFERED = 3
 # Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
 TURN, _MOST_UNROLLED = "turn", 2048
 # Choices of the knobs that say where an operand lies, and which devices have them.
-PLACES = ("buffer", "image")
+PLACES = tuple(place.value for place in Place)
 HAS_IMAGES = "image: OpenCL devices with images that are large enough"
 
 
 # In the order by which configs are numbered.
 KNOBS = (
-    Knob(name="data", choices=PLACES, default="buffer", help="memory that the activations are read from", devices=HAS_IMAGES),
-    Knob(name="weight", choices=PLACES, default="buffer", help="memory that the weight is read from", devices=HAS_IMAGES),
-    Knob(name="output", choices=PLACES, default="buffer", help="memory that the output is written to", devices=HAS_IMAGES),
+    Knob(name="data", choices=PLACES, default=Place.BUFFER.value, help="memory that the activations are read from", devices=HAS_IMAGES),
+    Knob(name="weight", choices=PLACES, default=Place.BUFFER.value, help="memory that the weight is read from", devices=HAS_IMAGES),
+    Knob(name="output", choices=PLACES, default=Place.BUFFER.value, help="memory that the output is written to", devices=HAS_IMAGES),
     Knob(name="pixels", choices=("flat", "rows"), default="flat", help="pixels in one row, or row by row as images need"),
     Knob(
         name="accumulate",
@@ -82,7 +83,7 @@ KNOBS = (
 )
 
 
-def space_of(knobs: Sequence[Knob], flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]) -> Space:
+def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]) -> Space:
     """Return the space of a contraction: the knobs with the choices that its extents make different, and the constraints between them.
 
     `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds.
@@ -112,12 +113,12 @@ def space_of(knobs: Sequence[Knob], flat: Contraction, rows: Contraction, limits
         "unroll": ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma) + [TURN] * (len(local) > 1),
         "vector_width": ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1],
         "autobroadcast": [True, False] if is_broadcast else [False],
-        "multiply_add": ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [instruction] * has_mma,
+        "multiply_add": ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma", *([instruction] if instruction and has_mma else [])],
         "steps": [] if instruction is None else tensor_core.STEPS if has_mma else [1],
         # With two iterations alone, half of all loads would be waited for as before.
         "local_buffers": [1, 2] if any(0 < _LEAST_BUFFERED * s <= first for s in local) else [1],
     }
-    space = Space.of(knobs, limits, choices | dict(own))
+    space = Space.of(KNOBS, limits, choices | dict(own))
     if has_mma:
         space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
 
