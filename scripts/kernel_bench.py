@@ -170,9 +170,9 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
             graph = CudaGraph(device, None, launch)
             graph.time_ms()
             # What was not captured is not timed either.
-            replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
+            captured = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
             # The graph itself keeps neither the kernels nor what they read and write.
-            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else replayed
+            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else captured
     timed = module.time_evaluator("main", device, number=number, repeat=1)
     return (lambda: float(timed(*tensors).results[0])), compared
 
