@@ -45,7 +45,6 @@ from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default
 
 import romou
 from romou import models
-from romou.backends import backend
 from romou.backends.cuda import compiler
 from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.interpreter import child_environment
@@ -346,7 +345,7 @@ def main(
             if peer not in PEERS:
                 raise unknown_name("peer", peer, PEERS)
         parsed = romou.Target(target)
-        facts = backend(parsed.kind).list_devices()[backend(parsed.kind).device_index(parsed.device_name)]
+        facts = parsed.backend.facts(parsed.backend.device_index(parsed.device_name))
     except RomouError as error:
         raise SystemExit(f"{error}") from error
     rows: dict[str, dict[str, Any]] = {}

@@ -22,7 +22,6 @@ import numpy as np
 from kernel_bench import fast_reference
 from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 
-from romou.backends import backend
 from romou.core.errors import BuildError, InvalidConfigError, RomouError
 from romou.core.outcome import Outcome
 from romou.core.space import Config
@@ -50,7 +49,7 @@ def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterat
         try:
             for kernels in build_task(task, config, target).imports:
                 if target.kind == "cuda":
-                    compile_cuda(kernels.inspect_source(), str(target.arch))
+                    compile_cuda(kernels.inspect_source(), str(target.tvm_target.attrs["arch"]))
             yield Outcome.OK, None
         except InvalidConfigError as error:
             yield Outcome.INVALID, str(error)
@@ -79,8 +78,8 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
         if is_compiled_only:
             target = asked
         else:
-            index = int(backend(asked.kind).device_index(asked.device_name))
-            target = asked.limited_to(backend(asked.kind).list_devices()[index])
+            index = asked.backend.device_index(asked.device_name)
+            target = asked.limited_to(asked.backend.facts(index))
             runner = stack.enter_context(contextlib.closing(LocalRunner(f"{asked.kind}:{index}", MEASURE, toolchain=TOOLCHAIN)))
             builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=TOOLCHAIN)))
         for position, task in enumerate(chosen):

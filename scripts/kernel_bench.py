@@ -29,14 +29,13 @@ from kernel_table import print_table
 from onnx import TensorProto, helper
 from torch_peer import Torch, gpu_clocks, repeats_of
 
-from romou.backends import backend
+from romou.backends.cuda.graph import CudaGraph
 from romou.core.errors import DeviceError, RomouError, UsageError
 from romou.core.space import Config
 from romou.frontend.reference import run_onnxruntime
 from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
-from romou.module.replay import CudaGraph
 from romou.records import Origin, RecordStore
 from romou.schedules.workload import LANES, Conv2d, Dense
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
@@ -229,9 +228,9 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
     or bandwidth allows, over us; None where they are not known. peak: share of the device's peak rate. problem: where the output is wrong.
     """
     peer = Torch(allow_tf32=options.allows_tf32) if options.has_peer else None
-    asked = Target(options.target).allowing_tf32() if options.allows_tf32 else Target(options.target)
-    index = int(backend(asked.kind).device_index(asked.device_name))
-    facts = backend(asked.kind).list_devices()[index]
+    asked = Target(options.target).with_options(tf32="allow") if options.allows_tf32 else Target(options.target)
+    index = asked.backend.device_index(asked.device_name)
+    facts = asked.backend.facts(index)
     target, device = asked.limited_to(facts), tvm.device(asked.kind, index)
     wanted = [word for word in options.only.split(",") if word]
     tasks = {work: task_of(work, has_epilogue=False) for work in works if not wanted or any(word in work.name for word in wanted)}

@@ -36,7 +36,6 @@ import numpy as np
 import tvm
 
 import romou
-from romou.backends.opencl import device_index, list_devices
 from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.space import Config, Space
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
@@ -228,9 +227,10 @@ def _short(text: str | None) -> str | None:
 
 def record(names: Sequence[str], folder: Path, target: Target, configs: int, jobs: int, seconds: float, seed: int, prune: bool) -> None:
     """All operators, one after another."""
-    facts = list_devices()[device_index(target.device_name)]
+    index = target.backend.device_index(target.device_name)
+    facts = target.backend.facts(index)
     here = target.limited_to(facts)
-    device = f"{target.kind}:{device_index(target.device_name)}"
+    device = f"{target.kind}:{index}"
     stop_at = time.monotonic() + seconds
     spaces: dict[str, Space] = {}
     if prune:

@@ -93,14 +93,14 @@ def target_of(kind: str) -> Target:
 
 def has_device(target: Target) -> bool:
     """Whether kernels for the target can run here."""
-    return bool(backend(target.kind).list_devices())
+    return bool(target.backend.list_devices())
 
 
 def compile_only(module: tvm.runtime.Module, target: Target) -> None:
     """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves undone."""
     assert module.imports, "a function without kernels"
     for kernels in module.imports:
-        assert compile_cuda(kernels.inspect_source(), str(target.arch)).startswith(b"\x7fELF")
+        assert compile_cuda(kernels.inspect_source(), str(target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
 
 
 def kind_id(kind: str) -> str:
@@ -111,7 +111,7 @@ def kind_id(kind: str) -> str:
 def error_on(target: Target, task: TunableTask, config: Config, arrays: list[np.ndarray], expected: np.ndarray, *, without: Sequence[str] = ()) -> float | None:
     """Relative L2 error of a config on the target's device; None for CUDA on a machine without a GPU, where its kernels are compiled alone."""
     if has_device(target):
-        return error_of(run(task, config, arrays, target, tvm.device(target.kind, 0), without=without), expected)
+        return error_of(run(task, config, arrays, target, target.backend.device(), without=without), expected)
     assert target.kind == "cuda", "no OpenCL device: scripts/test.sh installs PoCL; `romou doctor` says what is wrong"
     with tvm.transform.PassContext(disabled_pass=list(without)):
         compile_only(build_task(task, config, target), target)

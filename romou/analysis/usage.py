@@ -19,7 +19,7 @@ from tvm_ffi.structural import structural_walk
 from romou.analysis.estimates import TENSOR_CORE_DEPTH, dtype_of, lanes_of, multiply_adds_of, scope_of
 from romou.analysis.evaluate import evaluate
 from romou.analysis.registers import register_use
-from romou.backends.dialects import CUDA, dialect_of
+from romou.backends.dialect import dialect_of
 from romou.tir.calls import (
     is_async_copy,
     is_conditional,
@@ -302,8 +302,8 @@ class _Kernel:
         return self._has_turns and str(store.buffer.name) in self._carrying and not _products(store.value)
 
     def _copy(self, expr: tirx.Broadcast) -> None:
-        # In CUDA a lane of a copy is the scalar itself.
-        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func) != CUDA:
+        # Without vector arithmetic (CUDA), a lane of a copy is the scalar itself.
+        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func).has_vector_arithmetic:
             self.has_copies = True
 
     def _call(self, call: tvm.ir.Call) -> None:

@@ -43,7 +43,7 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         # In turns, so that a slow moment of the machine hits both.
         default_times += default.times(repeat=1)
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
-    error, limit = _check(graph, tuned, "tf32" if place.target.allows_tf32 else "float32")
+    error, limit = _check(graph, tuned, "tf32" if place.target.limits.allows_tf32 else "float32")
     summary = Summary(
         target=str(place.named),
         device=place.name,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from romou.api.assemble import layer_rows, model_of
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target
-from romou.backends import backend
 from romou.module import Summary, TunedModel
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
@@ -39,10 +38,7 @@ def compile(
     target = as_target(target)
     here = target
     if device is not None:
-        found = backend(target.kind).list_devices()
-        if not 0 <= device < len(found):
-            raise backend(target.kind).no_device_error(device, found)
-        here = target.limited_to(found[device])
+        here = target.limited_to(target.backend.facts(device))
     graph = lower(import_model(model, shapes), here)
     place = Place(named=target, target=here, index=device or 0)
     return model_of(graph, place, {}, Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started))

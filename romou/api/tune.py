@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from romou.api.assemble import assemble
 from romou.api.graph import import_model, lower
-from romou.api.place import as_target, local_runner, remote_runner
+from romou.api.place import allowing_tf32, as_target, local_runner, remote_runner
 from romou.api.records import records_of
 from romou.layout import tasks_of
 from romou.measure import LocalBuilder, MeasureOptions
@@ -23,9 +23,6 @@ from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import onnx
-
-# NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
-_BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 
 
 def tune(
@@ -94,8 +91,8 @@ def tune(
     """
     started = time.monotonic()
     check_versions()
-    target = as_target(target).allowing_tf32() if allow_tf32 else as_target(target)
-    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **_BATCHES.get(target.kind, {}))
+    target = allowing_tf32(as_target(target)) if allow_tf32 else as_target(target)
+    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
     imported = import_model(model, shapes)
     measuring = MeasureOptions(seed=seed)
     with local_runner(target, measuring) if rpc is None else remote_runner(target, measuring, Address.parse(rpc)) as (place, runner):

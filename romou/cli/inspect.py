@@ -48,7 +48,7 @@ def command(
 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
-    if gpus and parsed.kind != "opencl":
+    if gpus and parsed.backend.language != "OpenCL C":
         text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"
         raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)

@@ -15,7 +15,6 @@ from tvm_ffi.structural import structural_equal, structural_walk
 import romou.passes.pipeline as pipeline
 from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
 from romou.analysis.estimates import Traffic, estimate_registers, estimate_traffic
-from romou.module.tuned_model import split_kernels
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -144,7 +143,7 @@ def inspect_function(
     with tvm.transform.PassContext(instruments=[recorder] if with_passes else [], disabled_pass=list(without)):
         _, devices = split_host_device_mods(lower(bound))
         kernels = [(device, finish()(mod)) for device, mod in devices.items()]
-    generate = tvm.get_global_func(f"target.build.{target.kind}")
+    generate = tvm.get_global_func(f"target.build.{target.backend.tvm_kind}")
     found = []
     for device, mod in kernels:
         for var, lowered in mod.functions_items():
@@ -156,7 +155,7 @@ def inspect_function(
                     function=name,
                     task=task,
                     config=config or {},
-                    source=split_kernels(generate(alone, device).inspect_source())[kernel],
+                    source=target.backend.split_kernels(generate(alone, device).inspect_source())[kernel],
                     lowered=lowered,
                     work_group=_work_group(lowered),
                     passes=tuple(recorder.steps),

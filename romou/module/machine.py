@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from romou.backends import backend
+from romou.backends.base import CapturedRun
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
-from romou.module.replay import Replay, record
 from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
@@ -37,7 +38,7 @@ class Machine:
         self._has_run = False
         self._is_here = kind is not None
         self._kind = kind
-        self._replay: Replay | None = None
+        self._replay: CapturedRun | None = None
         self._outputs: list[Any] = []
         self._is_required = replay is True
         self._is_open = replay is not False and kind is not None
@@ -107,7 +108,7 @@ class Machine:
         outputs = self._vm.get_outputs(_ENTRY)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
-    def _recorded(self) -> Replay | None:
+    def _recorded(self) -> CapturedRun | None:
         """The recorded run, where it computes the same and takes no longer; recorded at the first call, after which `launching` says what came of it.
 
         Raises
@@ -129,11 +130,11 @@ class Machine:
             self.launching = f"kernel by kernel: {reason}"
         return self._replay
 
-    def _record(self) -> tuple[Replay | None, str]:
+    def _record(self) -> tuple[CapturedRun | None, str]:
         """A recording that gives what the plain run gives, or None where that is faster; and how the model is launched then."""
         assert self._kind is not None
         expected = [o.numpy() for o in self._invoke()]
-        replay = record(self._kind, self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
+        replay = backend(self._kind).record(self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
         for output, right in zip(self._outputs, expected, strict=True):
             # What a replay does not write would else be there from the run before.
             output.copyfrom((~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,14 +103,13 @@ class TunedModel:
         """The device of this machine that the model runs on; UsageError for one behind a connection."""
         if self.remote is not None:
             raise UsageError(f"the model runs at {self.remote.address}, which is no device of this machine")
-        return tvm.device(self.target.kind, self.device_index)
+        return self.target.backend.device(self.device_index)
 
     @cached_property
     def _executable(self) -> relax.VMExecutable | tvm.runtime.Module:
         if not isinstance(self._given, Path):
             return self._given
-        if self.target.kind == "cuda":
-            _prepare_cuda()
+        self.target.backend.prepare_to_load()
         with quiet_stderr():
             return tvm.runtime.load_module(str(self._given))
 
@@ -153,7 +151,7 @@ class TunedModel:
         found: dict[str, str] = {}
         for module in _modules(self._executable):
             if module.kind == self.target.kind:
-                found.update(split_kernels(module.inspect_source()))
+                found.update(self.target.backend.split_kernels(module.inspect_source()))
         return found
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -333,45 +331,13 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, replay: b
         outputs=tuple(meta["outputs"]),
         summary=Summary.from_dict(meta["summary"]),
         device_index=device,
-        remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name),
+        remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
         replay=replay,
     )
     if rpc is None:
         # A library that does not fit this machine says so now.
         _ = model._executable
     return model
-
-
-def _prepare_cuda() -> None:
-    """A model that was compiled on a machine without CUDA holds text, which is compiled when it is loaded."""
-    from romou.backends.cuda import compiler, no_device_error
-    from romou.tvm_patches import cuda_runtime
-
-    if cuda_runtime.load() is not None:
-        raise no_device_error(0, [])
-    compiler.install()
-
-
-def split_kernels(source: str) -> dict[str, str]:
-    """Name -> text that compiles by itself, of each kernel in the text of a module.
-
-    In OpenCL, TVM puts a marker before each kernel and, after it, declarations of all kernels, which are left out; in CUDA, what comes before the
-    first declaration is for all kernels.
-    """
-    kernels = {}
-    heads = list(_CUDA_KERNEL.finditer(source))
-    starts = [head.start() for head in heads]
-    for head, end in zip(heads, [*starts[1:], len(source)], strict=False):
-        if head["end"] == "{":
-            kernels[head["name"]] = f"{source[: starts[0]].strip()}\n\n{source[head.start() : end].strip()}\n"
-    for part in source.split("// Function: ")[1:]:
-        name, _, text = part.partition("\n")
-        lines = [line for line in text.splitlines() if not (line.startswith("__kernel ") and line.endswith(");"))]
-        kernels[name.strip()] = "\n".join(lines).strip() + "\n"
-    return kernels
-
-
-_CUDA_KERNEL = re.compile(r'^extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
 
 
 def random_inputs(inputs: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:

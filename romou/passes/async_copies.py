@@ -22,7 +22,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
-from romou.backends.dialects import copy_texel_async
+from romou.backends.dialect import copy_texel_async
 from romou.core.errors import BuildError
 from romou.passes.bindings import statements_of
 from romou.tir.calls import is_conditional, op_name

@@ -1,7 +1,7 @@
 """Half precision as storage: numbers lie in memory as halfs, registers and arithmetic are single precision.
 
 OpenCL reads and writes halfs from any device's memory (vload_half, read_imagef on a half image), whether or not it computes with them
-(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.backends.dialects`). So kernels of
+(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.backends.dialect`). So kernels of
 half-precision models run everywhere, with single-precision sums. Only where a template asks for half-precision arithmetic
 (`primitives.HALF_ARITHMETIC`) are halfs left as they are.
 """
@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.backends.dialects import CUDA, dialect_of, floats_of_halfs, half_pointer, halfs_of_floats, load_halfs, store_halfs
+from romou.backends.dialect import Dialect, dialect_of
 from romou.tir.calls import is_conditional, is_half_conversion, op_name
 from romou.tir.primitives import HALF_ARITHMETIC, LANES, TENSOR_CORES
 
@@ -35,14 +35,14 @@ def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
     return inner.value if is_round_trip else cast
 
 
-def _bits_of(value: tirx.Expr) -> tirx.Expr:
-    """A float as the bits of a half (CUDA); what only was read from memory stays as it was."""
+def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    """A float as the bits of a half; what only was read from memory stays as it was."""
     if is_half_conversion(value):
         return value.args[1]
     if is_conditional(value):
         condition, *values = value.args
-        return tirx.if_then_else(condition, *map(_bits_of, values))
-    return halfs_of_floats(value)
+        return tirx.if_then_else(condition, *(_bits_of(one, dialect) for one in values))
+    return dialect.fp16_of_fp32(value)
 
 
 def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
@@ -125,7 +125,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
     half* a; a[i] * h(2)        ->      ushort* a; vload_half(i, (half*)a) * 2.0f        OpenCL
                                         ushort* a; float_of_half(a[i]) * 2.0f            CUDA
     """
-    is_cuda = dialect_of(func) == CUDA
+    dialect = dialect_of(func)
     analyzer = tvm.sym.Analyzer()
     pointers: dict[tirx.Var, tirx.Var] = {}
     buffers: dict[tirx.Var, tirx.Var] = {}
@@ -162,7 +162,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
             start, offset = tirx.address_of(tirx.BufferLoad(buffers[buffer], [base])), tirx.const(0, "int32")
         else:
             start, offset = buffers[buffer].data, analyzer.simplify(base // lanes)
-        return offset, half_pointer(start, str(buffer.scope())), lanes
+        return offset, dialect.fp16_pointer(start, str(buffer.scope())), lanes
 
     def load(access: TensorLoad) -> tirx.Expr:
         new = buffers.get(access.source)
@@ -171,7 +171,9 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         if str(new.dtype) != "uint16":
             return tirx.BufferLoad(new, access.indices)
         indices = _of_scalars(access.source, access.indices)
-        return floats_of_halfs(tirx.BufferLoad(new, indices)) if is_cuda else load_halfs(*place(access.source, indices))
+        if dialect.converts_fp16_in_memory:
+            return dialect.load_fp16(*place(access.source, indices))
+        return dialect.fp32_of_fp16(tirx.BufferLoad(new, indices))
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         new = buffers.get(access.buffer)
@@ -180,9 +182,9 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         if str(new.dtype) != "uint16":
             return tirx.BufferStore(new, access.value, access.indices)
         indices = _of_scalars(access.buffer, access.indices)
-        if is_cuda:
-            return tirx.BufferStore(new, _bits_of(access.value), indices)
-        return store_halfs(access.value, *place(access.buffer, indices))
+        if dialect.converts_fp16_in_memory:
+            return dialect.store_fp16(access.value, *place(access.buffer, indices))
+        return tirx.BufferStore(new, _bits_of(access.value, dialect), indices)
 
     def call(old: Call) -> tirx.Expr:
         name = op_name(old)

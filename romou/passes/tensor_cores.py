@@ -34,7 +34,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
-from romou.backends.dialects import load_texel, load_texel_pair, tensor_core_fma, tf32s_of_floats
+from romou.backends.dialect import load_texel, load_texel_pair, tensor_core_fma, tf32_of_fp32
 from romou.core.errors import BuildError
 from romou.passes.bindings import statements_of
 from romou.tir.calls import is_conditional, is_half_conversion
@@ -88,7 +88,7 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
         texel = _texel_of(factor, analyzer)
         is_halfs = str(texel.ty.dtype) == _HALFS
         variable = tirx.Var(name, _HALFS if is_halfs else _FLOATS)
-        statements.append(tirx.Bind(variable, texel if is_halfs else tf32s_of_floats(texel)))
+        statements.append(tirx.Bind(variable, texel if is_halfs else tf32_of_fp32(texel)))
         return variable
 
     weights: list[list[tirx.Expr]] = [[] for _ in range(texels)]

@@ -70,9 +70,9 @@ class PretrainedModel:
 def pretrained_for(target: Target) -> PretrainedModel | None:
     """Those that ship for the target's device; None where there are none."""
     path = file_of(target)
-    return PretrainedModel.load(path) if target.kind == "opencl" and path.is_file() else None
+    return PretrainedModel.load(path) if path.is_file() else None
 
 
 def file_of(target: Target) -> Path:
-    """Where the lessons of the target's device lie."""
-    return _FOLDER / f"{target.spec.name}.ubj.gz"
+    """Where the model for the target's kind and device lies."""
+    return _FOLDER / f"{target.kind}_{target.spec.name}.ubj.gz"

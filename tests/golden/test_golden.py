@@ -75,7 +75,7 @@ CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["dat
 def test_kernel(name: str, suffix: str, request: pytest.FixtureRequest) -> None:
     (work, choices), target = KERNELS[name], TARGETS[suffix]
     if choices.get("multiply_add") == "tf32":
-        target = target.allowing_tf32()
+        target = target.with_options(tf32="allow")
     task = task_of(work).with_free_images()
     knobs = task.space(target).knobs
     wanted = {knob: value for knob, value in (TILES | SPELLING | choices).items() if knob in knobs}

@@ -238,7 +238,7 @@ def test_half_precision_in_cuda(cuda_target: Target) -> None:
         check(dense(), target)
     else:
         for source in romou.compile(model, target=target).sources().values():
-            assert compile_cuda(source, str(target.arch)).startswith(b"\x7fELF")
+            assert compile_cuda(source, str(target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
 
 
 def test_a_function_with_parts_knows_itself() -> None:

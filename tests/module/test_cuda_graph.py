@@ -16,9 +16,10 @@ from tvm import relax
 
 import romou
 from romou import models
+from romou.backends.cuda import graph as cuda_graph
+from romou.backends.cuda.graph import CudaGraph
 from romou.core.errors import DeviceError
-from romou.module import random_inputs, replay
-from romou.module.replay import CudaGraph
+from romou.module import random_inputs
 from romou.target import Target
 
 STREAM = 77
@@ -61,7 +62,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
-    monkeypatch.setattr(replay, "_cuda_driver", lambda: found)
+    monkeypatch.setattr(cuda_graph, "_cuda_driver", lambda: found)
     return found
 
 
@@ -170,7 +171,7 @@ def test_an_empty_capture_is_no_recording(driver: Driver) -> None:
 def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
     with pytest.raises(DeviceError, match=r"(?s)the Python package cuda-bindings.*pip install 'romou\[cuda\]'"):
-        replay._cuda_driver()
+        cuda_graph._cuda_driver()
 
 
 def test_replays_on_a_gpu(cuda_target: Target) -> None:

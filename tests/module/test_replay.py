@@ -21,9 +21,9 @@ from small_networks import prime_net, residual_net
 
 import romou
 from romou import models
+from romou.backends import backend
 from romou.core.errors import DeviceError
 from romou.module import machine, random_inputs
-from romou.module.replay import record
 
 TARGET = target_of("opencl")
 
@@ -132,7 +132,7 @@ def test_a_recording_that_computes_something_else_is_not_used(opencl_device: tvm
         def launch(self) -> None:
             pass
 
-    monkeypatch.setattr(machine, "record", lambda kind, device, vm, run: Nothing(run))
+    monkeypatch.setattr(type(backend("opencl")), "record", lambda self, device, vm, run: Nothing(run))
     model = compiled(prime_net(), None)
     required = with_replay(model, True)
     inputs = random_inputs(model.inputs, seed=0)
@@ -148,14 +148,14 @@ def test_a_recording_that_computes_something_else_is_not_used(opencl_device: tvm
 def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> None:
     begin = tvm.get_global_func("romou.opencl.record")
     tensor = tvm.runtime.tensor(np.zeros(8, "float32"), opencl_device)
-    with pytest.raises(DeviceError, match="nothing records runs for vulkan"):
-        record("vulkan", opencl_device, None, lambda: None)
+    with pytest.raises(DeviceError, match="null devices record no runs"):
+        backend("null").record(opencl_device, None, lambda: None)
     with pytest.raises(RuntimeError, match="no kernel was launched on opencl:0"):
-        record("opencl", opencl_device, None, lambda: None)
+        backend("opencl").record(opencl_device, None, lambda: None)
     with pytest.raises(RuntimeError, match="a run that copies tensors cannot be recorded"):
-        record("opencl", opencl_device, None, lambda: tensor.numpy())
+        backend("opencl").record(opencl_device, None, lambda: tensor.numpy())
     with pytest.raises(RuntimeError, match="this thread records a run on opencl:0 .* already"):
-        record("opencl", opencl_device, None, lambda: begin(0))
+        backend("opencl").record(opencl_device, None, lambda: begin(0))
     recording = begin(0)
     with pytest.raises(RuntimeError, match="a run is replayed whose recording has not ended"):
         recording["launch"]()

@@ -35,7 +35,7 @@ def test_what_is_in_it(wheel: Path) -> None:
         "romou/tvm_patches/opencl_runtime/module.cc",
         "romou/hardware/devices/adreno640.json",
         "romou/models/resnet18.onnx",
-        "romou/search/pretrained_models/nvidia_h200.ubj.gz",
+        "romou/search/pretrained_models/opencl_nvidia_h200.ubj.gz",
     ):
         assert wanted in names
     assert wheel.name.startswith("romou-0.1.0-py3-none-")

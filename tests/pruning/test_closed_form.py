@@ -104,7 +104,7 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     ids=lambda w: f"{w.name}_{w.dtype}",
 )
 def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None:
-    target, task = target_of("cuda").allowing_tf32(), task_of(work)
+    target, task = target_of("cuda").with_options(tf32="allow"), task_of(work)
     configs = [c for c in task.space(target).sample(np.random.default_rng(3), 600) if c["multiply_add"] != "fma"]
     ahead = [c for c in configs if c["local"]]
     closed_form_and_tir_agree(target, task, [c for c in configs if not c["local"]][:2] + ahead[:2], devices=())

@@ -113,4 +113,4 @@ def test_the_command_makes_a_file(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 recordings" in result.output
     PretrainedModel.load(out)
-    assert file_of(H200).name == "nvidia_h200.ubj.gz"
+    assert file_of(H200).name == "opencl_nvidia_h200.ubj.gz"

@@ -1,55 +1,14 @@
-"""A whole run recorded once and then started by one call: a CUDA graph, or an OpenCL command buffer.
-
-A recorded run reads and writes the memory that it was recorded with, whatever the arguments of a later call are. So inputs and outputs are the same
-tensors for each replay (`Machine` copies in and out), and what lies between them is kept from every other use as long as the recording lives.
-"""
+"""A whole run captured once and then started by one call: a CUDA graph."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import tvm_ffi
 
 from romou.core.errors import DeviceError
-
-
-class Replay(Protocol):
-    """A recorded run. what: what the driver has recorded, for a person."""
-
-    what: str
-
-    def launch(self) -> None:
-        """Start it, behind whatever was enqueued before; does not wait."""
-
-    def time_ms(self) -> float:
-        """Start it, wait, and return its time on the device in milliseconds, from its first kernel to its last."""
-
-
-def record(kind: str, device: Any, vm: Any, run: Callable[[], None]) -> Replay:
-    """Record what `run` has a virtual machine enqueue; nothing is computed.
-
-    Parameters
-    ----------
-    kind
-        Of the target.
-    device
-        Of this machine; everything that `vm` launches goes there.
-    run
-        Was called before: kernels are loaded, and memory has its size.
-
-    Raises
-    ------
-    DeviceError
-        The device cannot record, or not this run; says why.
-    RuntimeError
-        TVM failed while it ran.
-    """
-    recorder = _RECORDERS.get(kind)
-    if recorder is None:
-        raise DeviceError(f"nothing records runs for {kind}")
-    return recorder(device, vm, run)
 
 
 class CudaGraph:
@@ -104,13 +63,13 @@ class CudaGraph:
             cuda.cuStreamDestroy(stream)
 
     def launch(self) -> None:
-        """See `Replay.launch`."""
+        """See `CapturedRun.launch`."""
         cuda = self._cuda
         _value(cuda, cuda.cuCtxSetCurrent(self._context))
         _value(cuda, cuda.cuGraphLaunch(self._executable, self._stream()))
 
     def time_ms(self) -> float:
-        """See `Replay.time_ms`."""
+        """See `CapturedRun.time_ms`."""
         cuda = self._cuda
         _value(cuda, cuda.cuCtxSetCurrent(self._context))
         stream = self._stream()
@@ -121,28 +80,8 @@ class CudaGraph:
         return float(_value(cuda, cuda.cuEventElapsedTime(self._begin, self._end)))
 
     def _stream(self) -> Any:
-        """The one that TVM enqueues copies on."""
+        """The stream that TVM enqueues copies on."""
         return self._cuda.CUstream(tvm_ffi.get_raw_stream(self._device))
-
-
-class OpenCLCommandBuffer:
-    """A run recorded by Romou's OpenCL runtime, which keeps the memory of it; here or behind a connection."""
-
-    def __init__(self, device: Any, vm: Any, run: Callable[[], None], find: Callable[[str], Any] = tvm_ffi.get_global_func) -> None:
-        recording = find("romou.opencl.record")(device.index)
-        # Let go of it ends the recording, whatever happened.
-        run()
-        launches = recording["finish"]()
-        self.what = f"an OpenCL command buffer of {launches} launches"
-        self._launch, self._time_ns = recording["launch"], recording["time_ns"]
-
-    def launch(self) -> None:
-        """See `Replay.launch`."""
-        self._launch()
-
-    def time_ms(self) -> float:
-        """See `Replay.time_ms`."""
-        return float(self._time_ns()) * 1e-6
 
 
 def _cuda_driver() -> Any:
@@ -154,11 +93,8 @@ def _cuda_driver() -> Any:
 
 
 def _value(cuda: Any, answer: tuple[Any, ...]) -> Any:
-    """What a call of NVIDIA's driver returned besides its status; DeviceError if that is a failure."""
+    """Return what a call of NVIDIA's driver gave besides its status; DeviceError if that is a failure."""
     status, *values = answer
     if status != cuda.CUresult.CUDA_SUCCESS:
         raise DeviceError(f"NVIDIA's driver failed: {getattr(status, 'name', status)}")
     return values[0] if len(values) == 1 else tuple(values)
-
-
-_RECORDERS: dict[str, Callable[[Any, Any, Callable[[], None]], Replay]] = {"cuda": CudaGraph, "opencl": OpenCLCommandBuffer}
