@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from romou.schedules.workload import BatchMatmul, Conv2d
 from romou.tasks.operators import conv, conv_transpose, matmul
@@ -26,8 +27,8 @@ def paper_operators() -> list[Conv2d]:
 
 def attention() -> list[BatchMatmul]:
     """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a decoder; and a plain product."""
-    scores = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
-    mix = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
+    scores: dict[str, Any] = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
+    mix: dict[str, Any] = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
     return [
         *(matmul((1, 12), m, 64, n, **scores) for m, n in ((128, 128), (197, 197), (1, 512))),
         *(matmul((1, 12), m, k, 64, **mix) for m, k in ((128, 128), (197, 197), (1, 512))),

@@ -11,6 +11,7 @@ from romou.core.errors import UsageError, nearest_name
 
 # name -> what it does; also printed in the README.
 VARIABLES = {
+    "ROMOU_CACHE_DIR": "folder of records that no work_dir names; else $XDG_CACHE_HOME/romou or ~/.cache/romou",
     "ROMOU_DEBUG": "1: show tracebacks of errors that are otherwise one message",
     "ROMOU_MOBILE_COMPILERS": "folder of scripts/setup_mobile_compilers.sh",
     "ROMOU_OPENCL_DEVICE": "part of an OpenCL device's name: only devices that match it are used",
@@ -24,6 +25,7 @@ class Settings:
 
     is_debug: bool = False
     opencl_device: str | None = None
+    cache_dir: Path = Path("~/.cache/romou")
     mobile_compilers: Path = Path("~/.cache/romou/mobile_compilers")
     unknown: tuple[str, ...] = ()
 
@@ -35,6 +37,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         is_debug=_flag("ROMOU_DEBUG", env),
         opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
+        cache_dir=Path(env.get("ROMOU_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "romou"),
         mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
         unknown=tuple(unknown),
     )
