@@ -37,12 +37,14 @@ from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
 from romou.records import Origin, RecordStore
-from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import LANES
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -168,9 +170,9 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
             graph = CudaGraph(device, None, launch)
             graph.time_ms()
             # What was not captured is not timed either.
-            replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
+            captured = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
             # The graph itself keeps neither the kernels nor what they read and write.
-            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else replayed
+            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else captured
     timed = module.time_evaluator("main", device, number=number, repeat=1)
     return (lambda: float(timed(*tensors).results[0])), compared
 

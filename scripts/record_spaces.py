@@ -40,9 +40,10 @@ from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.space import Config, Space
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
 from romou.records import RecordedConfig, RecordedSpace
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
-from romou.tasks.operators import conv, task_of, workload_to_dict
+from romou.tasks.operators import conv, task_of
 from romou.tasks.tunable import TunableTask
 
 # Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet; fp32, with bias and ReLU.
@@ -105,7 +106,7 @@ class Recorder:
         limits = target.limits
         self.recorded = RecordedSpace(
             name=name,
-            task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": workload_to_dict(work)},
+            task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": work.to_dict()},
             knobs=self.space.knobs,
             device=runner.fingerprint().to_dict(),
             context={

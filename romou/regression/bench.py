@@ -96,12 +96,12 @@ class Bench:
         lines = ",\n".join(f"  {json.dumps(dataclasses.asdict(o), allow_nan=False)}" for o in self.operators)
         return f'{{\n{head} "operators": [\n{lines}\n ]\n}}\n'
 
-    def save(self, path: str | Path, *, has_module: bool = True) -> Path:
+    def save(self, path: str | Path, *, module: bool = True) -> Path:
         """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is replaced."""
         path = Path(path)
         bench = dataclasses.replace(self, module=None)
         folder = module_folder(path)
-        if has_module and self.compiled is not None:
+        if module and self.compiled is not None:
             self.compiled.save(folder)
             bench = dataclasses.replace(self, module=library_of(folder))
         path.parent.mkdir(parents=True, exist_ok=True)
