@@ -65,7 +65,7 @@ OPERATORS: tuple[Conv2d | Dense, ...] = (
 
 
 def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel, KernelUsage]]:
-    """`count` kernels, equally many of each operator but for the remainder."""
+    """Yield `count` kernels, equally many of each operator but for the remainder."""
     rng = np.random.default_rng(seed)
     left = count
     for index, work in enumerate(OPERATORS):
@@ -87,7 +87,7 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
 
 
 def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str, dict[str, Any]]:
-    """What Mesa's compiler makes of each source: "registers", "spills", "waves", or the "error". Errors are kept in the cache, too."""
+    """Ask Mesa's compiler about each source: "registers", "spills", "waves", or the "error". Errors are kept in the cache, too."""
     version = mesa_version()
     found: dict[str, dict[str, Any]] = {}
 

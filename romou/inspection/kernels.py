@@ -39,11 +39,16 @@ class PassStep:
 class InspectedKernel:
     """A kernel and what can be read off it.
 
-    name: of the kernel.   function: the function of the model that it belongs to; one function may take several kernels.
-    task, config: of Romou's templates; empty where TVM's default schedule makes the kernel.
-    source: OpenCL C.   lowered: TIR as the code generator gets it.
-    work_group: sides (x, y, z) of the work group, in work-items.
-    passes: of the function, up to the split into kernels and beyond; empty unless asked for.
+    function
+        Name of the model's function that it belongs to; one function may take several kernels.
+    task, config
+        Task and config of Romou's templates; empty where TVM's default schedule makes the kernel.
+    source, lowered
+        OpenCL C or CUDA C++, and TIR as the code generator gets it.
+    work_group
+        Sides (x, y, z) of the work group, in work-items.
+    passes
+        Passes over the function, up to the split into kernels and beyond; empty unless asked for.
     """
 
     name: str
@@ -62,7 +67,7 @@ class InspectedKernel:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Of one turn of the innermost reduction loop."""
+        """Traffic of one iteration of the innermost reduction loop."""
         return busiest_traffic(self.lowered)
 
     @cached_property
