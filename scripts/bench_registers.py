@@ -26,6 +26,7 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 
 from romou.core.errors import BuildError, RomouError
 from romou.inspection.kernels import InspectedKernel, inspect_function
@@ -117,18 +118,6 @@ def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str,
     return found
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values with their mean."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return ((ends - counts + ends - 1) / 2)[places]
-
-
-def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's."""
-    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
-
-
 @click.command()
 @click.option("--configs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Of the configs.")
@@ -157,7 +146,7 @@ def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs:
     most = DEVICE.spec.registers_per_lane
     assert most is not None, "the device file knows it"
     estimate, mesa = (np.minimum([row[key] for row in rows], most) for key in ("estimate", "mesa"))
-    correlation = rank_correlation(estimate, mesa)
+    correlation = float(stats.spearmanr(estimate, mesa).statistic)
     out = Console(width=160)
     table = Table(title=f"Registers on {GPU}, Mesa {mesa_version()} (not the vendor's compiler)")
     for column in ("", "spills or holds no group", "neither"):
