@@ -69,7 +69,7 @@ class Timed(Protocol):
 def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
     """Wrap an executable of TVM's as a model that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
-    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, replay=False)
+    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, capture=False)
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
@@ -192,7 +192,7 @@ class Plain:
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
         """Return times as `TunedModel.times` does."""
-        return self.model.times(repeat, seed, clock=clock, replay=False)
+        return self.model.times(repeat, seed, clock=clock, capture=False)
 
 
 def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:

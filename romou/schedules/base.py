@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import tvm
 from tvm import tirx
 
+from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.winograd import StoredWeight
@@ -20,7 +21,10 @@ class Template(ABC):
     """The template that fits a fused function, whose last parameter is the output.
 
     func: the function.   family: name of the operator family.
+    knobs: what the template leaves open, for any operator and device; `space` says which choices an operator has.
     """
+
+    knobs: ClassVar[tuple[Knob, ...]]
 
     func: tirx.PrimFunc
     family: str

@@ -8,12 +8,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from tvm import s_tir
 
+from romou.core.knob import Knob
 from romou.tir.primitives import LANES
 
 # On a stage: the axis that, beside the lanes of a texel, runs along memory where the stage reads.
 ALONG_MEMORY = "romou.along_memory"
 # All that a GPU's local memory serves at once: as many banks as there are work-items in a warp, of four bytes each.
 _BANKS_BYTES = 128
+VECTOR_WIDTH = Knob(name="vector_width", choices=(LANES, 2, 1), default=LANES, help="numbers that one instruction loads, computes and stores")
 Loop: TypeAlias = "s_tir.schedule.LoopRV"
 Block: TypeAlias = "s_tir.schedule.SBlockRV"
 

@@ -13,15 +13,17 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
+from romou.core.knob import Knob
 from romou.core.limits import Limits
-from romou.core.space import Columns, Space
+from romou.core.space import Columns, Config, Space
 from romou.schedules.base import Template
 from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.emit import Vectors
+from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.splice import find_blocks
 from romou.tir.primitives import LANES
 
-GROUPS = (16, 32, 64, 128, 256, 512)
+WORK_GROUP = Knob(name="work_group", choices=(16, 32, 64, 128, 256, 512), default=64, help="work-items of a group", scales_outputs=True)
 Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
 
 
@@ -162,14 +164,20 @@ class StreamingTemplate(Template):
 
     def _groups(self, limits: Limits) -> list[int]:
         """Choices for the work-items of a group."""
-        return [g for g in GROUPS if g <= limits.max_work_group_size] or [limits.max_work_group_size]
+        return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [limits.max_work_group_size]
 
-    def _define_width(self, space: Space, extent: int) -> None:
-        """The knob `vector_width`: elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so."""
+    def _widths(self, extent: int) -> list[int]:
+        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so."""
         # OpenCL has no vectors of truth values in memory.
         is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
-        widths = [width for width in (LANES, 2, 1) if width == 1 or (extent % width == 0 and not is_scalar)]
-        space.define_knob("vector_width", [LANES] if self.images else widths)
+        widths = [int(width) for width in VECTOR_WIDTH.choices if width == 1 or (extent % int(width) == 0 and not is_scalar)]
+        return [LANES] if self.images else widths
+
+    def _with_fitting_group(self, space: Space) -> Config:
+        """The default config with the largest group, of at most the default size, that the space admits."""
+        config = space.default()
+        groups = sorted((g for g in space.knobs["work_group"] if isinstance(g, int) and g <= config["work_group"]), reverse=True)
+        return next((c for c in (config.replace(work_group=g) for g in groups) if space.is_valid(c)), config)
 
 
 def _size(parameter: tirx.Buffer) -> int:
