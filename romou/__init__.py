@@ -24,7 +24,25 @@ _HOME = {
     "load": "romou.module.tuned_model",
     "TunedModel": "romou.module.tuned_model",
     "Target": "romou.target",
-    "RomouError": "romou.core.errors",
+    "MeasureOptions": "romou.measure.options",
+    "Outputs": "romou.module.outputs",
+    "Trial": "romou.search.trial",
+    "Outcome": "romou.core.outcome",
+    **dict.fromkeys(
+        (
+            "RomouError",
+            "UsageError",
+            "DeviceError",
+            "ConnectionLostError",
+            "ModelError",
+            "RecordError",
+            "BuildError",
+            "CompatError",
+            "InvalidConfigError",
+            "SpaceEmptyError",
+        ),
+        "romou.core.errors",
+    ),
 }
 __all__ = sorted(_HOME)
 

@@ -31,7 +31,8 @@ from romou.core.errors import BuildError, RomouError
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.mobile_compilers import compile_all, find_compilers, mesa_version
 from romou.pruning import KernelUsage, judge, read_usage
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.operators import conv, task_of
 

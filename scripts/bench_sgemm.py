@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from kernel_bench import Options, command, run
 
-from romou.schedules.workload import Dense
+from romou.schedules.families.dense import Dense
 
 SIZES = (128, 256, 384, 512, 768, 1024, 1536, 2048)
 

@@ -26,6 +26,7 @@ from romou.core.errors import BuildError, InvalidConfigError, RomouError
 from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
+from romou.schedules.workload import BatchMatmul, Conv2d
 from romou.target import Target
 from romou.tasks.build import build_task
 from romou.tasks.operators import task_of
@@ -70,7 +71,7 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
     """Number of configs that failed."""
     only, skip = names
     asked = Target(target_text)
-    works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
+    works: tuple[Conv2d | BatchMatmul, ...] = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
     tasks = {task.key: task for task in (task_of(work, has_epilogue=False).with_free_images() for work in works)}
     chosen = [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
     outcomes: Counter[str] = Counter()

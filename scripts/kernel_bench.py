@@ -37,12 +37,14 @@ from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
 from romou.records import Origin, RecordStore
-from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import LANES
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -70,7 +72,7 @@ def memory_bytes(work: Conv2d | Dense) -> int:
 
 def fast_reference(task: TunableTask) -> Any:
     """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of AlexNet at batch 128."""
-    work = task.template.workload
+    work: Any = getattr(task.template, "workload", None)
     if len(task.func.params) != 3 or type(work) not in (Conv2d, Dense) or (isinstance(work, Conv2d) and work.groups > 1):
         return build_reference(task)
 
@@ -158,9 +160,14 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
     compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
     number = repeats_of(float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0]))
     if target.kind == "cuda":
+
+        def launch() -> None:
+            for _ in range(number):
+                module["main"](*tensors)
+
         tensors[-1].copyfrom(poison)
         with contextlib.suppress(DeviceError):
-            graph = CudaGraph(device, None, lambda: [module["main"](*tensors) for _ in range(number)])
+            graph = CudaGraph(device, None, launch)
             graph.time_ms()
             # What was not captured is not timed either.
             replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def cli() -> str:
         common = {row: None for row in options[0] if all(row in others for others in options)}
         parts.append(f"## {program}\n\n{_table(('command', 'what it does'), rows)}")
         if common:
-            parts.append(f"All of them take:\n\n{_table(('option', 'meaning'), list(common))}")
+            parts.append(f"All of them take:\n\n{_table(('option', 'meaning'), common)}")
         parts += [_command(name, command, context, without=common) for name, command, context in commands]
     return _HEAD + "\n".join(parts)
 
@@ -101,7 +101,8 @@ def _documented(name: str, found: Any, *, level: int) -> str:
 
 def _signature(name: str, function: Callable[..., Any]) -> str:
     given = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
-    parts, is_keyword = [], False
+    parts: list[str] = []
+    is_keyword = False
     for parameter in given:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
             parts, is_keyword = [*parts, "*"], True
@@ -126,7 +127,7 @@ def _markdown(text: str) -> str:
     return "\n".join(out)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *(tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

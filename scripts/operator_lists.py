@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from romou.schedules.workload import BatchMatmul, Conv2d
-from romou.tasks.operators import conv, conv_transpose, matmul
+from romou.schedules.families.batch_matmul import BatchMatmul, matmul
+from romou.schedules.families.conv2d_transpose import Conv2dTranspose
+from romou.schedules.workload import Conv2d
+from romou.tasks.operators import conv
 
 DATA = Path(__file__).parent / "data"
 
@@ -26,8 +29,8 @@ def paper_operators() -> list[Conv2d]:
 
 def attention() -> list[BatchMatmul]:
     """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a decoder; and a plain product."""
-    scores = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
-    mix = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
+    scores: dict[str, Any] = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
+    mix: dict[str, Any] = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
     return [
         *(matmul((1, 12), m, 64, n, **scores) for m, n in ((128, 128), (197, 197), (1, 512))),
         *(matmul((1, 12), m, k, 64, **mix) for m, k in ((128, 128), (197, 197), (1, 512))),
@@ -35,13 +38,14 @@ def attention() -> list[BatchMatmul]:
     ]
 
 
-def transposed_convolutions() -> list[Conv2d]:
+def transposed_convolutions() -> list[Conv2dTranspose]:
     """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
+    two = {"stride": (2, 2)}
     return [
-        conv_transpose(256, (16, 16), 128, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
-        conv_transpose(128, (28, 28), 64, (2, 2), stride=(2, 2)),
-        conv_transpose(64, (28, 28), 32, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1), output_padding=(1, 1)),
-        conv_transpose(21, (17, 17), 21, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1), groups=21),
+        Conv2dTranspose(in_channels=256, in_hw=(16, 16), out_channels=128, kernel=(4, 4), padding=(1, 1, 1, 1), **two),
+        Conv2dTranspose(in_channels=128, in_hw=(28, 28), out_channels=64, kernel=(2, 2), **two),
+        Conv2dTranspose(in_channels=64, in_hw=(28, 28), out_channels=32, kernel=(3, 3), padding=(1, 1, 1, 1), output_padding=(1, 1), **two),
+        Conv2dTranspose(in_channels=21, in_hw=(17, 17), out_channels=21, kernel=(4, 4), padding=(1, 1, 1, 1), groups=21, **two),
     ]
 
 

@@ -40,13 +40,14 @@ from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.space import Config, Space
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
 from romou.records import RecordedConfig, RecordedSpace
-from romou.schedules.workload import Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
-from romou.tasks.operators import conv, task_of, workload_to_dict
+from romou.tasks.operators import conv, task_of
 from romou.tasks.tunable import TunableTask
 
 # Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet; fp32, with bias and ReLU.
-OPERATORS = {
+OPERATORS: dict[str, Conv2d | Dense] = {
     "conv1x1": conv(256, (28, 28), 256, (1, 1)),
     "conv3x3": conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1)),
     "depthwise3x3": conv(144, (56, 56), 144, (3, 3), padding=(1, 1, 1, 1), groups=144),
@@ -58,7 +59,7 @@ OPERATORS = {
     "conv7x7_stride2": conv(4, (224, 224), 64, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
 }
 # Others, of which less is recorded: they teach what holds on a device (scripts/pretrain_cost_model.py).
-MORE = {
+MORE: dict[str, Conv2d | Dense] = {
     "more1x1_56": conv(64, (56, 56), 256, (1, 1)),
     "more1x1_28": conv(512, (28, 28), 128, (1, 1)),
     "more1x1_14": conv(1024, (14, 14), 256, (1, 1)),
@@ -105,7 +106,7 @@ class Recorder:
         limits = target.limits
         self.recorded = RecordedSpace(
             name=name,
-            task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": workload_to_dict(work)},
+            task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": work.to_dict()},
             knobs=self.space.knobs,
             device=runner.fingerprint().to_dict(),
             context={

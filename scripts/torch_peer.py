@@ -9,7 +9,8 @@ from typing import Any
 
 from romou.core.environment import variable
 from romou.core.errors import UsageError
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 
 # Milliseconds that one timing takes at least.
 TIMING_MS = 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from romou.core.space import Config
 from romou.layout import fuse_operators
 from romou.measure.run_job import device_tensor
 from romou.measure.verify import poison
-from romou.schedules.depthwise_pointwise import join
-from romou.schedules.workload import Dense
+from romou.schedules.families.batch_matmul import matmul
+from romou.schedules.families.conv2d_transpose import Conv2dTranspose
+from romou.schedules.families.dense import Dense
+from romou.schedules.families.depthwise_pointwise import join
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.extract import extract_tasks
-from romou.tasks.operators import conv, conv_transpose, matmul, task_of
+from romou.tasks.operators import conv, task_of
 from romou.tasks.tunable import TunableTask
 
 __all__ = [
@@ -47,6 +50,11 @@ __all__ = [
 
 # In the id of a test that runs no kernel, because there is no GPU.
 COMPILED_ONLY = "compiled-only"
+
+
+def conv_transpose(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any) -> Conv2dTranspose:
+    """A transposed convolution; what is not given is as `Conv2dTranspose` has it."""
+    return Conv2dTranspose(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 
 
 def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarray]:

@@ -74,7 +74,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
         save_outputs.mkdir(parents=True, exist_ok=True)
         for i, array in enumerate(outputs):
             np.save(save_outputs / f"output_{i}.npy", array)
-    described = [_describe(array) for array in outputs]
+    described = [{"name": name, **_describe(outputs[name])} for name in outputs.names]
     if is_json:
         data: dict[str, Any] = {"module": str(module), "outputs": described, "time_ms": time_ms, "launching": model.launching}
         if profile:
@@ -83,7 +83,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
         return
     out = console(is_json=False)
     for i, entry in enumerate(described):
-        out.print(f"output {i}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
+        out.print(f"output {i} {entry['name']}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
     out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs)", markup=False)
     out.print(f"launched: {model.launching}", markup=False)
     if profile:

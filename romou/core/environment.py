@@ -25,6 +25,7 @@ VARIABLES = {
     "HOME": Variable("Mesa's compilers keep their cache below it"),
     "OCL_ICD_VENDORS": Variable("folder in which the OpenCL loader finds platforms; `romou doctor` looks there as well", "/etc/OpenCL/vendors"),
     "PATH": Variable("where Mesa's compilers find their tools"),
+    "ROMOU_CACHE_DIR": Variable("folder of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"),
     "ROMOU_DEBUG": Variable("1: show tracebacks of errors that are otherwise one message", "0"),
     "ROMOU_DEVICES": Variable("folder of device files, JSON as in romou/hardware/devices or reports of ArchProbe, whose names `-device=` knows"),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
@@ -34,6 +35,7 @@ VARIABLES = {
     "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "romou-opencl-UID in TMPDIR"),
     "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
     "TMPDIR": Variable("folder for temporary files", "/tmp"),
+    "XDG_CACHE_HOME": Variable("folder of caches, without ROMOU_CACHE_DIR", "~/.cache"),
 }
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
@@ -44,6 +46,7 @@ class Settings:
 
     is_debug: bool = False
     opencl_device: str | None = None
+    cache_dir: Path = Path("~/.cache/romou")
     mobile_compilers: Path = Path(VARIABLES["ROMOU_MOBILE_COMPILERS"].default)
     unknown: tuple[str, ...] = ()
 
@@ -61,6 +64,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         is_debug=_flag("ROMOU_DEBUG", env),
         opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
+        cache_dir=Path(env.get("ROMOU_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "romou"),
         mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
         unknown=tuple(unknown),
     )

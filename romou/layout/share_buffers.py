@@ -16,11 +16,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import TensorLoad
 
-from romou.layout.rewrite import Walker, dtype_of, outputs_of, rebuild_main, static_shape
+from romou.layout.rewrite import Walker, outputs_of, rebuild_main
 from romou.schedules.blocks import is_regular, is_scheduled, is_view
 from romou.schedules.emit import substitute
 from romou.schedules.splice import find_blocks
 from romou.tir.calls import called_function
+from romou.tir.expressions import dtype_of, static_shape
 from romou.tir.primitives import LANES
 from romou.tir.slices import AXIS, Part, with_parts
 

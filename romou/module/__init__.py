@@ -1,12 +1,14 @@
 """The tuned model: assembled, run, saved, loaded."""
 
 from romou.module.assemble import ScheduledFunction, compile_model, schedule_model, scheduled_functions
+from romou.module.outputs import Outputs
 from romou.module.summary import LayerRow, Summary
 from romou.module.tuned_model import Argument, TunedModel, load, random_inputs
 
 __all__ = [
     "Argument",
     "LayerRow",
+    "Outputs",
     "ScheduledFunction",
     "Summary",
     "TunedModel",

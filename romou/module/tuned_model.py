@@ -20,6 +20,7 @@ from romou.core.folders import replacing
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
 from romou.module.machine import Machine
+from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
 from romou.rpc import Address
@@ -154,21 +155,23 @@ class TunedModel:
                 found.update(self.target.backend.split_kernels(module.inspect_source()))
         return found
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Run once.
+    def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
+        """Run once; the outputs as a list, and by name: `outputs[0]`, `outputs["logits"]`.
 
         Parameters
         ----------
         inputs
-            An array for every input, of exactly its shape and dtype.
+            An array for every input, of exactly its shape and dtype (`inputs` of the model says which).
 
         Raises
         ------
         UsageError
             If an input is missing, unknown, or of another shape or dtype.
+        DeviceError
+            The device failed, or cannot be reached.
         """
         arrays = self._checked(inputs)
-        return self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays)
+        return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
 
     def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         for name in inputs:

@@ -46,7 +46,7 @@ def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buff
 
 
 @mutator
-class _Caller(PyExprMutator):  # type: ignore[misc]
+class _Caller(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, workspaces: dict[str, list[tirx.Buffer]]) -> None:
         super().__init__(mod)
         self._workspaces = workspaces

@@ -28,9 +28,10 @@ from romou.core.errors import BuildError
 from romou.core.limits import Limits
 from romou.core.space import Columns
 from romou.pruning.form import Form, loads_of_one
+from romou.schedules.algorithms import DIRECT
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.knobs import local_bytes, number_bytes
-from romou.schedules.template import DIRECT, ContractionTemplate
+from romou.schedules.template import ContractionTemplate
 from romou.tir.calls import op_name
 from romou.tir.primitives import LANES
 
@@ -78,7 +79,7 @@ class ClosedForm(Form):
         self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
         self._is_direct = algorithm == DIRECT
         self._transforms = template.transform_bytes({"algorithm": algorithm}), template.transform_registers({"algorithm": algorithm})
-        self._forms = {name: template.contraction(flat=name == "flat", config={"algorithm": algorithm}) for name in ("flat", "rows")}
+        self._forms = {name: template.contraction(flat=name == "flat", algorithm=algorithm) for name in ("flat", "rows")}
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
         self._varies = form.lhs_varies

@@ -15,7 +15,7 @@ from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
 from romou.core.space import Columns
 from romou.pruning.closed_form import ClosedForm, Place, Turn
-from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.tir.primitives import LANES
 
 # Rows of pixels lie this far apart, so that columns in the padding fall on no other row.

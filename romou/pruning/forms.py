@@ -8,7 +8,7 @@ from romou.pruning.depthwise_pointwise_form import DepthwisePointwiseForm
 from romou.pruning.form import Form
 from romou.pruning.streaming_form import StreamingForm
 from romou.schedules.base import Template
-from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.schedules.streaming import StreamingTemplate
 from romou.schedules.template import ContractionTemplate
 

@@ -30,7 +30,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config
 from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.schedule import schedule_stages
-from romou.schedules.contraction.stages import contract
+from romou.schedules.contraction.stages import Stage, contract
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.splice import as_module, renest
 from romou.schedules.workload import Conv2d, window_index
@@ -249,7 +249,7 @@ class Winograd:
         return te.compute(
             self.work.output_shape,
             lambda n, o, y, x, lane: tiles[((o * batch + n) * down + y // tile) * across + x // tile, y % tile, x % tile, lane],
-            name="crop",
+            name=Stage.CROP,
         )
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:

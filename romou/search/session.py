@@ -27,6 +27,7 @@ from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, Status, quiet_progress
 from romou.search.scheduler import Progression, next_task
+from romou.search.trial import Trial, TrialCallback
 
 if TYPE_CHECKING:
     from romou.hardware import HardwareSpec
@@ -157,6 +158,10 @@ class _State:
         )
 
 
+def _trial(record: Record, number: int, best_s: float | None) -> Trial:
+    return Trial(task=record.task_name, number=number, config=record.config, outcome=record.outcome, time_s=record.time_s, best_s=best_s, error=record.error)
+
+
 class TuningSession:
     """Tunes tasks on one device.
 
@@ -174,6 +179,8 @@ class TuningSession:
         Key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
     learn_from
         Tasks that are not tuned; their records teach the cost model, as do those of the tuned tasks of each other, and of other devices.
+    callback
+        Called with each finished trial after its record is kept; True, or an exception, ends the search.
     pretrained
         What is known of the target's device beyond the estimate; None: nothing.
     """
@@ -191,9 +198,13 @@ class TuningSession:
         alternatives: Mapping[str, Sequence[str]] | None = None,
         learn_from: Sequence[TunableTask] = (),
         pretrained: PretrainedModel | None = None,
+        callback: TrialCallback | None = None,
     ) -> None:
         self._alternatives = alternatives or {}
         self._clock = clock
+        self._callback = callback
+        self._is_stopped = False
+        self._error: Exception | None = None
         self._target = target
         self._store = store
         self._builder = builder
@@ -260,7 +271,8 @@ class TuningSession:
     def run(self, make_progress: MakeProgress = quiet_progress) -> dict[str, TaskResult]:
         """Search until the budget is spent or all spaces are exhausted; task key -> result.
 
-        Ctrl-C ends the search early; what was measured stays and is returned.
+        Ctrl-C, or a callback that returns True, ends the search early; what was measured stays and is returned. An exception of the callback
+        comes out of here, after every finished trial has its record.
         """
         self._stop_at = None if self._options.seconds is None else self._clock() + self._options.seconds
         progress = make_progress()
@@ -269,7 +281,10 @@ class TuningSession:
             for batch in self._built_batches():
                 for built, result in self._measured(batch):
                     self._keep(built, result, progress.update)
-            self._confirm()
+            if self._error is not None:
+                raise self._error
+            if not self._is_stopped:
+                self._confirm()
         except KeyboardInterrupt:
             logger.warning("interrupted: going on with the %d trials that are finished", self.done)
         finally:
@@ -300,7 +315,7 @@ class TuningSession:
     def _is_over(self) -> bool:
         patience = self._options.no_progress
         is_stuck = patience is not None and self._since_progress >= patience
-        return is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
+        return self._is_stopped or is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
 
     def _confirm(self) -> None:
         """Measure configs that are about equally fast once more, one right after the other; what is fastest then is the result."""
@@ -350,16 +365,20 @@ class TuningSession:
         """Each candidate of a batch with its result, as soon as it is there; one that the time limit cuts off has none."""
         width = self._runner.width
         if width == 1:
-            results = ((built, self._measure(built)) for built in batch)
+            results = ((built, self._measure(built)) for built in batch if not self._is_stopped)
             yield from ((built, result) for built, result in results if result is not None)
             return
         pool = ThreadPoolExecutor(width, thread_name_prefix="romou-run")
         try:
-            running = {pool.submit(self._measure, built): built for built in batch}
+            running = {pool.submit(self._measure, built): built for built in batch if not self._is_stopped}
             for future in as_completed(running):
-                result = future.result()
+                result = None if future.cancelled() else future.result()
                 if result is not None:
                     yield running[future], result
+                if self._is_stopped:
+                    # What runs already is kept; what waits is not started.
+                    for waiting in running:
+                        waiting.cancel()
         finally:
             # After an error the others end by themselves, or when the runner is closed.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -382,6 +401,11 @@ class TuningSession:
         is_progress = after_s is not None and (before_s is None or before_s >= _PROGRESS * after_s)
         self._since_progress = 0 if is_progress else self._since_progress + 1
         tell(self._status(state, record))
+        if self._callback is not None and not self._is_stopped:
+            try:
+                self._is_stopped = self._callback(_trial(record, self.done, after_s)) is True
+            except Exception as error:
+                self._is_stopped, self._error = True, error
 
     def _record(self, task: TunableTask, result: MeasureResult, build_s: float) -> Record:
         import tvm

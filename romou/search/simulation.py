@@ -20,8 +20,9 @@ from romou.core.space import Choice, Config, Space
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.types import BuildResult, Candidate, MeasureResult
 from romou.records import RecordedConfig, RecordedSpace
+from romou.schedules.families import workload_of
 from romou.target import Target
-from romou.tasks.operators import task_of, workload_from_dict
+from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
 
 # A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near: a mutation picks one of so many nearest ones.
@@ -109,7 +110,7 @@ class SimulatedTask(TunableTask):
         RecordError
             This version of Romou makes another kernel of the recorded operator, or the default config was not recorded.
         """
-        task = task_of(workload_from_dict(recorded.task["workload"])).with_free_images()
+        task = task_of(workload_of(recorded.task["workload"])).with_free_images()
         if task.key != recorded.task["key"]:
             raise RecordError(f"{recorded.name}: recorded for kernel {recorded.task['key']}, this version makes {task.key}", hint="Record the space anew.")
         if recorded.context["default"] not in recorded.configs:

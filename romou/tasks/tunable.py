@@ -23,7 +23,7 @@ from romou.pruning.forms import form_of
 from romou.pruning.prune import LEAST_KEPT
 from romou.schedules.base import Template
 from romou.schedules.blocks import is_scheduled
-from romou.schedules.templates import template_of
+from romou.schedules.families import template_of
 from romou.schedules.winograd import StoredWeight
 from romou.tir.primitives import FREE_IMAGES
 from romou.tir.slices import alone

@@ -18,7 +18,9 @@ from romou.inspection.kernels import inspect_function
 from romou.pruning import KernelUsage, Rules, judge, read_usage
 from romou.pruning.closed_form import BOUNDED, ClosedForm, columns_of
 from romou.pruning.forms import form_of
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
 

@@ -20,7 +20,8 @@ from romou.core.space import Config
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.tensor_cores import use_tensor_cores
 from romou.schedules.contraction.tensor_core import MMA, TF32
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search.features import TaskFeatures
 from romou.target import Target
 from romou.tasks.build import build_task

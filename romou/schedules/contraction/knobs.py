@@ -48,7 +48,7 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
     space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
-    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [instruction] * has_mma)
+    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma", *([instruction] if instruction and has_mma else [])])
     if instruction is not None:
         space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
     # With two turns alone, half of all loads would be waited for as before.

@@ -9,37 +9,42 @@ along the output channels compute the same windows again, so kernels whose group
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import tvm
-from tvm import s_tir, te, tirx
+from tvm import relax, s_tir, te, tirx
 from tvm_ffi.structural import structural_map
 
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
-from romou.schedules import depthwise
+from romou.schedules.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
 from romou.schedules.blocks import with_own_axes
-from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.defaults import default_config
+from romou.schedules.contraction.stages import Stage
+from romou.schedules.families.conv2d import FAMILY as CONV2D
+from romou.schedules.families.depthwise import FAMILY as DEPTHWISE
+from romou.schedules.family import Case, Family
 from romou.schedules.splice import find_blocks, nests_of, replace_stage
 from romou.schedules.template import ContractionTemplate
-from romou.schedules.workload import Conv2d, window_index
+from romou.schedules.workload import FAMILY as FAMILY_ATTRIBUTE
+from romou.schedules.workload import WORKLOAD, Conv2d, window_index
 from romou.tir.calls import extern_name
 from romou.tir.primitives import LANES, MULTIPLY_ADD, is_image
 
-FAMILY = "depthwise_pointwise"
 # What stands around a window's sum until it has a register of its own.
 _WINDOW = "romou_window"
-# Of the config that is tried first: texels of channels staged together, and a tile of many channels.
+# What the config that is tried first has: texels of channels staged together, and a tile of many channels.
 _WANTED = {"local": 4, "tile_o": 2}
 
 
 def is_pair(first: Conv2d, second: Conv2d) -> bool:
     """Whether the second convolution reads one pixel of the depthwise first one for each of its own."""
     is_pointwise = second.kernel == second.stride == (1, 1) and not any(second.padding) and second.groups == 1
-    return depthwise.is_mine(first) and is_pointwise and second.in_channels == first.out_channels
+    return type(first) is type(second) is Conv2d and DEPTHWISE.is_mine(first) and is_pointwise and second.in_channels == first.out_channels
 
 
 def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.PrimFunc:
@@ -71,21 +76,20 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
 
 
 class DepthwisePointwiseTemplate(ContractionTemplate):
-    """That of a function with both convolutions. Its contraction is the pointwise one; its data is that of the depthwise one."""
+    """The template of a function with both convolutions. Its contraction is the pointwise one; its data is that of the depthwise one."""
 
-    def __init__(self, func: tirx.PrimFunc, first: s_tir.SBlock, second: s_tir.SBlock) -> None:
-        super().__init__(func, second)
-        self.family = FAMILY
+    def __init__(self, first: s_tir.SBlock, second: Contracted) -> None:
+        super().__init__(second)
         self._first = first
-        self._pointwise = ContractionTemplate(func, second)
-        self.windows = Conv2d.from_json(str(first.annotations["romou.workload"]))
+        self.family = FAMILY.name
+        self.windows, self._pointwise = (Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in (first, second.block))
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
+    def of_pair(cls, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
         """The template for `func`: it holds a depthwise convolution and after it a pointwise one that fit together, and no other contraction."""
         blocks = find_blocks(func)
-        marked = [b for b in blocks if "romou.family" in b.annotations]
-        if [str(b.annotations["romou.family"]) for b in marked] != [depthwise.FAMILY, "conv2d"]:
+        marked = [b for b in blocks if FAMILY_ATTRIBUTE in b.annotations]
+        if [str(b.annotations[FAMILY_ATTRIBUTE]) for b in marked] != [DEPTHWISE.name, CONV2D.name]:
             return None
         first, second = marked
         at = blocks.index(second)
@@ -93,13 +97,18 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         # What the epilogue reads once more would have to be in memory after all.
         is_read_again = any(read.source in kept for block in blocks[at + 1 :] for read in block.reads)
         is_whole = [int(d) for d in func.params[-1].shape] == [int(d) for d in second.writes[0].source.shape]
-        works = (Conv2d.from_json(str(block.annotations["romou.workload"])) for block in marked)
-        return cls(func, first, second) if is_whole and not is_read_again and is_pair(*works) else None
+        works = (Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in marked)
+        return cls(first, Contracted(func, second, CONV2D)) if is_whole and not is_read_again and is_pair(*works) else None
+
+    def _on(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate:
+        template = DepthwisePointwiseTemplate.of_pair(func)
+        assert template is not None, "a mark on a parameter changes nothing that the template looks at"
+        return template
 
     @property
     def name(self) -> str:
         """Readable name of both operators."""
-        return f"{FAMILY}_{self.windows.name}_{self.workload.out_channels}"  # type: ignore[union-attr]
+        return f"{self.family}_{self.windows.name}_{self._pointwise.out_channels}"
 
     @property
     def flops(self) -> int:
@@ -107,27 +116,24 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         return self.windows.flops + self.workload.flops
 
     @property
-    def works_in_texels(self) -> bool:
-        """As both do."""
-        return True
-
-    def contraction(self, flat: bool, config: Mapping[str, Any] | None = None) -> Contraction:
-        """The pointwise convolution of what lies between the two."""
-        return self._pointwise.contraction(flat, config)
-
-    @property
-    def _data(self) -> tirx.Buffer:
+    def data(self) -> tirx.Buffer:
+        """The depthwise convolution's input."""
         return self._first.reads[0].source
 
     @property
     def window_weight(self) -> tirx.Buffer:
-        """The depthwise convolution's, (kh, kw, c / 4, 4)."""
-        return next(region.source for region in self._first.reads if not region.source.same_as(self._data))
+        """The depthwise convolution's weight, (kh, kw, c / 4, 4)."""
+        return next(region.source for region in self._first.reads if not region.source.same_as(self.data))
 
     @property
     def activations(self) -> set[str]:
         """Parameters that may lie in images: all whose last axis holds lanes, but for the two weights."""
         return super().activations - {str(self.window_weight.name)}
+
+    @cached_property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The direct one alone: transforms would read what lies between the two from memory."""
+        return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
 
     def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
         """The data and both weights."""
@@ -135,7 +141,7 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     def space(self, limits: Limits) -> Space:
         """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load by themselves."""
-        space = self._direct_space(replace(limits, has_tensor_cores=False))
+        space = super().space(replace(limits, has_tensor_cores=False))
         space.knobs["local"] = tuple(steps for steps in space.knobs["local"] if steps)
         space.knobs["split_k"] = (1,)
         # What is computed on the way to local memory cannot be on its way while something else is computed.
@@ -151,20 +157,16 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
             config = larger if space.is_valid(larger) else config
         return [config]
 
-    def _marked(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate:
-        template = DepthwisePointwiseTemplate.of(func)
-        assert template is not None, "a mark on a parameter changes nothing that the template looks at"
-        return template
-
-    def _schedule(self, config: Config) -> tvm.IRModule:
-        func = replace_stage(self.func, self._first, self._windows())
-        mod = ContractionTemplate(func, self.block)._schedule(config)
-        return tvm.IRModule({"main": _keep_windows(mod["main"], config["multiply_add"])})
+    def scheduled(self, config: Config) -> tirx.PrimFunc:
+        """The scheduled function: the pointwise convolution, into which the windows are inlined."""
+        second = replace(self.contracted, func=replace_stage(self.func, self._first, self._windows()))
+        func = DirectAlgorithm(second, self.placement).schedule(config).mod["main"]
+        return _keep_windows(func, config["multiply_add"])
 
     def _windows(self) -> tirx.PrimFunc:
         """The depthwise convolution with its windows written out: what has no reduction can be inlined."""
-        w, (data, weight) = self.windows, (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self._data, self.window_weight))
-        is_zero_outside = is_image(self._data)
+        w, (data, weight) = self.windows, (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.window_weight))
+        is_zero_outside = is_image(self.data)
 
         def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             total = None
@@ -188,7 +190,7 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
 
     def keep(loop: tirx.For) -> tirx.Stmt:
         block = getattr(loop.body, "block", None)
-        if loop.kind != tirx.ForKind.VECTORIZED or block is None or block.name_hint != "patch":
+        if loop.kind != tirx.ForKind.VECTORIZED or block is None or block.name_hint != Stage.PATCH:
             return loop
         store, sums = block.body, []
 
@@ -200,7 +202,7 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
 
         activated = tirx.BufferStore(store.buffer, structural_map(store.value, (tvm.ir.Call, load)), store.indices)
         summed = tirx.BufferStore(window, sums[0], store.indices[-1:])
-        return tirx.SeqStmt([with_own_axes(nest_of(loop, "window", summed, marks)), nest_of(loop, "patch", activated, block.annotations)])
+        return tirx.SeqStmt([with_own_axes(nest_of(loop, "window", summed, marks)), nest_of(loop, Stage.PATCH, activated, block.annotations)])
 
     def nest_of(loop: tirx.For, name: str, store: tirx.BufferStore, annotations: Mapping[str, Any]) -> tirx.For:
         realized = loop.body
@@ -214,3 +216,32 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
     root = structural_map(func.body, (tirx.For, keep)).block
     root = s_tir.SBlock([], [], [], "root", root.body, alloc_buffers=[*root.alloc_buffers, window])
     return func.with_body(s_tir.SBlockRealize([], True, root))
+
+
+class DepthwisePointwiseFamily(Family):
+    """Pairs of convolutions in one kernel. No Relax operator is one: `romou/layout/join_pairs.py` finds pairs among fused functions."""
+
+    name = "depthwise_pointwise"
+    precedence = 2
+
+    def template_of(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
+        """The template of a function that `join` made."""
+        return DepthwisePointwiseTemplate.of_pair(func)
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        """Two convolutions, one after the other."""
+        first = Conv2d(in_channels=10, in_hw=(9, 7), out_channels=10, kernel=(3, 3), padding=(1, 1, 1, 1), groups=10)
+        second = Conv2d(in_channels=10, in_hw=first.out_hw, out_channels=12, kernel=(1, 1))
+        one, other = DEPTHWISE.case(first), CONV2D.case(second)
+
+        def build(x: relax.Expr, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+            return other.build(one.build(x, a), b)
+
+        def compute(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return other.compute(one.compute(x, a), b)
+
+        return [Case(name=f"{first.name}_12", inputs=one.inputs, weights=[*one.weights, *other.weights], build=build, compute=compute)]
+
+
+FAMILY = DepthwisePointwiseFamily()
