@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shlex
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+
+from romou.core.interpreter import child_environment
 
 WIDTH = 104
 
