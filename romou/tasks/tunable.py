@@ -13,8 +13,8 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
-from romou.analysis.registers import register_use
-from romou.analysis.usage import work_group_size
+from romou.analysis.registers import estimate_registers
+from romou.analysis.structure import work_group_size
 from romou.core.errors import InvalidConfigError
 from romou.core.space import Config, Space
 from romou.core.task import Task
@@ -171,7 +171,7 @@ class PrunedTask(TunableTask):
         if config == self.default_config(target):
             return
         formula = form_of(self.template, target.limits).usage({name: np.asarray(value) for name, value in config.items()})
-        registers = register_use(kernel)
+        registers = estimate_registers(kernel)
         # Each kernel of several by itself: their groups differ in size.
         own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
         verdicts = judge(replace(formula, **own), target.spec)
