@@ -35,7 +35,7 @@ def bench(
     shapes: Mapping[str, Sequence[int]] | None = None,
     repeats: int = 16,
     seed: int = 0,
-    has_times: bool = True,
+    times: bool = True,
     label: str | None = None,
     rpc: str | None = None,
 ) -> Bench:
@@ -47,7 +47,7 @@ def bench(
         Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default schedules.
     repeats
         Rounds. In each, every operator and the whole model are timed once more, in random order, three repeats by the device's events.
-    has_times
+    times
         False: only what can be read off the kernels; needs no device for a target that names one.
     label
         How the model is named in the bench; by default its path, or the graph's name.
@@ -56,7 +56,7 @@ def bench(
     """
     target = as_target(target)
     with timing(target, rpc) as place:
-        how: dict[str, Any] = {"shapes": shapes, "repeats": repeats, "seed": seed, "label": label, "place": place if has_times else None}
+        how: dict[str, Any] = {"shapes": shapes, "repeats": repeats, "seed": seed, "label": label, "place": place if times else None}
         return bench_of(model, target, work_dir=work_dir, configs=None, **how)
 
 

@@ -45,7 +45,7 @@ class TunedModel:
 
     inputs: name -> (shape, numpy dtype name), in call order. outputs: names, in the order of `run`. executable: what was compiled, or the
     shared library that it was saved as. remote: where it runs, if not on this machine. rebuild: compiles it again, with
-    host code for an LLVM triple. replay: whether runs are recorded once and started as a whole from then on (an OpenCL command buffer, a CUDA
+    host code for an LLVM triple. capture: whether a run is captured once and started as a whole from then on (an OpenCL command buffer, a CUDA
     graph), which is not done behind a connection; None: where that is no slower.
     """
 
@@ -60,7 +60,7 @@ class TunedModel:
         device_index: int = 0,
         remote: RemoteDevice | None = None,
         rebuild: Callable[[str], relax.VMExecutable] | None = None,
-        replay: bool | None = None,
+        capture: bool | None = None,
     ):
         self._given = executable
         self.target = target
@@ -70,7 +70,7 @@ class TunedModel:
         self._summary = summary
         self.remote = remote
         self._rebuild = rebuild
-        self.replay = replay
+        self.capture = capture
         self._local: Machine | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -79,12 +79,12 @@ class TunedModel:
         return self._summary
 
     def with_summary(self, summary: Summary) -> TunedModel:
-        """The same model under another summary."""
+        """Return the model under another summary."""
         self._summary = summary
         return self
 
     def moved(self, device_index: int = 0, remote: RemoteDevice | None = None) -> TunedModel:
-        """The same model on another device, of this machine or behind a connection."""
+        """Return the model on another device, of this machine or behind a connection."""
         if (device_index, remote) == (self.device_index, self.remote):
             return self
         return TunedModel(
@@ -96,7 +96,7 @@ class TunedModel:
             device_index=device_index,
             remote=remote,
             rebuild=self._rebuild,
-            replay=self.replay,
+            capture=self.capture,
         )
 
     @property
@@ -119,14 +119,14 @@ class TunedModel:
             if not self.device.exist:
                 raise DeviceError(f"{self.target.kind}:{self.device_index} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
             with quiet_stderr():
-                self._local = Machine(self._executable, self.device, _module_of, kind=self.target.kind, replay=self.replay)
+                self._local = Machine(self._executable, self.device, _module_of, kind=self.target.kind, capture=self.capture)
         return self._local
 
     @property
     def launching(self) -> str:
         """How runs are launched: kernel by kernel, and why, or by a recording, and what it brings. Known after the second run, or after `times`."""
         if self.remote is not None:
-            return "kernel by kernel: runs behind a connection are not recorded"
+            return "kernel by kernel: runs behind a connection are not captured"
         return self._machine().launching
 
     def _library(self) -> Path:
@@ -191,19 +191,19 @@ class TunedModel:
         """Median time of a run in milliseconds, on random inputs that already lie on the device."""
         return float(np.median(self.times(repeat=repeat, seed=seed)))
 
-    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", replay: bool = True) -> list[float]:
+    def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:
         """Times of `repeat` runs in milliseconds, after one warm-up, on random inputs that already lie on the device.
 
         clock: "device" adds up the time of all kernels, from the device's events; "wall" is the time until the device is idle again,
-        launches and host code included, and the network where the device is behind a connection. A recorded run is timed by the device from its
-        first kernel to its last. replay: False launches kernel by kernel, whatever `run` does.
+        launches and host code included, and the network where the device is behind a connection. A captured run is timed by the device from its
+        first kernel to its last. capture: False launches kernel by kernel, whatever `run` does.
         """
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
         arrays = list(random_inputs(self.inputs, seed).values())
         if self.remote is not None:
             return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
-        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_replayed=replay)
+        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """A timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
@@ -302,10 +302,10 @@ def _library_name() -> str:
     return f"module-{uuid.uuid4().hex[:12]}.so"
 
 
-def load(path: str | Path, *, device: int = 0, rpc: str | None = None, replay: bool | None = None) -> TunedModel:
+def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
     """Load a model that `TunedModel.save` wrote; it runs on device number `device` of its target's kind, or at the address `rpc` (see `tune`).
 
-    replay: whether its runs are recorded, see `TunedModel`.
+    capture: whether its runs are captured, see `TunedModel`.
 
     Raises
     ------
@@ -335,7 +335,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, replay: b
         summary=Summary.from_dict(meta["summary"]),
         device_index=device,
         remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
-        replay=replay,
+        capture=capture,
     )
     if rpc is None:
         # A library that does not fit this machine says so now.

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from romou.analysis.usage import KernelUsage
-from romou.core.space import Block, Columns, Space
+from romou.core.block import Block
+from romou.core.space import Columns, Space
 from romou.hardware import HardwareSpec
 from romou.pruning.criteria import Choices
 from romou.pruning.estimate import estimate_seconds

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import romou
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -26,8 +28,8 @@ def public_functions(module: Path) -> list[str]:
 
 
 def probe_text() -> tuple[str, list[tuple[str, str]]]:
-    """Return a program that reveals every public function of every package, and (package, function) for each line of it."""
-    lines, revealed = ["import tvm", "reveal_type(tvm.compile)"], [("tvm", "tvm.compile")]
+    """Return a program that reveals every public function and all that `romou` exports, and (package, function) for each of them."""
+    lines, revealed = ["import romou", "import tvm", "reveal_type(tvm.compile)"], [("tvm", "tvm.compile")]
     for root in ("romou", "archprobe"):
         for module in sorted((ROOT / root).rglob("*.py")):
             parts = module.relative_to(ROOT).with_suffix("").parts
@@ -37,6 +39,9 @@ def probe_text() -> tuple[str, list[tuple[str, str]]]:
                 alias = f"f{len(revealed)}"
                 lines += [f"from {dotted} import {name} as {alias}", f"reveal_type({alias})"]
                 revealed.append((package, f"{dotted}.{name}"))
+    for name in romou.__all__:
+        lines += [f"reveal_type(romou.{name})"]
+        revealed.append(("romou", f"romou.{name}"))
     return "\n".join(lines) + "\n", revealed
 
 

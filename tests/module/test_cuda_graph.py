@@ -1,4 +1,4 @@
-"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what replays compute, where there is one."""
+"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what captured runs compute, where there is one."""
 
 from __future__ import annotations
 
@@ -174,14 +174,14 @@ def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda_graph._cuda_driver()
 
 
-def test_replays_on_a_gpu(cuda_target: Target) -> None:
+def test_captured_runs_on_a_gpu(cuda_target: Target) -> None:
     """Equal to plain runs for changed inputs, with two models alternately."""
     plain = {"residual": romou.compile(residual_net(), target=cuda_target)}
     if has_device(cuda_target):
         plain["bert_2layer"] = romou.compile(models.load("bert_2layer"), target=cuda_target)
     recorded = {name: copy.copy(model) for name, model in plain.items()}
     for name in plain:
-        plain[name].replay, recorded[name].replay = False, True
+        plain[name].capture, recorded[name].capture = False, True
     if not has_device(cuda_target):
         assert all(model.sources() for model in recorded.values())
         return

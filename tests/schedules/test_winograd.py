@@ -288,7 +288,7 @@ def test_a_model_in_images(algorithm: str, opencl_device: tvm.runtime.Device, mo
     assert model_error(monkeypatch, model, target, algorithm) < 1e-5
     kernels = Counter(kernel.function for kernel in romou.inspect(model, target=target) if kernel.config.get("algorithm") == algorithm)
     assert set(kernels.values()) == {3}
-    measured = romou.bench(model, target=target, has_times=False)
+    measured = romou.bench(model, target=target, times=False)
     assert all("group_bytes_per_iteration" in one.measures for one in measured.operators if one.config.get("algorithm") == algorithm)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 from tvm import tirx
 
+from romou.core.knob import Knob
 from romou.schedules.base import Template
 from romou.schedules.contraction_family import ContractionFamily
 from romou.schedules.family import Family
@@ -25,6 +27,18 @@ def families() -> tuple[Family, ...]:
 def template_of(func: tirx.PrimFunc) -> Template | None:
     """The schedule template of a fused function; None where no family takes it."""
     return next((template for family in families() if (template := family.template_of(func)) is not None), None)
+
+
+def declared_knobs() -> dict[str, Knob]:
+    """The knobs of all schedule templates, by name."""
+    families()  # imports them
+    return {knob.name: knob for template in _templates(Template) for knob in template.__dict__.get("knobs", ())}
+
+
+def _templates(base: type[Template]) -> Iterator[type[Template]]:
+    for template in base.__subclasses__():
+        yield template
+        yield from _templates(template)
 
 
 def family_of(work: Workload) -> ContractionFamily[Any]:

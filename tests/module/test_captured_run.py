@@ -28,16 +28,16 @@ from romou.module import machine, random_inputs
 TARGET = target_of("opencl")
 
 
-def compiled(model: onnx.ModelProto, replay: bool | None) -> romou.TunedModel:
+def compiled(model: onnx.ModelProto, capture: bool | None) -> romou.TunedModel:
     found = romou.compile(model, target=TARGET)
-    found.replay = replay
+    found.capture = capture
     return found
 
 
-def with_replay(model: romou.TunedModel, replay: bool | None) -> romou.TunedModel:
+def with_capture(model: romou.TunedModel, capture: bool | None) -> romou.TunedModel:
     """The same code on a machine of its own."""
     found = copy.copy(model)
-    found.replay, found._local = replay, None
+    found.capture, found._local = capture, None
     return found
 
 
@@ -52,9 +52,9 @@ def is_same(found: list[np.ndarray], right: list[np.ndarray]) -> bool:
 def test_two_models_in_turns_and_one_that_was_loaded(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
     networks = {"residual": residual_net(), "bert_2layer": models.load("bert_2layer")}
     plain = {name: compiled(model, False) for name, model in networks.items()}
-    recorded = {name: with_replay(model, True) for name, model in plain.items()}
+    recorded = {name: with_capture(model, True) for name, model in plain.items()}
     for name in networks:
-        recorded[f"{name}, loaded"] = romou.load(plain[name].save(tmp_path / name), replay=True)
+        recorded[f"{name}, loaded"] = romou.load(plain[name].save(tmp_path / name), capture=True)
     for seed in range(4):
         for name, model in recorded.items():
             inputs = random_inputs(model.inputs, seed=seed)
@@ -67,7 +67,7 @@ def test_two_models_in_turns_and_one_that_was_loaded(tmp_path: Path, opencl_devi
 
 def test_with_images(opencl_device: tvm.runtime.Device) -> None:
     model = romou.compile(residual_net(), target="opencl -device=adreno640")
-    plain, recorded = with_replay(model, False), with_replay(model, True)
+    plain, recorded = with_capture(model, False), with_capture(model, True)
     for seed in range(3):
         inputs = random_inputs(plain.inputs, seed=seed)
         assert is_same(recorded.run(inputs), plain.run(inputs))
@@ -79,7 +79,7 @@ def test_what_is_recorded_is_kept_and_given_back(opencl_device: tvm.runtime.Devi
     gc.collect()
     before = statistics()
     recorded = compiled(prime_net(), True)
-    other = with_replay(recorded, False)
+    other = with_capture(recorded, False)
     inputs = random_inputs(recorded.inputs, seed=1)
     right = other.run(inputs)
     for _ in range(3):
@@ -95,13 +95,13 @@ def test_what_is_recorded_is_kept_and_given_back(opencl_device: tvm.runtime.Devi
 def test_times(opencl_device: tvm.runtime.Device) -> None:
     model = compiled(residual_net(), True)
     for clock in ("device", "wall"):
-        replayed, plain = model.times(repeat=3, clock=clock), model.times(repeat=3, clock=clock, replay=False)
-        assert all(0 < t < 1e4 for t in (*replayed, *plain))
+        captured, plain = model.times(repeat=3, clock=clock), model.times(repeat=3, clock=clock, capture=False)
+        assert all(0 < t < 1e4 for t in (*captured, *plain))
     launches = int(model.launching.split()[5])
     before = statistics()["launches"]
     model.run(random_inputs(model.inputs, seed=0))
     assert statistics()["launches"] == before
-    model.times(repeat=1, clock="wall", replay=False)
+    model.times(repeat=1, clock="wall", capture=False)
     # The warm-up and the timed run.
     assert statistics()["launches"] == before + 2 * launches
 
@@ -109,14 +109,14 @@ def test_times(opencl_device: tvm.runtime.Device) -> None:
 def test_the_faster_way_is_taken(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     code = compiled(residual_net(), None)
     for is_slow, beginning in ((False, "an OpenCL command buffer of "), (True, "kernel by kernel: an OpenCL command buffer of ")):
-        model = with_replay(code, None)
+        model = with_capture(code, None)
         own = model._machine()
         # A clock by which each run takes a second more than the one before, or less: plain runs come first.
         ticks = iter(np.cumsum([10 + (i if is_slow else -i) for i in range(40)]).tolist())
         monkeypatch.setattr(machine.time, "perf_counter", lambda ticks=ticks: float(next(ticks)))
         inputs = random_inputs(model.inputs, seed=0)
         model.run(inputs)
-        assert own.launching == "kernel by kernel so far: the second run is recorded"
+        assert own.launching == "kernel by kernel so far: the second run is captured"
         model.run(inputs)
         assert own.launching.startswith(beginning), own.launching
         model.run(inputs)
@@ -134,14 +134,14 @@ def test_a_recording_that_computes_something_else_is_not_used(opencl_device: tvm
 
     monkeypatch.setattr(type(backend("opencl")), "record", lambda self, device, vm, run: Nothing(run))
     model = compiled(prime_net(), None)
-    required = with_replay(model, True)
+    required = with_capture(model, True)
     inputs = random_inputs(model.inputs, seed=0)
     right = model.run(inputs)
     assert is_same(model.run(inputs), right)
-    assert model.launching == "kernel by kernel: a recording of nothing was recorded, but its outputs are not those of the run"
+    assert model.launching == "kernel by kernel: a recording of nothing was captured, but its outputs are not those of the run"
     required.run(inputs)
     for _ in range(2):
-        with pytest.raises(DeviceError, match="the run cannot be recorded on opencl: a recording of nothing"):
+        with pytest.raises(DeviceError, match="the run cannot be captured on opencl: a recording of nothing"):
             required.run(inputs)
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> 
     with pytest.raises(RuntimeError, match="this thread records a run on opencl:0 .* already"):
         backend("opencl").record(opencl_device, None, lambda: begin(0))
     recording = begin(0)
-    with pytest.raises(RuntimeError, match="a run is replayed whose recording has not ended"):
+    with pytest.raises(RuntimeError, match="a run is captured whose recording has not ended"):
         recording["launch"]()
     del recording
     assert tensor.numpy().sum() == 0, "a recording that was given up leaves nothing behind"
@@ -167,7 +167,7 @@ FLAWS = {
     "no extension": "the driver of opencl:0 .* has no cl_khr_command_buffer",
     "no functions": "the driver of opencl:0 .* names cl_khr_command_buffer and lacks clCreateCommandBufferKHR",
     "refused": r"clCommandNDRangeKernelKHR failed: CL_OUT_OF_RESOURCES \(-5\); kernel .*",
-    "idle": "an OpenCL command buffer of [0-9]+ launches was recorded, but its outputs are not those of the run",
+    "idle": "an OpenCL command buffer of [0-9]+ launches was captured, but its outputs are not those of the run",
 }
 _SCRIPT = """
 import os, sys
@@ -185,7 +185,7 @@ for flaw in sys.argv[2:]:
 
 
 def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or replays compute nothing."""
+    """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or captured runs compute nothing."""
     library = tmp_path / "standin.so"
     subprocess.run(
         [
