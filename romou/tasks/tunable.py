@@ -60,13 +60,13 @@ class TunableTask(Task):
         return not self.template.sums_products and self.template.moved_bytes < _SMALL_BYTES
 
     def with_free_images(self) -> TunableTask:
-        """The same operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
+        """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
         task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
 
     def pruned(self, target: Target) -> PrunedTask:
-        """The same task with the pruned space for `target` as its space."""
+        """Return the task with the pruned space for `target` as its space."""
         space = self.pruned_space(target)
         slacks = {count.criterion: count.slack for count in space.report.criteria if count.slack is not None}
         task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops, slacks=slacks)
@@ -157,7 +157,7 @@ class PrunedTask(TunableTask):
 
     @cached_property
     def spaces(self) -> dict[Target, PrunedSpace]:
-        """Those that were made."""
+        """Pruned spaces that were made, by target."""
         return {}
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
