@@ -195,7 +195,7 @@ class _Part:
     def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
         """As `failed`, whether a config is left where criteria give way so far."""
         unchanged = sum(1 << place for place, name in enumerate(self.verdicts) if slacks[name] == 1)
-        kept = self.failed & np.uint32(unchanged) == 0
+        kept: np.ndarray = self.failed & np.uint32(unchanged) == 0
         for name, verdict in self.verdicts.items():
             if 1 < slacks[name] < math.inf:
                 kept &= verdict.keep_within(slacks[name])
