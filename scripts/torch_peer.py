@@ -110,7 +110,7 @@ class Torch:
 
 
 def gpu_clocks() -> str:
-    """Clocks, temperature and power as nvidia-smi tells them, or that it does not."""
+    """Ask nvidia-smi for clocks, temperature and power; the text says so where it does not answer."""
     query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
     try:
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
-from romou.analysis.estimates import multiply_adds_of
+from romou.analysis.expressions import multiply_adds_of
 from romou.core.errors import BuildError
 from romou.mobile_compilers.statistics import LoopStatistics
 

@@ -42,7 +42,7 @@ def pruned_spaces(
     Parameters
     ----------
     rules
-        What the criteria leave to choose, e.g. `Rules(is_literal=True)` for the paper's way to count bytes.
+        What the criteria leave to choose, e.g. `Rules(count_per_work_item=True)` for the paper's way to count bytes.
     """
     check_versions()
     target = as_target(target)

@@ -87,8 +87,8 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
             findings.append(Finding(name=backend.name, is_ok=False, detail=error.message, hint=error.hint))
             continue
         if count == 0:
-            error = backend.diagnose()
-            findings.append(Finding(name=backend.name, is_ok=None if backend.is_optional else False, detail=error.message, hint=error.hint))
+            reason = backend.diagnose()
+            findings.append(Finding(name=backend.name, is_ok=None if backend.is_optional else False, detail=reason.message, hint=reason.hint))
         elif (toolchain := backend.toolchain()) is not None:
             findings.append(_toolchain(*toolchain))
         for index in range(count):

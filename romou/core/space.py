@@ -64,7 +64,7 @@ class Config(Mapping[str, Choice]):
         return "Config(" + ", ".join(f"{k}={v}" for k, v in self._values.items()) + ")"
 
     def replace(self, **changes: Choice) -> Config:
-        """The same config with some knobs changed."""
+        """Return the config with some knobs changed."""
         return Config({**self._values, **changes})
 
 

@@ -14,7 +14,8 @@ from tvm_ffi.structural import structural_equal, structural_walk
 
 import romou.passes.pipeline as pipeline
 from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
-from romou.analysis.estimates import Traffic, estimate_registers, estimate_traffic
+from romou.analysis.registers import RegisterEstimate, estimate_registers
+from romou.analysis.traffic import Traffic, busiest_traffic
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -55,14 +56,14 @@ class InspectedKernel:
     passes: tuple[PassStep, ...] = ()
 
     @cached_property
-    def registers(self) -> int:
-        """32-bit registers of a work-item, estimated."""
+    def registers(self) -> RegisterEstimate:
+        """32-bit registers of a work-item, estimated: the same numbers that pruning judges."""
         return estimate_registers(self.lowered)
 
     @cached_property
     def traffic(self) -> Traffic:
         """Of one turn of the innermost reduction loop."""
-        return estimate_traffic(self.lowered)
+        return busiest_traffic(self.lowered)
 
     @cached_property
     def operations(self) -> IntegerOperations:
@@ -82,7 +83,8 @@ class InspectedKernel:
             "task": self.task,
             "config": dict(self.config),
             "work_group": list(self.work_group),
-            "registers": self.registers,
+            "registers": round(self.registers.allocated),
+            "needed_registers": self.registers.needed,
             "bytes_per_iteration": self.traffic.bytes_loaded,
             "buffer_bytes": self.traffic.buffer_bytes,
             "image_bytes": self.traffic.image_bytes,

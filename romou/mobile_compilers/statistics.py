@@ -80,6 +80,11 @@ class KernelStatistics:
     code: LoopStatistics
 
     @property
+    def is_adreno(self) -> bool:
+        """Whether it is the compiler whose order of instructions Romou's estimate of registers follows."""
+        return self.gpu in _ADRENO_VEC4_REGISTERS
+
+    @property
     def inner(self) -> LoopStatistics:
         """The innermost loop with the most multiply-adds; the code outside of loops where no loop multiplies."""
         return self.code.busiest()
@@ -148,7 +153,7 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     if failure:
         raise BuildError(f"Mesa's compiler for {gpu} refuses the kernel: {failure[1].strip()}")
     memory = {m[1]: (int(m[2]), int(m[3])) for m in re.finditer(r"^@romou kernel (\S+) (\d+) (\d+)$", text, re.MULTILINE)}
-    read = _read_adreno if gpu.startswith("a") else _read_mali
+    read = _read_adreno if gpu in _ADRENO_VEC4_REGISTERS else _read_mali
     # re.split with a group: text before the first kernel, name, text, name, text ...
     parts = re.split(r"^impl (?:__wrapped_)?(\w+) \{$", text, flags=re.MULTILINE)[1:]
     found: dict[str, KernelStatistics] = {}

@@ -79,12 +79,12 @@ class TunedModel:
         return self._summary
 
     def with_summary(self, summary: Summary) -> TunedModel:
-        """The same model under another summary."""
+        """Return the model under another summary."""
         self._summary = summary
         return self
 
     def moved(self, device_index: int = 0, remote: RemoteDevice | None = None) -> TunedModel:
-        """The same model on another device, of this machine or behind a connection."""
+        """Return the model on another device, of this machine or behind a connection."""
         if (device_index, remote) == (self.device_index, self.remote):
             return self
         return TunedModel(

@@ -44,7 +44,7 @@ class Template(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[str, str]:
-        """Of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
+        """Names of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
 
     @property
     @abstractmethod
@@ -67,7 +67,7 @@ class Template(ABC):
     @property
     @abstractmethod
     def element_bytes(self) -> int:
-        """Of a number of the output in memory."""
+        """Bytes of one number of the output in memory."""
 
     @abstractmethod
     def space(self, limits: Limits) -> Space:
@@ -122,5 +122,5 @@ class Template(ABC):
 
     @property
     def moved_bytes(self) -> int:
-        """Of all parameters together."""
+        """Bytes of all parameters together."""
         return sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)

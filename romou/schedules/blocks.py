@@ -44,7 +44,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
-    """The same loops with variables of their own."""
+    """Return the nest with loop variables of its own."""
     found: list[tirx.Var] = []
     structural_walk(nest, [(tirx.For, lambda loop: found.append(loop.loop_var)), (s_tir.SBlock, lambda block: found.extend(i.var for i in block.iter_vars))])
     own = {var: tirx.Var(var.name, var.ty) for var in found}

@@ -1,4 +1,4 @@
-"""Steps of a schedule that several families take: a work-item's tile written out, a work-item for each turn, a group's share in local memory."""
+"""Steps of a schedule that several families take: a work-item's tile written out, a work-item for each iteration, a group's share in local memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Block: TypeAlias = "s_tir.schedule.SBlockRV"
 
 
 def bind_threads(sch: s_tir.Schedule, y: Loop, x: Loop) -> None:
-    """A work-item of the group for each turn of two loops."""
+    """Bind two loops, so that each of their iterations is a work-item of the group."""
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
 

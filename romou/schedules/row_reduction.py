@@ -260,7 +260,7 @@ class RowReduction(StreamingTemplate):
         return (columns["keep"] == "local") * _FLOAT_BYTES * (len(self._rows.passes) * share + reductions * partial)
 
     def work_group_size(self, columns: Columns) -> Any:
-        """Of all rows."""
+        """Work-items of a group, for all its rows."""
         return columns["threads"] * columns["rows"]
 
     def work_groups(self, columns: Columns) -> Any:
@@ -290,11 +290,11 @@ class RowReduction(StreamingTemplate):
         return self._points(np.arange(1), share if len(share) <= _MOST_UNROLLED else share[:1], knobs["vector_width"])
 
     def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """As many rows."""
+        """Group configs by the rows of a work group."""
         return knobs["rows"] * (knobs["vector_width"] if self._is_across else 1)
 
     def same_one(self, knobs: Mapping[str, int]) -> Hashable:
-        """As large a share of a row."""
+        """Group configs by a work-item's share of a row."""
         return knobs["vector_width"], knobs["threads"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
@@ -325,7 +325,7 @@ class RowReduction(StreamingTemplate):
         return points
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Its rows, or a number for each of them."""
+        """Numbers that a work group stores: its rows, or one for each of them."""
         width = knobs["vector_width"]
         rows, elements = self._count(width)
         return int(min(knobs["rows"], rows)) * ((width * elements) if self._rows.is_normal else width if self._is_across else 1)

@@ -50,7 +50,7 @@ class StreamingTemplate(Template):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of the output."""
+        """Shape of the output."""
         return tuple(int(extent) for extent in self.func.params[-1].shape)
 
     @property
@@ -74,12 +74,12 @@ class StreamingTemplate(Template):
 
     @property
     def elements(self) -> int:
-        """Of the output."""
+        """Numbers of the output."""
         return math.prod(self.shape)
 
     @property
     def element_bytes(self) -> int:
-        """Of a number of the output in memory."""
+        """Bytes of one number of the output in memory."""
         return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
 
     @property
@@ -113,7 +113,7 @@ class StreamingTemplate(Template):
 
     @cached_property
     def blocks(self) -> list[s_tir.SBlock]:
-        """Those that `simplified` left."""
+        """Blocks that `simplified` left."""
         return find_blocks(self.simplified)
 
     knobs_of_traffic: tuple[str, ...]
@@ -151,7 +151,7 @@ class StreamingTemplate(Template):
         """Groups of the launch."""
 
     def local_memory_bytes(self, columns: Columns) -> Any:
-        """Of a work group."""
+        """Local memory of a work group."""
         return 0
 
     def is_staged(self, columns: Columns) -> Any:

@@ -17,7 +17,7 @@ from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
 from romou.hardware import HardwareSpec
-from romou.pruning.closed_form import columns_of
+from romou.pruning.columns import columns_of
 from romou.pruning.estimate import estimate_parts, estimate_seconds, occupancy
 from romou.pruning.form import Form
 from romou.pruning.forms import form_of

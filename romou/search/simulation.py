@@ -127,7 +127,7 @@ class SimulatedTask(TunableTask):
         return self._space
 
     def limits(self, target: Target) -> Limits:
-        """Those of the recording, whatever the target."""
+        """Limits of the recorded device, whatever the target."""
         return _limits(self.recorded)
 
     def default_config(self, target: Target) -> Config:

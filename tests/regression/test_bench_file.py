@@ -32,7 +32,7 @@ def test_untimed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(schema=2), "written in schema 2, this Romou reads 1"),
+        (lambda d: d.update(schema=3), "written in schema 3, this Romou reads 1 and 2"),
         (lambda d: d.update(kind="archprobe"), "this is no file of `romou bench`"),
         (lambda d: d.update(target="opencl"), "target: target is not JSON"),
         (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),

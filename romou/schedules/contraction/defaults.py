@@ -78,7 +78,7 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
     """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
 
     A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction, of which
-    floats need twice as many; a turn waits for its loads, while other groups on the core go on.
+    fp32 needs twice as many; an iteration waits for its loads, while other groups on the core go on.
     """
     choice = _choice_of(space)
     if choice is None:
@@ -101,9 +101,9 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
 
 
 def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
-    """A decent config whose operands are staged, by the cycles of a turn; None where there is none.
+    """A decent config whose operands are staged, by the cycles of one iteration; None where there is none.
 
-    In a turn every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
+    In an iteration every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
     memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough
     ahead.
     """

@@ -181,5 +181,5 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
 
 
 def number_bytes(config: Columns) -> Any:
-    """Of a number that is computed with."""
+    """Bytes of a number that is computed with."""
     return 4 - 2 * (config["accumulate"] == "float16")
