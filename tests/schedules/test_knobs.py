@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,8 @@ TARGETS = [PHONE, GPU, Target("cuda -device=nvidia_h200"), Target("cuda -device=
 PADDED = (1, 1, 1, 1)
 
 
-def tasks() -> Iterator[TunableTask]:
+@functools.cache
+def tasks() -> Sequence[TunableTask]:
     """Operators of all families, whose spaces together have every choice of every knob."""
     works = [
         conv(64, (28, 28), 64, (3, 3), padding=PADDED),
@@ -42,12 +44,9 @@ def tasks() -> Iterator[TunableTask]:
         conv_transpose(16, (7, 7), 12, (4, 4), stride=(2, 2), padding=PADDED),
         matmul((2,), 33, 64, 20),
     ]
-    yield from (task_of(work).with_free_images() for work in works)
-    yield from small_tasks()
-    yield pair_of(16, (14, 14), 32)
-    for build, *shapes in OPERATORS.values():
-        yield from relax_tasks(build, *shapes)  # type: ignore[arg-type]
-    yield from relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (512, 1024))
+    streams = [*OPERATORS.values(), (lambda a: op.nn.softmax(a, axis=-1), (512, 1024))]
+    contractions = [*(task_of(work).with_free_images() for work in works), *small_tasks(), pair_of(16, (14, 14), 32)]
+    return [*contractions, *(task for build, *shapes in streams for task in relax_tasks(build, *shapes))]  # type: ignore[arg-type]
 
 
 def configs_apart(space: Space, name: str) -> tuple[Config, Config] | None:
