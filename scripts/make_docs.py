@@ -67,8 +67,9 @@ def environment() -> str:
     """The variables that Romou reads."""
     from romou.core.environment import VARIABLES
 
-    rows = [(f"`{name}`", text) for name, text in VARIABLES.items()]
-    return f"{_HEAD}# Environment variables\n\n`romou doctor` complains about a `ROMOU_` name that is none of these.\n\n{_table(('variable', 'meaning'), rows)}"
+    rows = [(f"`{name}`", one.help, one.default) for name, one in VARIABLES.items()]
+    head = "`romou doctor` complains about a `ROMOU_` name that is none of these."
+    return f"{_HEAD}# Environment variables\n\n{head}\n\n{_table(('variable', 'meaning', 'where it is not set'), rows)}"
 
 
 def criteria() -> str:

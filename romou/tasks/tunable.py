@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
 from romou.analysis.registers import estimate_registers
-from romou.analysis.structure import work_group_size
+from romou.analysis.structure import launch_size, thread_extents
 from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
@@ -178,7 +178,7 @@ class PrunedTask(TunableTask):
         formula = form_of(self.template, self.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
         registers = estimate_registers(kernel)
         # Each kernel of several by itself: their groups differ in size.
-        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
+        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": launch_size(thread_extents(kernel))[1]}
         verdicts = judge(replace(formula, **own), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(_SURE * self.slacks[name]):
