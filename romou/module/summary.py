@@ -66,7 +66,7 @@ class Summary:
 
     @classmethod
     def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float) -> Summary:
-        """Of a model that was compiled and not measured."""
+        """Return the summary of a model that was compiled and not measured."""
         return cls(target=target, device="", rows=rows, default_ms=None, tuned_ms=None, relative_l2_error=None, outcomes={}, seconds=seconds)
 
     @classmethod
