@@ -51,7 +51,7 @@ from rich.table import Table
 from romou.core.outcome import Outcome
 from romou.hardware import load_device
 from romou.pruning import judge, prune
-from romou.pruning.closed_form import columns_of
+from romou.pruning.columns import columns_of
 from romou.pruning.forms import form_of
 from romou.records import MemoryRecords, Origin, Record, RecordedSpace
 from romou.search import TuningOptions, TuningSession

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from romou.pruning import PrunedSpace, PruningReport, Rules
-from romou.pruning.closed_form import columns_of
+from romou.pruning.columns import columns_of
 from romou.pruning.criteria import judge
 from romou.pruning.forms import form_of
 from romou.report.spaces import criteria_table, percent
@@ -72,7 +72,7 @@ def main(devices: tuple[str, ...], only: str, output: Path | None) -> None:
             started = time.perf_counter()
             space = task.pruned_space(target)
             seconds += time.perf_counter() - started
-            literal = task.pruned_space(target, Rules(is_literal=True)).report
+            literal = task.pruned_space(target, Rules(count_per_work_item=True)).report
             report, lost = space.report, excluded_by(task, space, target)
             reports[device].append(report)
             mark, literal_mark = ("*" if r.relaxed else "" for r in (report, literal))

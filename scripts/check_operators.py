@@ -5,8 +5,8 @@
     python scripts/check_operators.py --target cuda --configs 3            on an NVIDIA GPU
     python scripts/check_operators.py --target "cuda -device=nvidia_h200" --compile-only       without one: through NVRTC
 
-The operators are those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py attention and transposed convolutions;
-by themselves, in buffers or images as the target offers.
+The operators are the typical cases of every family, those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py
+attention and transposed convolutions; by themselves, in buffers or images as the target offers.
 Configs are drawn from the whole spaces with a fixed seed. --seconds ends the run early and says what is left; --only and --skip choose.
 """
 
@@ -20,13 +20,12 @@ from collections.abc import Iterator
 import click
 import numpy as np
 from kernel_bench import fast_reference
-from operator_lists import attention, conv43, paper_operators, transposed_convolutions
+from operator_lists import attention, conv43, paper_operators, transposed_convolutions, typical
 
 from romou.core.errors import BuildError, InvalidConfigError, RomouError
 from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
-from romou.schedules.workload import BatchMatmul, Conv2d
 from romou.target import Target
 from romou.tasks.build import build_task
 from romou.tasks.operators import task_of
@@ -71,8 +70,9 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
     """Number of configs that failed."""
     only, skip = names
     asked = Target(target_text)
-    works: tuple[Conv2d | BatchMatmul, ...] = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
-    tasks = {task.key: task for task in (task_of(work, has_epilogue=False).with_free_images() for work in works)}
+    works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
+    listed = (*typical(asked), *(task_of(work, has_epilogue=False) for work in works))
+    tasks = {task.key: task for task in (task.with_free_images() for task in listed)}
     chosen = [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:

@@ -12,6 +12,8 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 _HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
+# A line of a docstring that gives a field and what it is, in two columns.
+_FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
 
 
 def programs() -> dict[str, click.Group]:
@@ -65,8 +67,9 @@ def environment() -> str:
     """The variables that Romou reads."""
     from romou.core.environment import VARIABLES
 
-    rows = [(f"`{name}`", text) for name, text in VARIABLES.items()]
-    return f"{_HEAD}# Environment variables\n\n`romou doctor` complains about a `ROMOU_` name that is none of these.\n\n{_table(('variable', 'meaning'), rows)}"
+    rows = [(f"`{name}`", one.help, one.default) for name, one in VARIABLES.items()]
+    head = "`romou doctor` complains about a `ROMOU_` name that is none of these."
+    return f"{_HEAD}# Environment variables\n\n{head}\n\n{_table(('variable', 'meaning', 'where it is not set'), rows)}"
 
 
 def criteria() -> str:
@@ -112,17 +115,21 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Return a NumPy docstring as Markdown: sections in bold, what they describe as list items."""
+    """Return a NumPy docstring as Markdown: sections in bold, what they and tables of fields describe as list items."""
     lines = text.splitlines()
     out: list[str] = []
-    for i, line in enumerate(lines):
-        is_rule = set(line) == {"-"}
-        if i + 1 < len(lines) and lines[i + 1] and set(lines[i + 1]) == {"-"}:
+    is_section = False
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        field = _FIELD.fullmatch(line)
+        if below and set(below) == {"-"}:
+            is_section = True
             out += [f"**{line}**", ""]
-        elif i + 1 < len(lines) and line and not line[0].isspace() and lines[i + 1].startswith("    ") and "**" in "".join(out):
+        elif field is not None:
+            out.append(f"- `{field[1]}`: {field[2]}")
+        elif is_section and line and not line[0].isspace() and below.startswith("    "):
             out.append(f"- `{line}`")
-        elif not is_rule:
-            out.append(f"  {line.strip()}" if line.startswith("    ") and "**" in "".join(out) else line)
+        elif not line or set(line) != {"-"}:
+            out.append(f"  {line.strip()}" if line.startswith("    ") and out and out[-1].startswith(("- ", "  ")) else line)
     return "\n".join(out)
 
 

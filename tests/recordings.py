@@ -1,4 +1,4 @@
-"""Recordings that are made up, for tests of replays."""
+"""Recordings that are made up, for tests of simulations."""
 
 from __future__ import annotations
 

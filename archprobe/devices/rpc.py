@@ -48,7 +48,7 @@ class RpcDevice(Device):
 
     def __init__(self, address: str, index: int, *, patience_s: float = 20.0) -> None:
         self.address = address
-        self.connection = _connect(address, patience_s=patience_s)
+        self.connection = _connect(address, patience_s)
         self.session = self.connection.session
         found = self.connection.devices
         if index >= len(found):
@@ -167,12 +167,12 @@ def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> li
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
 
 
-def _connect(address: str, **patience: float) -> Connection:
+def _connect(address: str, patience_s: float = 20.0) -> Connection:
     from romou import rpc
     from romou.core import errors
 
     try:
-        return rpc.connect(rpc.Address.parse(address), **patience)
+        return rpc.connect(rpc.Address.parse(address), patience_s=patience_s)
     except errors.UsageError as error:
         raise UsageError(str(error), **error.fields) from error
     except errors.RomouError as error:

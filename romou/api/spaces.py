@@ -36,7 +36,7 @@ def pruned_spaces(
     shapes
         Shape by name, for inputs whose shape the model leaves open.
     rules
-        What the criteria leave to choose, e.g. `Rules(is_literal=True)` for the paper's way to count bytes.
+        What the criteria leave to choose, e.g. `Rules(count_per_work_item=True)` for the paper's way to count bytes.
 
     Raises
     ------

@@ -40,7 +40,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Of the joined function."""
+        """Name of the joined function."""
         return f"{self.first}_{self.second.removeprefix('fused_')}"
 
 
@@ -81,7 +81,7 @@ def tasks_of(pairs: Sequence[Pair]) -> list[TunableTask]:
 
 
 def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
-    """The same module with these of its pairs joined, wherever they are called."""
+    """Return the module with these of its pairs joined, wherever they are called."""
     chosen = {(pair.first, pair.second, pair.position): pair.name for pair in pairs}
     calls = {one.second: one for one in _calls_in_pairs(mod) if one.key in chosen}
 

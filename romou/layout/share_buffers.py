@@ -1,10 +1,10 @@
-"""Concatenations and slices of channels without copies: their parts are read and written where the whole lies.
+"""Concatenations and slices of channels without copies: kernels read and write slices of the whole buffer in place.
 
     a = conv(x);  b = conv(y);  c = concat(a, b);  d = conv(c)      ->      c = conv'(x);  c = conv'(y, c);  d = conv(c)
     b = slice(a, 4, 8);  c = conv(b)                                ->      c = conv'(a)
 
 A function' is a variant whose accesses are moved along the channels (`romou/tir/slices.py`), so nothing is asked of the device's memory: it holds for
-any batch, for images, for recorded runs. Parts are whole texels; what has a copy of its own in the graph (see `_Places`) keeps it.
+any batch, for images, for captured graphs. Slices are whole texels; what has a copy of its own in the graph (see `_Places`) keeps it.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class _Sharer(Walker):
             self.plain[whole] = self.bb.emit(call)
 
     def _part(self, position: int, field: relax.Expr) -> Part | None:
-        """Of a parameter that is handed `field`."""
+        """Return the slice that a parameter reads when it is handed `field`; None where it is no slice."""
         if not isinstance(field, relax.Var):
             return None
         whole, first = self._places.place(field)

@@ -176,7 +176,7 @@ class TunedModel:
         """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""
         found: dict[str, str] = {}
         for module in _modules(self._executable):
-            if module.kind == self.target.kind:
+            if module.kind == self.target.backend.tvm_kind:
                 found.update(self.target.backend.split_kernels(module.inspect_source()))
         return found
 

@@ -1,8 +1,8 @@
 """Local memory in two halves: while a work group sums up one share, the next one is on its way.
 
-A schedule marks the loop that stages a share in local memory and sums it up (`primitives.double_buffer`). Its work-items then load the next turn's share
-into registers before they sum up this turn's, and put it into the other half of local memory afterwards: no arithmetic waits for a load, and
-a barrier a turn is enough ("register prefetching", Tan et al., "Fast implementation of DGEMM on Fermi GPU", SC 2011, section 4).
+A schedule marks the loop that stages a share in local memory and sums it up (`primitives.double_buffer`). Its work-items then load the next share
+into registers before they sum up this one, and put it into the other half of local memory afterwards. No arithmetic waits for a load, and
+one barrier in each iteration is enough ("register prefetching", Tan et al., "Fast implementation of DGEMM on Fermi GPU", SC 2011, section 4).
 
     for k in n:                                 share[...] = data[0]
       barrier                                   for k in n:

@@ -1,9 +1,8 @@
-"""Half precision as storage: numbers lie in memory as halfs, registers and arithmetic are single precision.
+"""fp16 as storage: memory holds fp16, registers and arithmetic are fp32.
 
-OpenCL reads and writes halfs from any device's memory (vload_half, read_imagef on a half image), whether or not it computes with them
+OpenCL reads and writes fp16 in any device's memory (vload_half, read_imagef on a half image), whether or not it computes with it
 (cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.backends.dialect`). So kernels of
-half-precision models run everywhere, with single-precision sums. Only where a template asks for half-precision arithmetic
-(`primitives.HALF_ARITHMETIC`) are halfs left as they are.
+fp16 models run everywhere, with fp32 sums. Only where a template asks for fp16 arithmetic (`primitives.HALF_ARITHMETIC`) does fp16 stay as it is.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 
 
 def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
-    """Buffers of which tensor cores take halfs as they are."""
+    """Buffers from which tensor cores take fp16 as it is."""
     found: set[tirx.Var] = set()
 
     def marked(stmt: tirx.AttrStmt) -> None:
@@ -64,7 +63,7 @@ def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr
 
 
 def _mentions_halfs(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel whose parameters are none keeps or computes halfs: most do not, and need no rewriting."""
+    """Whether a kernel whose parameters are none keeps or computes fp16: most do not, and need no rewriting."""
     found: list[str] = []
     structural_walk(func.body, [(tirx.AllocBuffer, lambda s: found.append(str(s.buffer.dtype))), (tirx.Cast, lambda c: found.append(str(c.ty)))])
     return any("float16" in dtype for dtype in found)
@@ -87,7 +86,7 @@ _ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
 
 
 def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """An unscheduled function that computes as its kernels do: halfs in its parameters alone, rounded once, when they are stored.
+    """Return an unscheduled function that computes as its kernels do: fp16 in its parameters alone, rounded once, when they are stored.
 
     a: half; s[i] = s[i] + a[i, k]; b[i] = s[i] / half(2)      ->      s: float; s[i] = s[i] + float(a[i, k]); b[i] = half(s[i] / 2.0f)
     """

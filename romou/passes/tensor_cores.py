@@ -20,8 +20,8 @@ sums of its own tile, and nothing behind the nest changes:
 
 where column g is pixel w + g % 2 of work-item x = g / 2.
 
-Floats take two of `mma.sync.m16n8k8` for one of halfs, each with two lanes of the input texel: of work-item (t, g) it wants depths t and t + 4 in A and B,
-and gives the same C. They are rounded to TF32 once, when they are loaded.
+fp32 takes two of `mma.sync.m16n8k8` for one instruction of fp16, each with two lanes of the input texel: of work-item (t, g) it wants depths t and t + 4 in
+A and B, and gives the same C. fp32 is rounded to TF32 once, when it is loaded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HALFS, _FLOATS = "uint64", "float32x4"
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function after its halfs have become bits, before addresses are eliminated; the marks go."""
+    """Run on a device function after its fp16 has become bits, before addresses are eliminated; the marks go."""
     threads: dict[str, tirx.Var] = {}
 
     def thread(stmt: tirx.AttrStmt) -> None:
@@ -135,7 +135,7 @@ def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Ex
 
 
 def _texel_of(factor: tirx.Expr, analyzer: Any) -> tirx.Expr:
-    """The four floats, or the bits of the four halfs, that start with a factor of the product; zeros where the factor is zero."""
+    """The four fp32 numbers, or the bits of the four fp16 numbers, that start with a factor of the product; zeros where the factor is zero."""
     if is_conditional(factor):
         condition, value, otherwise = factor.args
         texel = _texel_of(value, analyzer)
@@ -146,7 +146,7 @@ def _texel_of(factor: tirx.Expr, analyzer: Any) -> tirx.Expr:
         (index,) = factor.indices
         return tirx.BufferLoad(factor.source, [tirx.Ramp(analyzer.simplify(index), tirx.const(1, "int32"), LANES)])
     if not is_half_conversion(factor):
-        raise BuildError(f"tensor cores multiply halfs or floats that are read from memory, not {factor}")
+        raise BuildError(f"tensor cores multiply fp16 or fp32 that is read from memory, not {factor}")
     bits = factor.args[1]
     (index,) = bits.indices
     return load_texel(analyzer.simplify(index // LANES), bits.source)

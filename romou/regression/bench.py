@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 KIND = "romou bench"
 # Raised when a field changes its meaning; a field that is added keeps the number and has a default.
-SCHEMA = 1
+SCHEMA = 2
+# Schema -> measures that had another meaning in it: they are left out of what is read, and so not compared.
+_REPLACED = {1: frozenset({"registers"}), SCHEMA: frozenset[str]()}
 
 # A round's repeats, in milliseconds of one call.
 Rounds = tuple[tuple[float, ...], ...]
@@ -134,10 +136,11 @@ class Bench:
             raise UsageError(f"not JSON, or cut off: {error}") from error
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise UsageError(f"this is no file of `{KIND}`: it lacks kind = {KIND!r}")
-        if data.get("schema") != SCHEMA:
-            raise UsageError(f"written in schema {data.get('schema')!r}, this Romou reads {SCHEMA}")
+        schema = data.get("schema")
+        if not isinstance(schema, int) or schema not in _REPLACED:
+            raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
         operators = _read(data, "operators", list)
-        found = tuple(_field(f"operators[{i}]", lambda o=o: _operator(o)) for i, o in enumerate(operators))  # type: ignore[misc]
+        found = tuple(_field(f"operators[{i}]", lambda o=o: _operator(o, _REPLACED[schema])) for i, o in enumerate(operators))  # type: ignore[misc]
         names = [o.name for o in found]
         if len(set(names)) != len(names):
             raise UsageError("two operators have one name")
@@ -191,7 +194,7 @@ def round_median(rounds: Rounds) -> float | None:
     return median(min(r) for r in rounds) if rounds else None
 
 
-def _operator(data: Any) -> OperatorBench:
+def _operator(data: Any, replaced: Collection[str]) -> OperatorBench:
     if not isinstance(data, dict):
         raise UsageError("must be an object")
     arguments = [Argument(shape=tuple(map(int, a["shape"])), dtype=str(a["dtype"]), scope=str(a["scope"])) for a in _read(data, "arguments", list)]
@@ -207,7 +210,7 @@ def _operator(data: Any) -> OperatorBench:
         arguments=tuple(arguments),
         source_sha256=_read(data, "source_sha256", str),
         source_bytes=_read(data, "source_bytes", int),
-        measures=measures,
+        measures={name: value for name, value in measures.items() if name not in replaced},
         times_ms=_rounds(data, "times_ms"),
     )
 

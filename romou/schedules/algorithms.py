@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import s_tir, te, tirx
 
+from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.schedules.contraction.defaults import default_config, staged_config
-from romou.schedules.contraction.knobs import declare_knobs
+from romou.schedules.contraction.knobs import space_of
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, build_stages
 from romou.schedules.loops import Block
 from romou.schedules.operator import Operator
 from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import as_module, read_buffers, replace_stage
-from romou.schedules.winograd import STAGES, TRANSFORMED, StoredWeight, Winograd
+from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
 from romou.schedules.workload import WORKLOAD, Workload
 from romou.tir.places import Place
 from romou.tir.primitives import LANES, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has.
 DIRECT = "direct"
+ALGORITHM = Knob(name="algorithm", choices=(DIRECT, *TILES), default=DIRECT, help="sum the products, or Winograd's way with tiles of 2, 4 or 6 pixels a side")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class Contracted:
     @property
     def work(self) -> Workload:
         """The numbers of the operator."""
-        return self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
+        found: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
+        return found
 
     @property
     def data(self) -> tirx.Buffer:
@@ -104,9 +108,8 @@ class Algorithm(ABC):
         """Whether the device has room for the kernels around the contraction."""
         return True
 
-    def _define_places(self, space: Space, limits: Limits) -> None:
-        for role in self.placement.buffers:
-            space.define_knob(role, self.placement.choices(role, limits, self.weight_shape if role == WEIGHT else None))
+    def _places(self, limits: Limits) -> dict[str, Sequence[Choice]]:
+        return {role: self.placement.choices(role, limits, self.weight_shape if role == WEIGHT else None) for role in self.placement.buffers}
 
 
 class DirectAlgorithm(Algorithm):
@@ -122,19 +125,16 @@ class DirectAlgorithm(Algorithm):
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this algorithm on a device with these limits."""
-        space = Space()
-        self._define_places(space, limits)
         rows = self.contracted.operator.pixel_rows(self.work)
-        if rows is not None:
-            space.define_knob("pixels", ["flat", "rows"] if rows > 1 else ["flat"])
-            if rows > 1:
-                # An image is addressed by row and column: pixels in one row would need a division for each texel.
-                space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
+        pixels = [] if rows is None else ["flat", "rows"] if rows > 1 else ["flat"]
         # fp16 sums only where they are faster; the sum of a long reduction loses digits, which the check of a trial sees.
         sums = ["float32", "float16"] if self.work.dtype == "float16" and limits.has_half_arithmetic else ["float32"]
-        space.define_knob("accumulate", sums)
+        own = {**self._places(limits), "pixels": pixels, "accumulate": sums}
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
-        declare_knobs(space, self.contraction(flat=True), self.contraction(flat=False), limits, self.work.dtype)
+        space = space_of(self.contraction(flat=True), self.contraction(flat=False), limits, self.work.dtype, own)
+        if len(pixels) > 1:
+            # An image is addressed by row and column: pixels in one row would need a division for each texel.
+            space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
         if any(is_image(p) for p in self.contracted.func.params):
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
@@ -182,12 +182,9 @@ class WinogradAlgorithm(Algorithm):
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this algorithm on a device with these limits."""
-        form, space = self.contraction(flat=False), Space()
-        self._define_places(space, limits)
+        form = self.contraction(flat=False)
         # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
-        space.define_knob("pixels", ["rows"])
-        space.define_knob("accumulate", ["float32"])
-        declare_knobs(space, form, form, limits, self.work.dtype)
+        space = space_of(form, form, limits, self.work.dtype, {**self._places(limits), "pixels": ["rows"], "accumulate": ["float32"]})
         space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import tvm
 from tvm import tirx
 
+from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.winograd import StoredWeight
@@ -20,7 +21,10 @@ class Template(ABC):
     """The template that fits a fused function, whose last parameter is the output.
 
     func: the function.   family: name of the operator family.
+    knobs: what the template leaves open, for any operator and device; `space` says which choices an operator has.
     """
+
+    knobs: ClassVar[tuple[Knob, ...]]
 
     func: tirx.PrimFunc
     family: str
@@ -40,7 +44,7 @@ class Template(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[str, str]:
-        """Of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
+        """Names of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
 
     @property
     @abstractmethod
@@ -63,7 +67,7 @@ class Template(ABC):
     @property
     @abstractmethod
     def element_bytes(self) -> int:
-        """Of a number of the output in memory."""
+        """Bytes of one number of the output in memory."""
 
     @abstractmethod
     def space(self, limits: Limits) -> Space:
@@ -118,5 +122,5 @@ class Template(ABC):
 
     @property
     def moved_bytes(self) -> int:
-        """Of all parameters together."""
+        """Bytes of all parameters together."""
         return sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)

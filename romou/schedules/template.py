@@ -13,9 +13,10 @@ from tvm import s_tir, tirx
 from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
-from romou.schedules.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
+from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
 from romou.schedules.base import Template
 from romou.schedules.contraction import Contraction, tensor_core
+from romou.schedules.contraction.knobs import KNOBS
 from romou.schedules.operator import Operator
 from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import find_blocks
@@ -27,6 +28,8 @@ from romou.tir.primitives import LANES, set_image
 
 class ContractionTemplate(Template):
     """The template of a fused function with one sum of products: a convolution, a dense layer, a product of matrices."""
+
+    knobs = (ALGORITHM, *KNOBS)
 
     def __init__(self, contracted: Contracted) -> None:
         self.func = contracted.func
@@ -148,7 +151,7 @@ class ContractionTemplate(Template):
         """The knobs of this operator on a device with these limits."""
         usable = self._usable(limits)
         direct = usable.pop(DIRECT).space(limits)
-        return Space.one_of("algorithm", {DIRECT: direct, **{name: one.space(limits) for name, one in usable.items()}}) if usable else direct
+        return Space.one_of(ALGORITHM, {DIRECT: direct, **{name: one.space(limits) for name, one in usable.items()}}) if usable else direct
 
     def default_config(self, limits: Limits) -> Config:
         """The config that is tried first and used where nothing was tuned."""

@@ -162,5 +162,3 @@ def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callab
 def stored_as(dtype: str, total: te.Tensor) -> te.Tensor:
     """Sums are single precision whatever the storage; this rounds them once, at the end."""
     return total if dtype == "float32" else te.compute(total.shape, lambda *i: total[i].astype(dtype), name="store")
-
-

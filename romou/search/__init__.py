@@ -2,7 +2,8 @@
 
 from romou.search.options import TuningOptions
 from romou.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, quiet_progress, terminal_progress
-from romou.search.session import TaskResult, TuningSession
+from romou.search.session import TuningSession
+from romou.search.task_search import TaskResult
 from romou.search.trial import Trial, TrialCallback
 
 __all__ = [

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from romou.core.knob import Choice
 from romou.core.outcome import Outcome
-from romou.core.space import Choice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

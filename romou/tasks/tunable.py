@@ -13,8 +13,8 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
-from romou.analysis.registers import register_use
-from romou.analysis.usage import work_group_size
+from romou.analysis.registers import estimate_registers
+from romou.analysis.structure import launch_size, thread_extents
 from romou.core.errors import InvalidConfigError
 from romou.core.space import Config, Space
 from romou.core.task import Task
@@ -60,13 +60,13 @@ class TunableTask(Task):
         return not self.template.sums_products and self.template.moved_bytes < _SMALL_BYTES
 
     def with_free_images(self) -> TunableTask:
-        """The same operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
+        """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
         task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
 
     def pruned(self, target: Target) -> PrunedTask:
-        """The same task with the pruned space for `target` as its space."""
+        """Return the task with the pruned space for `target` as its space."""
         space = self.pruned_space(target)
         slacks = {count.criterion: count.slack for count in space.report.criteria if count.slack is not None}
         task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops, slacks=slacks)
@@ -157,7 +157,7 @@ class PrunedTask(TunableTask):
 
     @cached_property
     def spaces(self) -> dict[Target, PrunedSpace]:
-        """Those that were made."""
+        """Pruned spaces that were made, by target."""
         return {}
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
@@ -171,9 +171,9 @@ class PrunedTask(TunableTask):
         if config == self.default_config(target):
             return
         formula = form_of(self.template, target.limits).usage({name: np.asarray(value) for name, value in config.items()})
-        registers = register_use(kernel)
+        registers = estimate_registers(kernel)
         # Each kernel of several by itself: their groups differ in size.
-        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
+        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": launch_size(thread_extents(kernel))[1]}
         verdicts = judge(replace(formula, **own), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(_SURE * self.slacks[name]):

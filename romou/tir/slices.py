@@ -39,7 +39,7 @@ def with_parts(func: tirx.PrimFunc, parts: Sequence[Part]) -> tirx.PrimFunc:
 
 
 def parts_of(func: tirx.PrimFunc) -> list[Part]:
-    """Of a function that `with_parts` made; none of any other."""
+    """Return the buffer slices of a function that `with_parts` made; none of any other."""
     return [Part(*map(int, numbers)) for numbers in func.attrs[_PARTS]] if func.attrs and _PARTS in func.attrs else []
 
 

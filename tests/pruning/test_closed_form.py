@@ -15,8 +15,9 @@ from streams import OPERATORS
 from romou.core.space import Config
 from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
-from romou.pruning import KernelUsage, Rules, judge, read_usage
-from romou.pruning.closed_form import BOUNDED, ClosedForm, columns_of
+from romou.pruning import BOUNDED, KernelUsage, Rules, judge, read_usage
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.columns import columns_of
 from romou.pruning.forms import form_of
 from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.families.dense import Dense
@@ -161,7 +162,7 @@ def closed_form_and_tir_agree(target: Target, task: TunableTask, configs: list[C
         assert same == exact, config
         for device in devices:
             spec = load_device(device)
-            for rules in (Rules(), Rules(is_literal=True)):
+            for rules in (Rules(), Rules(count_per_work_item=True)):
                 by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices[device]) for usage in (exact, formula))
                 assert by_tir.keys() == by_form.keys()
                 for name, verdict in by_tir.items():

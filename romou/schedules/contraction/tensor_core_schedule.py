@@ -14,7 +14,7 @@ from romou.tir.primitives import LANES, tensor_cores
 
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
-    """As `contraction.schedule.schedule_stages`, for the stages that are made of `regroup`."""
+    """Schedule the stages that `regroup` makes, as `contraction.schedule.schedule_stages` does the others."""
     width = LANES if has_whole_texels else 1
     o, h, w, lane = loops
     block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])

@@ -32,9 +32,7 @@ class ElementwiseFamily(Family):
                 build=lambda a, b, c: op.nn.relu(op.add(op.multiply(a, b), c)),
                 compute=lambda a, b, c: np.maximum(a * b + c, 0),
             ),
-            Case(
-                name="concat", inputs=[(5, 7), (5, 13)], build=lambda a, b: op.concat([a, b], axis=1), compute=lambda a, b: np.concatenate([a, b], axis=1)
-            ),
+            Case(name="concat", inputs=[(5, 7), (5, 13)], build=lambda a, b: op.concat([a, b], axis=1), compute=lambda a, b: np.concatenate([a, b], axis=1)),
             Case(
                 name="transpose",
                 inputs=[(2, 13, 20)],
