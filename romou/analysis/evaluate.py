@@ -1,4 +1,4 @@
-"""Index expressions of TIR as numbers: evaluated with NumPy for many work-items, pixels or loop turns at once."""
+"""Index expressions of TIR as numbers: evaluated with NumPy for many work-items, pixels or iterations at once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 
 
 def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """The value of an integer or boolean expression, floats in between included; variables are looked up in `values`, whose arrays broadcast.
+    """Return the value of an integer or boolean expression, floats in between included; variables are looked up in `values`, whose arrays broadcast.
 
     Raises
     ------
@@ -95,5 +95,5 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def count_distinct(numbers: np.ndarray) -> int:
-    """How many different ones there are of integers; several times faster than `np.unique`, which hashes them."""
+    """Return how many different integers there are; several times faster than `np.unique`, which hashes them."""
     return int(np.count_nonzero(np.diff(np.sort(numbers, axis=None)))) + (numbers.size > 0)

@@ -43,7 +43,8 @@ class Contracted:
     @property
     def work(self) -> Workload:
         """The numbers of the operator."""
-        return self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
+        found: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
+        return found
 
     @property
     def data(self) -> tirx.Buffer:

@@ -83,14 +83,14 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None
         fp16_arithmetic(sch, block)
 
 
-def _bind_items(sch: s_tir.Schedule, loops: Sequence) -> tuple[Sequence, Sequence]:
+def _bind_items(sch: s_tir.Schedule, loops: Sequence[Loop]) -> tuple[Sequence[Loop], Sequence[Loop]]:
     """Bind the loops over the work-items of a group; returns those of a work-item's tile and those of the reduction."""
     item_o, item_w, *own = loops
     bind_threads(sch, item_o, item_w)
     return own[:4], own[4:]
 
 
-def _unroll_inner(sch: s_tir.Schedule, spatial: Sequence, reduction: Sequence, config: Config) -> None:
+def _unroll_inner(sch: s_tir.Schedule, spatial: Sequence[Loop], reduction: Sequence[Loop], config: Config) -> None:
     """Unroll the register tile, the lanes of the reduction, and on request the window."""
     if len(reduction) > 1:
         sch.unroll(reduction[-1])
