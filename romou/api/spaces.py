@@ -1,4 +1,4 @@
-"""romou.pruned_spaces: the knob space of every task, less what the criteria exclude."""
+"""The knob space of every task of a model: as it is declared, and less what the criteria exclude (romou.pruned_spaces)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from romou.api.graph import import_model, lower
 from romou.api.place import as_target
+from romou.core.space import Space
 from romou.pruning import PrunedSpace, Rules
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     import onnx
 
     from romou.tasks.tunable import TunableTask
+
+
+def knob_spaces(
+    model: onnx.ModelProto | str | Path, *, target: Target | str | Mapping[str, object] = "opencl", shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[tuple[TunableTask, Space]]:
+    """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors are those of `tune`."""
+    check_versions()
+    target = as_target(target)
+    return [(task, task.space(target)) for task in lower(import_model(model, shapes), target).tasks]
 
 
 def pruned_spaces(
