@@ -67,8 +67,9 @@ def environment() -> str:
     """The variables that Romou reads."""
     from romou.core.environment import VARIABLES
 
-    rows = [(f"`{name}`", text) for name, text in VARIABLES.items()]
-    return f"{_HEAD}# Environment variables\n\n`romou doctor` complains about a `ROMOU_` name that is none of these.\n\n{_table(('variable', 'meaning'), rows)}"
+    rows = [(f"`{name}`", one.help, one.default) for name, one in VARIABLES.items()]
+    head = "`romou doctor` complains about a `ROMOU_` name that is none of these."
+    return f"{_HEAD}# Environment variables\n\n{head}\n\n{_table(('variable', 'meaning', 'where it is not set'), rows)}"
 
 
 def criteria() -> str:
@@ -78,6 +79,21 @@ def criteria() -> str:
     rows = [(f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())) for name, function in CRITERIA.items()]
     head = "In the order in which they give way where too few configs would be left. `romou space` shows what each one removes."
     return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}"
+
+
+def knobs() -> str:
+    """The knobs of all schedules."""
+    from romou.schedules.families import declared_knobs
+
+    rows = []
+    for knob in declared_knobs().values():
+        rows.append((f"`{knob.name}`", ", ".join(map(_spelled, knob.choices)), _spelled(knob.default), knob.devices, knob.help))
+    head = "What a schedule leaves open. An operator has some of these, with choices that fit its shape; `romou inspect --knobs` shows them for a model."
+    return f"{_HEAD}# Knobs\n\n{head}\n\n{_table(('knob', 'choices', 'default', 'devices', 'meaning'), rows)}"
+
+
+def _spelled(choice: object) -> str:
+    return ("no", "yes")[choice] if isinstance(choice, bool) else str(choice)
 
 
 def python() -> str:
@@ -141,6 +157,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli,
     "docs/environment.md": environment,
     "docs/criteria.md": criteria,
+    "docs/knobs.md": knobs,
     "docs/python.md": python,
 }
 

@@ -49,7 +49,7 @@ def attention() -> list[BatchMatmul]:
 
 def transposed_convolutions() -> list[Conv2dTranspose]:
     """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
-    two = {"stride": (2, 2)}
+    two: dict[str, Any] = {"stride": (2, 2)}
     return [
         Conv2dTranspose(in_channels=256, in_hw=(16, 16), out_channels=128, kernel=(4, 4), padding=(1, 1, 1, 1), **two),
         Conv2dTranspose(in_channels=128, in_hw=(28, 28), out_channels=64, kernel=(2, 2), **two),

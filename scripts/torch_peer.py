@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from romou.core.environment import variable
 from romou.core.errors import UsageError
 from romou.schedules.families.dense import Dense
 from romou.schedules.workload import Conv2d
@@ -113,7 +113,7 @@ def gpu_clocks() -> str:
     """Ask nvidia-smi for clocks, temperature and power; the text says so where it does not answer."""
     query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
     try:
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        first = (variable("CUDA_VISIBLE_DEVICES") or "0").partition(",")[0]
         command = ["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

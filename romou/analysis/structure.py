@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import tvm
@@ -12,7 +12,7 @@ from tvm_ffi.structural import structural_walk
 
 from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, parameter_name, scope_of
 from romou.backends.dialect import dialect_of
-from romou.tir.calls import is_async_copy, is_half_load, is_half_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
+from romou.tir.calls import is_async_copy, is_fp16_load, is_fp16_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
 from romou.tir.primitives import LANES
 
 # TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
@@ -36,7 +36,8 @@ class KernelStructure:
     def __init__(self, func: tirx.PrimFunc, operands: Container[str], *, has_main_loop: bool) -> None:
         self.func = func
         self.has_main_loop = has_main_loop
-        self.extents: dict[str, int] = {}
+        self.extents = thread_extents(func)
+        self.groups, self.group_size = launch_size(self.extents)
         self.is_staged = False
         self.has_copies = False
         self.on_tensor_cores = False
@@ -57,16 +58,6 @@ class KernelStructure:
         # The main loop and those around it, from the outside.
         self.way_to_main = [loop for loop in loops if main is not None and (loop.same_as(main) or any(map(main.same_as, _loops_in(loop.body))))]
         self.body: tirx.Stmt = func.body if main is None else main.body
-
-    @property
-    def group_size(self) -> int:
-        """Work-items of a group."""
-        return math.prod(extent for tag, extent in self.extents.items() if tag.startswith("threadIdx"))
-
-    @property
-    def groups(self) -> int:
-        """Work groups of the launch."""
-        return math.prod(extent for tag, extent in self.extents.items() if tag.startswith("blockIdx"))
 
     @property
     def iterations(self) -> int:
@@ -119,9 +110,7 @@ class KernelStructure:
         return scope in LOCAL or (scope == PRIVATE and products_in(node.value) > 0 and not self._accumulates(node))
 
     def _attribute(self, stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent":
-            self.extents[str(stmt.node.thread_tag)] = int(stmt.value)
-        elif stmt.attr_key == _UNDER_WAY:
+        if stmt.attr_key == _UNDER_WAY:
             # The copies of the iteration itself are waited for.
             self.iterations_ahead = max(self.iterations_ahead, int(stmt.value) + 1)
 
@@ -165,16 +154,22 @@ class KernelStructure:
         return any(found) and self.has_loads(loop.body)
 
 
-def work_group_size(func: tirx.PrimFunc) -> int:
-    """Work-items of a group of a lowered device function."""
-    sides: list[int] = []
+def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
+    """Return the extents of a lowered device function's launch: "blockIdx.x" -> work groups, "threadIdx.x" -> work-items of a group."""
+    extents: dict[str, int] = {}
 
     def visit(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag).startswith("threadIdx"):
-            sides.append(int(stmt.value))
+        if stmt.attr_key == "thread_extent":
+            extents[str(stmt.node.thread_tag)] = int(stmt.value)
 
     structural_walk(func.body, (tirx.AttrStmt, visit))
-    return math.prod(sides)
+    return extents
+
+
+def launch_size(extents: Mapping[str, int]) -> tuple[int, int]:
+    """Return the work groups of a launch, and the work-items of one."""
+    groups, items = (math.prod(extent for tag, extent in extents.items() if tag.startswith(kind)) for kind in ("blockIdx", "threadIdx"))
+    return groups, items
 
 
 def images_of(func: tirx.PrimFunc) -> set[str]:
@@ -198,7 +193,7 @@ def stores_in(node: Any, output: str) -> list[tirx.BufferStore | tvm.ir.Call]:
 
 def pointer_lanes(call: tvm.ir.Call) -> int:
     """Lanes of a call that reads fp16 through a pointer, 0 for any other."""
-    return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_half_load(call) else 0)
+    return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_fp16_load(call) else 0)
 
 
 def products_in(node: Any) -> int:
@@ -246,4 +241,4 @@ def _stored_to(node: Any) -> str:
         return str(node.buffer.name)
     if op_name(node) == "tirx.texture2d_store":
         return parameter_name(node.args[0])
-    return parameter_name(node.args[3]) if is_half_store(node) else ""
+    return parameter_name(node.args[3]) if is_fp16_store(node) else ""

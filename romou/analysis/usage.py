@@ -35,14 +35,14 @@ class KernelUsage:
     buffer_bytes, image_bytes
         Distinct bytes of the operator's data and weight that a work group addresses in one iteration, in buffers and in images. They are those of the
         first group in the middle iteration. What a condition skips does not count, what an image gives as zero does.
-    literal_buffer_bytes, literal_image_bytes
+    unshared_buffer_bytes, unshared_image_bytes
         Bytes of one work-item times the group's size (Romou paper, section 4.2): what work-items share counts for each of them. Where the group stages
         data in local memory, the bytes that one work-item carries there.
     access_width
         Lanes of the narrowest of these loads; a texel has 4.
     output_bytes
         Bytes that the launch writes.
-    turns, multiply_adds
+    iterations, multiply_adds
         Iterations of a work-item, and the multiply-adds of one of them, each lane counted. Without products one for each number that it loads.
     local_loads
         Bytes of staged data and weight that a work-item reads of local memory in one iteration. With products, each counts as often as local memory is
@@ -51,8 +51,8 @@ class KernelUsage:
         Work-items of a group, and groups of the launch.
     local_memory_bytes, is_staged
         Local memory of a work group, and whether data or weight pass through it.
-    turns_ahead
-        How many iterations before their use copies to local memory begin. Iterations of copies or of use alone are not among `turns`.
+    iterations_ahead
+        How many iterations before their use copies to local memory begin. Iterations of copies or of use alone are not among `iterations`.
     images
         "data", "weight", "output" -> whether it lies in an image.
     has_copies
@@ -74,11 +74,11 @@ class KernelUsage:
     needed_registers: Any
     buffer_bytes: Any
     image_bytes: Any
-    literal_buffer_bytes: Any
-    literal_image_bytes: Any
+    unshared_buffer_bytes: Any
+    unshared_image_bytes: Any
     access_width: Any
     output_bytes: Any
-    turns: Any
+    iterations: Any
     multiply_adds: Any
     local_loads: Any
     work_group_size: Any
@@ -89,7 +89,7 @@ class KernelUsage:
     has_copies: Any
     padding: Any
     on_tensor_cores: Any = False
-    turns_ahead: Any = 0
+    iterations_ahead: Any = 0
     transform_bytes: Any = 0
     transform_registers: Any = 0
     is_streamed: Any = False
@@ -127,11 +127,11 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         needed_registers=registers.needed,
         buffer_bytes=group.distinct_bytes(number_bytes, is_image=False),
         image_bytes=group.distinct_bytes(number_bytes, is_image=True),
-        literal_buffer_bytes=unshared_bytes(False),
-        literal_image_bytes=unshared_bytes(True),
+        unshared_buffer_bytes=unshared_bytes(False),
+        unshared_image_bytes=unshared_bytes(True),
         access_width=min((load.lanes for load in group.loads if template.sums_products or load.tensor == names["data"]), default=1),
         output_bytes=outputs * template.element_bytes,
-        turns=kernel.iterations,
+        iterations=kernel.iterations,
         multiply_adds=kernel.multiply_adds if template.sums_products else sum(numbers_of_one.values()),
         local_loads=group.local_loads,
         work_group_size=size,
@@ -142,7 +142,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         has_copies=kernel.has_copies,
         padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
-        turns_ahead=kernel.iterations_ahead,
+        iterations_ahead=kernel.iterations_ahead,
         transform_bytes=template.transform_bytes(config),
         transform_registers=template.transform_registers(config),
         is_streamed=not template.sums_products,

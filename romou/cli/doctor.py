@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,8 +14,6 @@ import click
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.core import environment
 from romou.core.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
-
-_DEFAULT_VENDORS = "/etc/OpenCL/vendors"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ def _packages() -> Finding:
 
 
 def _compiler() -> Finding:
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
+    for name in (environment.variable("CXX"), "g++", "clang++"):
         path = shutil.which(name) if name else None
         if path:
             return Finding(name="compiler", is_ok=True, detail=path)
@@ -57,8 +54,8 @@ def _compiler() -> Finding:
 
 
 def _vendors() -> Finding:
-    folder = Path(os.environ.get("OCL_ICD_VENDORS") or _DEFAULT_VENDORS)
-    origin = "OCL_ICD_VENDORS" if os.environ.get("OCL_ICD_VENDORS") else "the usual place"
+    chosen = environment.variable("OCL_ICD_VENDORS")
+    folder, origin = (Path(chosen), "OCL_ICD_VENDORS") if chosen else (Path(environment.VARIABLES["OCL_ICD_VENDORS"].default), "the usual place")
     # ocl-icd also takes the path of one .icd file or of a platform's library here.
     entries = [folder.name] if folder.is_file() else sorted(p.name for p in folder.glob("*.icd"))
     if entries:

@@ -42,7 +42,8 @@ class Block:
                 for row, extent in zip(rows, varies, strict=True):
                     place = place * extent + row if extent > 1 else place
                 known[varies] = place
-            return number.reshape(-1, *number.shape[len(rest) :])[known[varies]]
+            found: np.ndarray = number.reshape(-1, *number.shape[len(rest) :])[known[varies]]
+            return found
 
         return [{name: picked(number) for name, number in table.items()} for table in tables]
 
@@ -63,4 +64,5 @@ class Block:
         for place, axis in enumerate(self.free):
             if pitches[axis]:
                 places = places + (self.digits[axis] * pitches[axis]).reshape([-1 if i == place + 1 else 1 for i in range(places.ndim)])
-        return places[np.broadcast_to(is_kept[rows], places.shape)]
+        found: np.ndarray = places[np.broadcast_to(is_kept[rows], places.shape)]
+        return found

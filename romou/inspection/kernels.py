@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
-from tvm_ffi.structural import structural_equal, structural_walk
+from tvm_ffi.structural import structural_equal
 
 import romou.passes.pipeline as pipeline
 from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
 from romou.analysis.registers import RegisterEstimate, estimate_registers
+from romou.analysis.structure import thread_extents
 from romou.analysis.traffic import Traffic, busiest_traffic
 
 if TYPE_CHECKING:
@@ -39,11 +40,16 @@ class PassStep:
 class InspectedKernel:
     """A kernel and what can be read off it.
 
-    name: of the kernel.   function: the function of the model that it belongs to; one function may take several kernels.
-    task, config: of Romou's templates; empty where TVM's default schedule makes the kernel.
-    source: OpenCL C.   lowered: TIR as the code generator gets it.
-    work_group: sides (x, y, z) of the work group, in work-items.
-    passes: of the function, up to the split into kernels and beyond; empty unless asked for.
+    function
+        Name of the model's function that it belongs to; one function may take several kernels.
+    task, config
+        Task and config of Romou's templates; empty where TVM's default schedule makes the kernel.
+    source, lowered
+        OpenCL C or CUDA C++, and TIR as the code generator gets it.
+    work_group
+        Sides (x, y, z) of the work group, in work-items.
+    passes
+        Passes over the function, up to the split into kernels and beyond; empty unless asked for.
     """
 
     name: str
@@ -62,7 +68,7 @@ class InspectedKernel:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Of one turn of the innermost reduction loop."""
+        """Traffic of one iteration of the innermost reduction loop."""
         return busiest_traffic(self.lowered)
 
     @cached_property
@@ -150,6 +156,7 @@ def inspect_function(
     for device, mod in kernels:
         for var, lowered in mod.functions_items():
             alone = tvm.IRModule({var: lowered}, attrs=mod.attrs)
+            extents = thread_extents(lowered)
             kernel = str(lowered.attrs.get("global_symbol", var.name_hint))
             found.append(
                 InspectedKernel(
@@ -159,19 +166,8 @@ def inspect_function(
                     config=config or {},
                     source=target.backend.split_kernels(generate(alone, device).inspect_source())[kernel],
                     lowered=lowered,
-                    work_group=_work_group(lowered),
+                    work_group=(extents.get("threadIdx.x", 1), extents.get("threadIdx.y", 1), extents.get("threadIdx.z", 1)),
                     passes=tuple(recorder.steps),
                 )
             )
     return found
-
-
-def _work_group(func: tirx.PrimFunc) -> tuple[int, int, int]:
-    sides = {"threadIdx.x": 1, "threadIdx.y": 1, "threadIdx.z": 1}
-
-    def visit(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag) in sides:
-            sides[str(stmt.node.thread_tag)] = int(stmt.value)
-
-    structural_walk(func.body, (tirx.AttrStmt, visit))
-    return sides["threadIdx.x"], sides["threadIdx.y"], sides["threadIdx.z"]

@@ -23,10 +23,10 @@ class NoStatisticsError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
-    """One turn of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts as if it ran.
+    """One iteration of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts as if it ran.
 
     instructions: on Adreno with the no-operations that the compiler puts in as waits.
-    multiply_adds: multiplications with or without an addition of floats or halfs; one on a vector of two halfs counts as two.
+    multiply_adds: multiplications with or without an addition in fp32 or fp16; one on a vector of two fp16 counts as two.
     memory: reads and writes of buffers, images, local and private memory.
     inner: the loops inside, in the order of the code.
     """

@@ -14,7 +14,7 @@ import romou.passes.pipeline as pipeline
 from romou.core.space import Config
 from romou.module.images import place_weights, store_weights
 from romou.module.workspaces import plan_workspaces
-from romou.passes.half_storage import compute_in_single
+from romou.passes.fp16_storage import compute_in_single
 from romou.schedules.winograd import StoredWeight
 from romou.tasks.tunable import TunableTask
 from romou.tir.slices import slices_of, with_slices

@@ -69,7 +69,7 @@ class ClosedForm(Form):
         self._reads = DataReads(self._forms)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Count what `Form.counts` says: distinct steps and data of a group and of one work-item, and how often what is staged is read by turns."""
+        """Count what `Form.counts` says: distinct steps and data of a group and of one work-item, and how often what is staged is read in rounds."""
         names = self._algorithms_of(columns)
         found = {name: form._counts(columns) for name, form in names.items()}
         first, *others = found.values()
@@ -120,7 +120,7 @@ class ClosedForm(Form):
         reads, get, phases = self._reads, columns.__getitem__, self._phases(columns)
         axis = (phases.on_tensor_cores, phases.first, phases.pieces, phases.together)
         # Of every pair of pixels, tensor cores take one of each work-item.
-        apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.turns_w
+        apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.spacing_w
         channels: Any = 1 if self._varies == "never" else get("wg_o") * get("tile_o")
         tap = np.where(phases.ahead > 0, tabulate(reads.middle_tap, phases.first, phases.together, phases.ahead), -1) if np.any(phases.ahead) else -1
         row = (columns.get("pixels", "flat"), get("data") == "image", phases.has_window, tap, get("tile_h"))
@@ -140,7 +140,7 @@ class ClosedForm(Form):
             "steps": tabulate(lambda *values: reads.distinct_steps(Steps(*values)), *axis, 0, False),
             "steps_of_one": tabulate(lambda *values: reads.distinct_steps(Steps(*values)), *axis, 0, True),
             "data": distinct(get("wg_w") * get("tile_w"), 1, channels, False),
-            "data_of_one": distinct(get("tile_w") * phases.turns_w, apart, 1, True),
+            "data_of_one": distinct(get("tile_w") * phases.spacing_w, apart, 1, True),
             "rounds_of_data": tabulate(_rounds, True, get("wg_o"), get("wg_w"), step_w * reads.texel * size),
             "rounds_of_weights": tabulate(_rounds, False, get("wg_o"), get("wg_w"), step_o * LANES * along * size),
         }
@@ -163,7 +163,7 @@ class ClosedForm(Form):
             first=np.where(on_tensor_cores, tensor_core.padded(reads.texels, columns), reads.first),
             pieces=np.where(is_staged, 1, get("split_k")),
             together=np.where(is_staged, get("local"), tensor_core.together(columns)),
-            turns_w=np.where(get("arrangement") == "striped", get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1)),
+            spacing_w=np.where(get("arrangement") == "striped", get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1)),
         )
 
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
@@ -180,10 +180,10 @@ class ClosedForm(Form):
         taps = np.where(has_window, window, 1) * reads.last
 
         weights = self._weights(group_o, o, taps, counts["steps"], images["weight"])
-        turns_o = np.where(get("arrangement") == "striped", get("wg_o"), 1)
+        spacing_o = np.where(get("arrangement") == "striped", get("wg_o"), 1)
         # Beyond the last channel it is read again.
-        texels_of_one = np.minimum(tile_o, -(-o // turns_o) + ((o - 1) % turns_o > 0))
-        has_last = (tile_o - 1) * turns_o >= o - 1
+        texels_of_one = np.minimum(tile_o, -(-o // spacing_o) + ((o - 1) % spacing_o > 0))
+        has_last = (tile_o - 1) * spacing_o >= o - 1
         channels_of_one = np.where(images["weight"], tile_o * LANES, texels_of_one * LANES - has_last * (o * LANES - self._columns))
         weights_of_one = channels_of_one * taps * counts["steps_of_one"]
         # Staged: the group's share is dealt out to the work-items, texel by texel.
@@ -197,7 +197,7 @@ class ClosedForm(Form):
             return (of_data + of_weights - in_images) * self._element_bytes, in_images * self._element_bytes
 
         buffer_bytes, image_bytes = by_place(data, weights)
-        literal_buffer_bytes, literal_image_bytes = by_place(data_of_one * size, weights_of_one * size)
+        unshared_buffer_bytes, unshared_image_bytes = by_place(data_of_one * size, weights_of_one * size)
         # The next iteration's share, on its way to local memory.
         carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * number_bytes(columns) // 4
         registers = self._registers(columns, taps, is_staged, carried)
@@ -207,11 +207,11 @@ class ClosedForm(Form):
             needed_registers=registers.needed,
             buffer_bytes=buffer_bytes,
             image_bytes=image_bytes,
-            literal_buffer_bytes=literal_buffer_bytes,
-            literal_image_bytes=literal_image_bytes,
+            unshared_buffer_bytes=unshared_buffer_bytes,
+            unshared_image_bytes=unshared_image_bytes,
             access_width=self._access_width(columns, is_staged),
             output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
-            turns=phases.first // (phases.pieces * phases.together) * np.where(has_window, 1, window) - ahead,
+            iterations=phases.first // (phases.pieces * phases.together) * np.where(has_window, 1, window) - ahead,
             multiply_adds=tile_h * tile_w * tile_o * LANES * taps * phases.together,
             local_loads=self._local_loads(columns, counts),
             work_group_size=size,
@@ -222,7 +222,7 @@ class ClosedForm(Form):
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=on_tensor_cores,
-            turns_ahead=ahead,
+            iterations_ahead=ahead,
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
             is_prefetched=get("local_buffers") > 1,
@@ -267,7 +267,7 @@ class ClosedForm(Form):
         shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
         numbers = get("local") * np.where(on_tensor_cores, shared, self._reads.window * by_itself)
-        return numbers * np.where(tensor_core.takes_halfs(columns) & on_tensor_cores, 2, size)
+        return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterEstimate:
         """A lower bound: the sums, the tile of data, what is `carried` to local memory, and the addresses of one iteration's weights, which a compiler
@@ -285,7 +285,7 @@ class ClosedForm(Form):
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == "image")
         # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes four.
-        weights = np.where(tensor_core.takes_halfs(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
+        weights = np.where(tensor_core.takes_fp16(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
         return RegisterEstimate(sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead))
 
 
@@ -295,7 +295,7 @@ class _Phases:
 
     first, pieces, together, ahead
         Steps of the first axis in one iteration: those that are staged together, or for each piece of the split one, or what tensor cores take together.
-    turns_w
+    spacing_w
         Pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates with what the others have.
     """
 
@@ -307,7 +307,7 @@ class _Phases:
     first: Any
     pieces: Any
     together: Any
-    turns_w: Any
+    spacing_w: Any
 
 
 def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage:

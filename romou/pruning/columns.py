@@ -16,7 +16,8 @@ def columns_of(configs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
     """Return `function` of each distinct combination of the columns' values, put where the combination stands."""
     found, places = combinations(*columns)
-    return np.asarray([function(*values) for values in found], dtype=np.int64)[places]
+    results: np.ndarray = np.asarray([function(*values) for values in found], dtype=np.int64)[places]
+    return results
 
 
 def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:

@@ -232,8 +232,8 @@ def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
     """Table 1: access more data in one loop iteration than L1 cache. Images against the texture cache, buffers against theirs, if any."""
     texture, buffer = spec.l1_texture_cache_bytes, spec.l1_buffer_cache_bytes
     is_held = np.logical_not(usage.is_staged) & np.logical_not(usage.is_streamed)
-    of_images = usage.literal_image_bytes if rules.count_per_work_item else usage.image_bytes * is_held
-    of_buffers = usage.literal_buffer_bytes if rules.count_per_work_item else usage.buffer_bytes * is_held
+    of_images = usage.unshared_image_bytes if rules.count_per_work_item else usage.image_bytes * is_held
+    of_buffers = usage.unshared_buffer_bytes if rules.count_per_work_item else usage.buffer_bytes * is_held
     # A cache that is not there cannot overflow.
     both = ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes"))
     loads: list[tuple[Any, Any, str]] = [load for load in both if load[1]]

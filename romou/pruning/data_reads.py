@@ -93,17 +93,17 @@ class DataReads:
         return any(self._read(order, False).condition is not None for order in self._forms)
 
     def lines(self, order: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
-        """Lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
+        """Count the lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
         read = self._read(order, False)
         o, w = np.ix_(_as_read(np.arange(along_o), read.extents[0], False), _as_read(np.arange(along_w) * step, read.extents[2], False))
         return count_distinct(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers)
 
     def middle_tap(self, first: int, together: int, ahead: int) -> int:
-        """Where loads are some iterations ahead, the tap of the window that the middle one is for."""
+        """Return the tap of the window that the middle iteration's loads, some iterations ahead, are for."""
         return self._middle(first, together, ahead)[1]
 
     def distinct_steps(self, steps: Steps) -> int:
-        """Distinct steps of the weight: beyond the end, weights of the last place are read again."""
+        """Count the distinct steps of the weight: beyond the end, weights of the last place are read again."""
         return count_distinct(np.minimum(self._places_of(steps), self.texels - 1 if steps.on_tensor_cores else steps.first))
 
     def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:

@@ -39,8 +39,8 @@ class DepthwisePointwiseForm(ClosedForm):
         return replace(
             usage,
             buffer_bytes=usage.buffer_bytes + taps * columns["local"] * LANES * self._element_bytes,
-            literal_buffer_bytes=usage.literal_buffer_bytes + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
-            literal_image_bytes=usage.literal_image_bytes + texel_bytes * (taps - 1) * is_image,
+            unshared_buffer_bytes=usage.unshared_buffer_bytes + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
+            unshared_image_bytes=usage.unshared_image_bytes + texel_bytes * (taps - 1) * is_image,
             multiply_adds=usage.multiply_adds + taps * staged * LANES,
         )
 

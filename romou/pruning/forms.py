@@ -14,7 +14,7 @@ from romou.schedules.template import ContractionTemplate
 
 
 def form_of(template: Template, limits: Limits) -> Form:
-    """The formulas of a template on a device with these limits."""
+    """Return the formulas of a template on a device with these limits."""
     if isinstance(template, StreamingTemplate):
         return StreamingForm(template)
     if isinstance(template, DepthwisePointwiseTemplate):

@@ -193,9 +193,9 @@ class _Part:
         return math.prod(len(self.block.digits[axis]) for axis, extent in zip(self.block.free, self.failed.shape[1:], strict=True) if extent == 1)
 
     def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
-        """As `failed`, whether a config is left where criteria give way so far."""
+        """Return, in the shape of `failed`, whether a config is left where criteria give way so far."""
         unchanged = sum(1 << place for place, name in enumerate(self.verdicts) if slacks[name] == 1)
-        kept = self.failed & np.uint32(unchanged) == 0
+        kept: np.ndarray = self.failed & np.uint32(unchanged) == 0
         for name, verdict in self.verdicts.items():
             if 1 < slacks[name] < math.inf:
                 kept &= verdict.keep_within(slacks[name])

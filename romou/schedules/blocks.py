@@ -32,7 +32,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
         made = []
         for store, start in parts:
             part = s_tir.SBlock(block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start)
-            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))  # type: ignore[misc]
+            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))
         return made
 
     if all(len(block.writes) == 1 for block in find_blocks(func)):
@@ -184,7 +184,7 @@ class Reduction:
 
     def combine(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         """Two partial results as one."""
-        return self.operation(a, b)  # type: ignore[no-any-return]
+        return self.operation(a, b)
 
 
 def reduction_of(block: s_tir.SBlock) -> Reduction | None:

@@ -40,6 +40,8 @@ _USAGE = (
     "multiply_adds",
     "local_loads",
 )
+# Columns that trained models know by another name than `KernelUsage`.
+_FIELDS = {"turns": "iterations", "literal_buffer_bytes": "unshared_buffer_bytes", "literal_image_bytes": "unshared_image_bytes"}
 # What the device makes of it: cycles by the estimate, in all and for some parts of it; how full cores are, and the last round of work groups; what is
 # loaded in all, out of which cache, also if cores that idle in the last round did the same; and ratios.
 _PARTS = ("issuing", "waiting", "l2")
@@ -160,7 +162,7 @@ class TaskFeatures:
         outputs = math.prod((columns[n].astype(float) for n, knob in self._knobs.items() if knob.scales_outputs and n in columns), start=np.ones(count))
         loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
         seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
-        numbers = [*(getattr(usage, name) for name in _USAGE), usage.work_groups * usage.work_group_size, *self._loads(columns, usage)]
+        numbers = [*(getattr(usage, _FIELDS.get(name, name)) for name in _USAGE), usage.work_groups * usage.work_group_size, *self._loads(columns, usage)]
         logs = [np.log2(1 + np.broadcast_to(np.asarray(number, dtype=float), count)) for number in (*numbers, *self._on_device(usage, seconds))]
         logs.insert(len(numbers), np.log2(outputs / (1 + loaded)))
         found = dict(zip(_DERIVED, logs, strict=True))
@@ -180,8 +182,8 @@ class TaskFeatures:
             return [0.0] * len(_ON_DEVICE)
         cores, (in_flight, of_core, items) = spec.shader_cores or 1, occupied
         at_once, groups, size = np.minimum(in_flight, of_core), usage.work_groups, np.maximum(usage.work_group_size, 1)
-        loaded, literal = usage.buffer_bytes + usage.image_bytes, usage.literal_buffer_bytes + usage.literal_image_bytes
-        loads = literal / (size * usage.access_width)
+        loaded, unshared = usage.buffer_bytes + usage.image_bytes, usage.unshared_buffer_bytes + usage.unshared_image_bytes
+        loads = unshared / (size * usage.access_width)
         return [
             seconds * (spec.clock_mhz or 1) * 1e6,
             *(parts[name] for name in _PARTS),
@@ -192,12 +194,12 @@ class TaskFeatures:
             np.ceil(of_core / in_flight),
             groups * items / cores,
             usage.multiply_adds / np.maximum(loads, 1),
-            literal / np.maximum(loaded, 1),
-            loads * usage.turns,
-            usage.multiply_adds * usage.turns,
-            loaded * usage.turns * groups,
-            loads * usage.turns * groups * items,
-            loads * usage.turns * of_core * cores * items,
+            unshared / np.maximum(loaded, 1),
+            loads * usage.iterations,
+            usage.multiply_adds * usage.iterations,
+            loaded * usage.iterations * groups,
+            loads * usage.iterations * groups * items,
+            loads * usage.iterations * of_core * cores * items,
             at_once * loaded,
         ]
 

@@ -12,13 +12,17 @@ import tvm
 from click.testing import CliRunner
 from documents import ROOT
 from operators import conv, error_on, random_arrays, reference, relax_tasks, task_of
+from small_networks import random_inputs, residual_net
 from tvm import relax
 
 import archprobe.probes
+import romou
 import romou.hardware.spec
 import romou.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
+from romou.backends import installed
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.hardware import known_devices
 from romou.passes import pipeline
 from romou.target import Target
@@ -44,6 +48,30 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert known_devices() == ("my_gpu",)
     limits = Target("opencl -device=my_gpu").limits
     assert (limits.max_work_group_size, limits.local_memory_bytes) == (512, 16384)
+
+
+def test_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by its entry point, it compiles a model, and the kernels compute the right numbers."""
+    (tmp_path / "toy_backend.py").write_text(code("A backend"))
+    about = tmp_path / "toy_backend-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[romou.backends]\ntoy = toy_backend:BACKEND\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.cache_clear()
+    try:
+        assert list(installed()) == ["opencl", "cuda", "null", "toy"]
+        target, model = Target("toy -max_num_threads=64"), residual_net()
+        compiled = romou.compile(model, target=target)
+        assert Target(target.tvm_target).kind == "opencl", "TVM knows it as what generates its code"
+        assert target.limits.max_work_group_size == 64
+        assert all("__kernel void" in source for source in compiled.sources().values())
+        inputs = random_inputs(model, seed=0)
+        reference = run_onnxruntime(model, inputs)
+        assert reference is not None
+        assert max(relative_l2_error(a, b) for a, b in zip(compiled.run(inputs), reference, strict=True)) < 1e-4
+    finally:
+        installed.cache_clear()
 
 
 def test_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:

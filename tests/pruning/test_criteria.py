@@ -21,11 +21,11 @@ FINE = KernelUsage(
     needed_registers=40,
     buffer_bytes=0,
     image_bytes=1024,
-    literal_buffer_bytes=0,
-    literal_image_bytes=1024,
+    unshared_buffer_bytes=0,
+    unshared_image_bytes=1024,
     access_width=4,
     output_bytes=4096,
-    turns=16,
+    iterations=16,
     multiply_adds=64,
     local_loads=0,
     work_group_size=64,
@@ -83,12 +83,12 @@ def test_limits(spec: HardwareSpec, criterion: str, within: dict[str, Any], beyo
 
 
 def test_the_literal_rule_counts_shared_bytes_for_each_work_item() -> None:
-    assert "l1_cache" not in failed(ADRENO, literal_image_bytes=8192)
-    assert "l1_cache" in failed(ADRENO, Rules(count_per_work_item=True), literal_image_bytes=8192)
+    assert "l1_cache" not in failed(ADRENO, unshared_image_bytes=8192)
+    assert "l1_cache" in failed(ADRENO, Rules(count_per_work_item=True), unshared_image_bytes=8192)
 
 
 def test_what_is_staged_need_not_fit_into_the_cache_but_by_the_literal_rule() -> None:
-    staged = {"is_staged": True, "image_bytes": 9999, "literal_image_bytes": 9999, "buffer_bytes": 16}
+    staged = {"is_staged": True, "image_bytes": 9999, "unshared_image_bytes": 9999, "buffer_bytes": 16}
     assert "l1_cache" not in failed(ADRENO, **staged)
     assert "l1_cache" in failed(ADRENO, Rules(count_per_work_item=True), **staged)
 
@@ -110,9 +110,9 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     assert seconds is not None
     fastest = dataclasses.replace(CHOICES, fastest_s={0: float(seconds)})
     assert "estimate" not in failed(ADRENO, choices=fastest)
-    assert "estimate" not in failed(ADRENO, choices=fastest, turns=32)
-    assert "estimate" in failed(ADRENO, choices=fastest, turns=160)
-    assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, turns=160)
+    assert "estimate" not in failed(ADRENO, choices=fastest, iterations=32)
+    assert "estimate" in failed(ADRENO, choices=fastest, iterations=160)
+    assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, iterations=160)
     # Another algorithm's configs are held to its own fastest one.
     both = dataclasses.replace(CHOICES, fastest_s={0: float(seconds) / 100, 4096: float(seconds)})
     assert "estimate" in failed(ADRENO, choices=both)
@@ -122,16 +122,16 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"turns": 32},
+        {"iterations": 32},
         {"multiply_adds": 640},
         {"work_groups": 1000},
-        {"literal_image_bytes": 65536},
+        {"unshared_image_bytes": 65536},
         {"image_bytes": 10**7},
         {"output_bytes": 10**9},
         {"transform_bytes": 10**7},
         {"local_loads": 4096},
         {"needed_registers": 182},
-        {"literal_image_bytes": 0, "literal_buffer_bytes": 1024},
+        {"unshared_image_bytes": 0, "unshared_buffer_bytes": 1024},
     ],
     ids=lambda changes: "-".join(changes),
 )

@@ -312,13 +312,6 @@ def test_a_compiler_gets_by_with_less_than_it_takes() -> None:
     assert np.all(np.diff(RegisterEstimate(np.arange(60, 140), 400).allocated) >= 0)
 
 
-def test_rank_correlation() -> None:
-    values = np.asarray([1, 2, 2, 3])
-    assert list(bench_registers.ranks(values)) == [0, 1.5, 1.5, 3]
-    assert bench_registers.rank_correlation(values, values**3) == pytest.approx(1)
-    assert bench_registers.rank_correlation(values, -values) == pytest.approx(-1)
-
-
 def test_random_kernels_cover_all_operators() -> None:
     kernels = list(bench_registers.random_kernels(len(bench_registers.OPERATORS), seed=0))
     assert len({name for name, _, _ in kernels}) == len(bench_registers.OPERATORS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from tvm import te, tirx
 
@@ -111,7 +113,7 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
     whole = c.texel or extents[-1]
     if c.lhs_varies == "by texel":
         patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name=Stage.PATCH)
-        factor = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
+        factor: Callable[..., Any] = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
     elif c.lhs_varies == "never":
         shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
@@ -123,7 +125,8 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
         factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
     else:
         factor = left
-    right, rows = rhs, [domain[1]] * c.is_batched
+    right: Callable[..., Any] = rhs
+    rows = [domain[1]] * c.is_batched
     has_steps = c.rhs_vector == "reduction"
     if config["local"] and has_steps:
         shape, along = (*rows, *extents[:-1], domain[0], LANES, extents[-1]), {ALONG_MEMORY: len(rows)}
@@ -132,7 +135,7 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
     elif config["local"]:
         kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name=Stage.KERNEL)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
-    own_right = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
+    own_right: Callable[..., Any] = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
     if has_steps:
         shape = (*rows, *extents[:-1], axis_o.items, owned[2], LANES, extents[-1])
         steps = te.compute(shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name=Stage.RIGHT)

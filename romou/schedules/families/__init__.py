@@ -35,8 +35,9 @@ def declared_knobs() -> dict[str, Knob]:
     return {knob.name: knob for template in _templates(Template) for knob in template.__dict__.get("knobs", ())}
 
 
-def _templates(base: type[Template]) -> Iterator[type[Template]]:
-    for template in base.__subclasses__():
+def _templates(base: type) -> Iterator[type]:
+    found: list[type] = base.__subclasses__()
+    for template in found:
         yield template
         yield from _templates(template)
 
@@ -48,7 +49,7 @@ def family_of(work: Workload) -> ContractionFamily[Any]:
 
 def workload_of(values: dict[str, Any]) -> Workload:
     """The workload that `Workload.to_dict` wrote, also after a way through JSON: it is known by its fields."""
-    kinds = (family.workload for family in _contractions())
+    kinds: Iterator[type[Workload]] = (family.workload for family in _contractions())
     return next(kind for kind in kinds if kind.field_names() == values.keys()).from_dict(values)
 
 

@@ -38,8 +38,9 @@ class RowReductionFamily(Family):
 
 
 def _softmax(x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.exp(x - x.max(-1, keepdims=True))
-    return found / found.sum(-1, keepdims=True)
+    powers: np.ndarray = np.exp(x - x.max(-1, keepdims=True))
+    found: np.ndarray = powers / powers.sum(-1, keepdims=True)
+    return found
 
 
 FAMILY = RowReductionFamily()
