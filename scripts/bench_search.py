@@ -129,7 +129,7 @@ def task_of(path: Path, is_pruned: bool) -> SimulatedTask:
 
 def survivors(task: SimulatedTask) -> set[int]:
     """The recorded configs that the criteria leave on the device."""
-    limits, recorded = KNOWN.limits, task.recorded
+    limits, recorded = task.limits(KNOWN), task.recorded
     kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
     return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
 
@@ -325,8 +325,8 @@ def survival_table(paths: Sequence[Path]) -> Table:
         first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
         left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
         kept_s = min((t for t in left if t is not None), default=math.inf)
-        form = form_of(task.template, KNOWN.limits)
-        space = task.template.space(KNOWN.limits)
+        form = form_of(task.template, task.limits(KNOWN))
+        space = task.template.space(task.limits(KNOWN))
         best = columns_of([task.recorded.space().at(first)])
         verdicts = judge(form.usage(best), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))

@@ -14,6 +14,7 @@ from romou.cli.tune import parse_shapes, read_model
 if TYPE_CHECKING:
     from romou.inspection.kernels import InspectedKernel
     from romou.mobile_compilers import KernelStatistics
+    from romou.target import Target
 
 
 @click.command("inspect")
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--gpu", "gpus", type=click.Choice(["a630", "g76"]), multiple=True, help="Ask Mesa's compiler (not the vendor's). May be repeated.")
 @click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
+@click.option("--knobs", "has_knobs", is_flag=True, help="Explain the knobs of the tasks instead: choices on the target, default, meaning.")
 @json_option
 @debug_option
 def command(
@@ -36,6 +38,7 @@ def command(
     gpus: tuple[str, ...],
     passes: bool,
     has_source: bool,
+    has_knobs: bool,
     is_json: bool,
 ) -> None:
     """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
@@ -55,6 +58,9 @@ def command(
         text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"
         raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
+    if has_knobs:
+        _explain_knobs(source, parsed, fixed, kernel, is_json=is_json)
+        return
     if gpus:
         from romou.mobile_compilers import find_compilers
 
@@ -79,6 +85,21 @@ def command(
         from romou.mobile_compilers import mesa_version
 
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
+
+
+def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], task: str | None, *, is_json: bool) -> None:
+    from romou.api.spaces import knob_spaces
+    from romou.core.errors import unknown_name
+    from romou.report.knobs import knob_rows, knob_table
+
+    found = knob_spaces(source, target=target, shapes=shapes or None)
+    spaces = [space for one, space in found if task in (None, one.name)]
+    if task is not None and not spaces:
+        raise unknown_name("task", task, {one.name for one, _ in found})
+    if is_json:
+        print_json({"target": str(target), "knobs": knob_rows(spaces)})
+    else:
+        console(is_json=False).print(knob_table(spaces, title=f"Knobs on {target}"))
 
 
 def _plain(said: KernelStatistics, kernel: InspectedKernel) -> dict[str, Any]:

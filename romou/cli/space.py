@@ -18,7 +18,7 @@ from romou.cli.tune import parse_shapes, read_model
 @json_option
 @debug_option
 def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_item: bool, is_json: bool) -> None:
-    """Show how many configs each task of MODEL has, and what each criterion removes by itself and together with the others.
+    """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and together with the others.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered or measured.
     """
@@ -32,12 +32,14 @@ def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_ite
 
     found = pruned_spaces(source, target=parsed, shapes=fixed or None, rules=Rules(count_per_work_item=count_per_work_item))
     if is_json:
-        tasks = [{"task": task.name, "key": task.key, "calls": task.calls, **space.report.to_dict()} for task, space in found]
+        tasks = [{"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()} for task, space in found]
         print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
         return
+    from romou.report.knobs import knob_table
     from romou.report.spaces import criteria_table, space_table
 
     out = console(is_json=False)
     rows = [(task.name, space.report) for task, space in found]
     out.print(space_table(rows, title=f"Configs on {parsed}"))
     out.print(criteria_table([report for _, report in rows]))
+    out.print(knob_table([space for _, space in found], title="Knobs, with the choices of all tasks"))

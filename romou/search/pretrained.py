@@ -38,7 +38,7 @@ class PretrainedModel(Trees):
         data = TransferData()
         for task in tasks:
             recorded, configs = task.recorded, list(SimulatedTask.of_recording(task.recorded).space(target))
-            space, features = recorded.space(), TaskFeatures(task.template, target.limits, target.spec)
+            space, features = recorded.space(), TaskFeatures(task.template, task.limits(target), target.spec)
             data.add(features, configs, [recorded.configs[space.index_of(c)].time_s for c in configs])
         trees = train_on(data)
         if trees is None:

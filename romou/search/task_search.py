@@ -68,7 +68,7 @@ class TaskSearch:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
-        self.features = TaskFeatures(task.template, target.limits, spec, pretrained if task.template.sums_products else None)
+        self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if task.template.sums_products else None)
         rng = np.random.default_rng([options.seed, index])
         self.explorer = Explorer(self.space, self.default, options, rng, features=self.features, transfer_data=lambda: transfer_data(self))
         # Of each algorithm one is measured, whatever the model expects of it.

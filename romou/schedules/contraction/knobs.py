@@ -23,7 +23,7 @@ _LEAST_BUFFERED = 3
 TURN, _MOST_UNROLLED = "turn", 2048
 # Choices of the knobs that say where an operand lies, and which devices have them.
 PLACES = tuple(place.value for place in Place)
-HAS_IMAGES = "image: OpenCL devices with images that are large enough"
+HAS_IMAGES = "image: OpenCL devices with large enough images; the default where buffers pass by the first-level cache"
 
 
 # In the order by which configs are numbered.
@@ -60,7 +60,7 @@ KNOBS = (
         choices=(False, True),
         default=True,
         help="write scalar * vector instead of a vector of copies",
-        devices="true: OpenCL",
+        devices="yes: OpenCL",
         is_spelling=True,
     ),
     Knob(

@@ -68,11 +68,11 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
 
 def is_mma(config: Columns) -> Any:
     """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing depends on the knob."""
-    found = takes_halfs(config) | (config["multiply_add"] == TF32)
+    found = takes_fp16(config) | (config["multiply_add"] == TF32)
     return found if np.any(found) else False
 
 
-def takes_halfs(config: Columns) -> Any:
+def takes_fp16(config: Columns) -> Any:
     """Whether a config, or which of many, hands fp16 to tensor cores as it lies in memory."""
     return config["multiply_add"] == MMA
 
@@ -91,7 +91,7 @@ def together(config: Columns) -> Any:
 def pair_of_weights(config: Config, texels: int) -> int:
     """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
     # A texel of floats is as much as one load brings.
-    return PAIR if takes_halfs(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
+    return PAIR if takes_fp16(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
@@ -118,7 +118,7 @@ def staged_bytes(config: Columns) -> Any:
 
 def number_bytes(config: Columns) -> Any:
     """Bytes of a number that tensor cores read."""
-    return 4 - 2 * takes_halfs(config)
+    return 4 - 2 * takes_fp16(config)
 
 
 def flatten(c: Contraction) -> Contraction:
