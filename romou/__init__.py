@@ -10,29 +10,60 @@ Names are imported when first used: `import tvm` itself loads romou.tvm_patches,
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from romou.core.version import __version__ as __version__
 
-_HOME = {
-    "tune": "romou.api.tune",
-    "compile": "romou.api.compile",
-    "inspect": "romou.api.inspect",
-    "bench": "romou.api.bench",
-    "compare": "romou.api.compare",
-    "pruned_spaces": "romou.api.spaces",
-    "load": "romou.module.tuned_model",
-    "TunedModel": "romou.module.tuned_model",
-    "Target": "romou.target",
-    "RomouError": "romou.core.errors",
+if TYPE_CHECKING:
+    from romou.api.bench import bench as bench
+    from romou.api.compare import compare as compare
+    from romou.api.compile import compile as compile
+    from romou.api.inspect import inspect as inspect
+    from romou.api.spaces import pruned_spaces as pruned_spaces
+    from romou.api.tune import tune as tune
+    from romou.core.errors import BuildError as BuildError
+    from romou.core.errors import CompatError as CompatError
+    from romou.core.errors import ConnectionLostError as ConnectionLostError
+    from romou.core.errors import DeviceError as DeviceError
+    from romou.core.errors import InvalidConfigError as InvalidConfigError
+    from romou.core.errors import ModelError as ModelError
+    from romou.core.errors import RecordError as RecordError
+    from romou.core.errors import RomouError as RomouError
+    from romou.core.errors import SpaceEmptyError as SpaceEmptyError
+    from romou.core.errors import UsageError as UsageError
+    from romou.core.outcome import Outcome as Outcome
+    from romou.measure.options import MeasureOptions as MeasureOptions
+    from romou.module.outputs import Outputs as Outputs
+    from romou.module.saved import load as load
+    from romou.module.tuned_model import TunedModel as TunedModel
+    from romou.search.trial import Trial as Trial
+    from romou.target import Target as Target
+
+_NAMES = {
+    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "inspect", "bench", "compare")},
+    "romou.api.spaces": ("pruned_spaces",),
+    "romou.module.saved": ("load",),
+    "romou.module.tuned_model": ("TunedModel",),
+    "romou.module.outputs": ("Outputs",),
+    "romou.target": ("Target",),
+    "romou.measure.options": ("MeasureOptions",),
+    "romou.search.trial": ("Trial",),
+    "romou.core.outcome": ("Outcome",),
+    "romou.core.errors": (
+        *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError"),
+        *("RecordError", "BuildError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
+    ),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOME)
 
+# Hidden from type checkers, for whom every name is imported above: they would take each for Any.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'romou' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'romou' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""The convolutions of AlexNet, forward, batch 128, in percent of the fp32 peak, against cuDNN: the table of the BEAST paper's kernel.
+"""Compares the convolutions of AlexNet (forward, batch 128) with cuDNN, in percent of the fp32 peak, as the BEAST paper does.
 
     python scripts/bench_alexnet.py --target "cuda -device=nvidia_h200" --trials 600 --seconds 480 --work-dir records_cuda
     python scripts/bench_alexnet.py --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: Romou's side
 
-The shapes are those without the two towers. The peak is that of the target's device file (measured, where ArchProbe wrote it). How both sides are
-timed: scripts/kernel_bench.py.
+The shapes are those without the two towers. The peak comes from the target's device file. scripts/kernel_bench.py says how both sides are timed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LAYERS = ((3, 224, 96, 11, 4, 2), (96, 27, 256, 5, 1, 2), (256, 13, 384, 3, 1, 1
 
 
 def layer(number: int, batch: int, dtype: str) -> Conv2d:
-    """Layer 1 to 5."""
+    """Return the convolution of layer 1 to 5."""
     channels, side, outputs, kernel, stride, padding = LAYERS[number - 1]
     return conv(channels, (side,) * 2, outputs, (kernel,) * 2, dtype, stride=(stride,) * 2, padding=(padding,) * 4, batch=batch)
 

@@ -130,7 +130,7 @@ def digest(found: Comparison, operator: str) -> dict[str, Any]:
 
 def run(folder: Path, model: onnx.ModelProto, target: str, operator: str, slowdown: float, pairs: int, out: Console) -> dict[str, Any]:
     """All comparisons; the numbers as data."""
-    operators = romou.bench(model, target=target, has_times=False).operators
+    operators = romou.bench(model, target=target, times=False).operators
     function = next((o.function for o in operators if o.name == operator), None)
     if function is None:
         raise SystemExit(f"there is no operator {operator!r}; there are {', '.join(o.name for o in operators)}")
@@ -142,13 +142,13 @@ def run(folder: Path, model: onnx.ModelProto, target: str, operator: str, slowdo
     runs: dict[str, list[dict[str, Any]]] = {}
     for i in range(pairs):
         for name, file in (("equal, in turns", files[1]), ("slower, in turns", files[2])):
-            runs.setdefault(name, []).append(digest(romou.compare(loaded(files[0]), loaded(file), has_measures=False, seed=i), operator))
+            runs.setdefault(name, []).append(digest(romou.compare(loaded(files[0]), loaded(file), measures=False, seed=i), operator))
         print_progress(runs, f"{i + 1}/{pairs}", out)
     before = bench(model, target, function=function)
     for i in range(pairs):
         equal = bench(model, target, function=function)
         for name, after in (("equal, recorded", equal), ("slower, recorded", bench(model, target, function=function, share=slowdown))):
-            runs.setdefault(name, []).append(digest(romou.compare(before, after, is_recorded=True, has_measures=False), operator))
+            runs.setdefault(name, []).append(digest(romou.compare(before, after, recorded=True, measures=False), operator))
         print_progress(runs, f"{i + 1}/{pairs}", out)
         before = equal
     return {"operator": operator, "ratio": real.ratio, "low": real.low, "high": real.high, "runs": runs}

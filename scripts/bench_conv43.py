@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The 43 convolutions of Boda's and MetaGPU's papers (batch 5) against cuDNN, which is free to choose its layout and algorithm: one table.
+"""Compares the 43 convolutions of Boda's and MetaGPU's papers (batch 5) with cuDNN, which may choose its layout and algorithm.
 
     python scripts/bench_conv43.py --target "cuda -device=nvidia_h200" --trials 4000 --seconds 480 --work-dir records_cuda
     python scripts/bench_conv43.py --target "opencl -device=nvidia_h200" --seconds 480 --work-dir records_opencl --json conv43_opencl.json
     python scripts/bench_conv43.py --target opencl --only 1x1_s1 --trials 50 --no-peer         without an NVIDIA GPU: Romou's side
 
-fp32 without TF32 (--tf32: with it, on both sides; --dtype float16: half precision, where cuDNN has tensor cores). The peer is the faster of
-cuDNN's two layouts (NCHW and channels_last) in benchmark mode, through PyTorch. What both sides are given, and how they are timed: scripts/kernel_bench.py.
+fp32 without TF32 (--tf32: with it, on both sides; --dtype float16: fp16, where cuDNN has tensor cores). The peer is the faster of cuDNN's two
+layouts (NCHW and channels_last) in benchmark mode, through PyTorch. scripts/kernel_bench.py says what both sides are given and how they are timed.
 """
 
 from __future__ import annotations

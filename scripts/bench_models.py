@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tuned models against their peers, in one run: TVM's default GPU schedules (dlight), TVM's MetaSchedule, PyTorch eager and compiled.
+"""Compares tuned models with their peers in one run: TVM's default GPU schedules (dlight), TVM's MetaSchedule, PyTorch eager and compiled.
 
     python scripts/bench_models.py                                        resnet18 and mobilenetv1_100 against dlight on the first OpenCL device
     python scripts/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
@@ -45,7 +45,6 @@ from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default
 
 import romou
 from romou import models
-from romou.backends import backend
 from romou.backends.cuda import compiler
 from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.interpreter import child_environment
@@ -54,23 +53,23 @@ from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.module import Summary, TunedModel, random_inputs
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
-# Of a task, in a turn of MetaSchedule's scheduler.
+# Trials of a task in one round of MetaSchedule's scheduler.
 MS_LEAST_TRIALS = 4
-# In its first turn, the only one that most tasks have, a task's model knows nothing: ranking the usual 512 candidates takes minutes for nothing.
+# In the first round, the only one of most tasks, the cost model knows nothing: ranking the usual 512 candidates takes minutes for nothing.
 MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(population_size=128, init_min_unmeasured=8, genetic_num_iters=2)
 
 
 class Timed(Protocol):
-    """What can be timed as a tuned model is."""
+    """A side that can be timed as a tuned model is."""
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
         """Milliseconds of `repeat` runs."""
 
 
 def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
-    """An executable of TVM's as one that runs and is timed like ours."""
+    """Wrap an executable of TVM's as a model that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
-    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, replay=False)
+    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, capture=False)
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
@@ -83,7 +82,7 @@ class BuilderHere(meta_schedule.builder.PyBuilder):
     """Builds MetaSchedule's candidates in this process: its own builder starts new processes for each batch, half a minute each."""
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
-        """A file of each, or why there is none."""
+        """Return a file for each candidate, or why there is none."""
         results = []
         for wanted in build_inputs:
             try:
@@ -101,11 +100,11 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
         compiler.install()
     graph = relax.get_pipeline("zero")(imported.mod)
     tasks = len(meta_schedule.relax_integration.extract_tasks(graph, kind))
-    # Its turns take 64 trials unless told otherwise, which would leave most tasks of a model without any.
-    turn = min(64, max(MS_LEAST_TRIALS, trials // tasks))
+    # The default of 64 trials a round would leave most tasks of a model without any.
+    per_round = min(64, max(MS_LEAST_TRIALS, trials // tasks))
     with patch.dict(os.environ, child_environment()), tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
         database = meta_schedule.relax_integration.tune_relax(
-            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=turn, builder=BuilderHere(), strategy=MS_SEARCH, seed=1
+            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=per_round, builder=BuilderHere(), strategy=MS_SEARCH, seed=1
         )
         with kind, database:
             tuned = relax.transform.MetaScheduleApplyDatabase()(graph)
@@ -132,7 +131,7 @@ class TorchModel:
 
 
 def torch_network(name: str) -> Any:
-    """The network as the Python package that it came from defines it."""
+    """Build the network as the Python package that it came from defines it."""
     try:
         if name == "bert_2layer":
             from transformers import BertConfig, BertModel
@@ -150,7 +149,7 @@ def torch_network(name: str) -> Any:
 
 
 def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> TorchModel:
-    """Warmed up: cuDNN has chosen its algorithms, and torch.compile is done."""
+    """Prepare a network and warm it up, until cuDNN has chosen its algorithms and torch.compile is done."""
     peer = Torch()
     torch = peer.torch
     network = torch_network(name).eval().cuda()
@@ -171,17 +170,17 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
 
 
 def eager(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:
-    """PyTorch as it is."""
+    """Prepare PyTorch in eager mode."""
     return through_torch(name, imported, is_compiled=False)
 
 
 def compiled(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:
-    """torch.compile with CUDA graphs."""
+    """Prepare torch.compile with CUDA graphs."""
     return through_torch(name, imported, is_compiled=True)
 
 
 PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, int], Timed]] = {p.__name__: p for p in (dlight, eager, compiled, metaschedule)}
-# Each of them comes after everything that is quick.
+# These come after all quick ones.
 SLOW = ("compiled", "metaschedule")
 
 
@@ -193,11 +192,11 @@ class Plain:
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
         """Return times as `TunedModel.times` does."""
-        return self.model.times(repeat, seed, clock=clock, replay=False)
+        return self.model.times(repeat, seed, clock=clock, capture=False)
 
 
 def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
-    """Relative L2 error of the worst output against onnxruntime."""
+    """Return the relative L2 error of the worst output against onnxruntime."""
     inputs = random_inputs(imported.inputs, seed=1)
     reference = run_onnxruntime(imported.onnx_model, inputs)
     return None if reference is None else max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
@@ -205,7 +204,7 @@ def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
 
 @dataclass
 class Contest:
-    """A model, tuned, and what was found of it."""
+    """A tuned model and its row of the table."""
 
     name: str
     imported: ImportedModel
@@ -234,7 +233,7 @@ def tune(name: str, target: romou.Target, *, trials: int, seconds: float | None,
 
 
 def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, trials: int, pairs: int) -> None:
-    """Prepare the peers, check them, time all in turns, and add what is found to the row."""
+    """Prepare and check the peers, time all sides alternately, and add the numbers to the row."""
     row, tuned = contest.row, contest.tuned
     sides: dict[str, Timed] = {"tuned": tuned, "plain": Plain(tuned)}
     for peer in peers:
@@ -263,19 +262,19 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, tri
                 "wall_ratio": ratios["wall"],
                 "error": worst_error(model, contest.imported) if isinstance(model, TunedModel) else None,
             }
-    # Those of each stage stand together: their ratios are taken in turns.
+    # One entry a stage: its sides were timed together.
     row["times_ms"]["+".join(peers) or "alone"] = times
 
 
 def last_line(error: Exception) -> str:
-    """What an error says, in one line: TVM's end with what matters."""
+    """Return an error in one line: TVM's errors end with what matters."""
     if isinstance(error, RomouError):
         return error.message.splitlines()[0][:200]
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 
 def line_of(row: dict[str, Any], peers: Sequence[str]) -> str:
-    """A model's numbers as text."""
+    """Format a model's numbers."""
     if "failure" in row:
         return f"{row['model']}: failed: {row['failure']}"
     error = f"{row['tuned_error']:.1e}" if row["tuned_error"] is not None else "not checked"
@@ -294,7 +293,7 @@ def line_of(row: dict[str, Any], peers: Sequence[str]) -> str:
 
 
 def print_table(rows: list[dict[str, Any]], peers: list[str], title: str, out: Console) -> None:
-    """One line a model."""
+    """Print one line a model."""
     table = Table(title=title)
     table.add_column("model")
     columns = ["default ms", "tuned ms", "tuned wall ms", "plain ms", "plain wall ms", "error", "trials", "tuning s"]
@@ -318,11 +317,11 @@ def print_table(rows: list[dict[str, Any]], peers: list[str], title: str, out: C
 @click.command()
 @click.option("--models", "chosen", default=DEFAULT_MODELS, show_default=True, help="Names of bundled models, or all.")
 @click.option("--target", default="opencl", show_default=True)
-@click.option("--peers", "peer_names", default="dlight", show_default=True, help=f"Of {', '.join(PEERS)}, or all.")
+@click.option("--peers", "peer_names", default="dlight", show_default=True, help=f"Some of {', '.join(PEERS)}, or all.")
 @click.option("--trials", default=200, show_default=True, help="Over all tasks of a model; MetaSchedule gets as many.")
 @click.option("--seconds", type=float, default=None, help="Limit of the search, per model.")
 @click.option("--budget", type=float, default=None, help="Seconds after which no further model or peer is begun.")
-@click.option("--work-dir", default=None, help="Folder of the records, to go on from.")
+@click.option("--work-dir", default=None, help="Folder of records to continue.")
 @click.option("--pairs", default=11, show_default=True, help="Timed runs of each side.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(
@@ -346,7 +345,7 @@ def main(
             if peer not in PEERS:
                 raise unknown_name("peer", peer, PEERS)
         parsed = romou.Target(target)
-        facts = backend(parsed.kind).list_devices()[backend(parsed.kind).device_index(parsed.device_name)]
+        facts = parsed.backend.facts(parsed.backend.device_index(parsed.device_name))
     except RomouError as error:
         raise SystemExit(f"{error}") from error
     rows: dict[str, dict[str, Any]] = {}

@@ -33,7 +33,6 @@ from bench_mobile_static import SAMPLE, model_of
 from rich.console import Console
 from rich.table import Table
 
-from romou.backends.opencl import device_index, list_devices
 from romou.core.errors import RomouError
 from romou.core.space import Config
 from romou.frontend import import_onnx
@@ -155,8 +154,9 @@ def main(target: str, is_timed: bool, rounds: int, only: str, output: Path | Non
         wanted, title = Target(target), target
         device = None
         if is_timed:
-            facts = list_devices()[device_index(None)]
-            wanted, device, title = wanted.limited_to(facts), tvm.device("opencl", device_index(None)), f"{target} on {facts['name']}"
+            index = wanted.backend.device_index(None)
+            facts = wanted.backend.facts(index)
+            wanted, device, title = wanted.limited_to(facts), wanted.backend.device(index), f"{target} on {facts['name']}"
         with SAMPLE.open(encoding="utf-8") as file:
             operators = [row for row in csv.DictReader(file) if only in row["op"]]
         rows = []

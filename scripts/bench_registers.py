@@ -26,12 +26,14 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 
 from romou.core.errors import BuildError, RomouError
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.mobile_compilers import compile_all, find_compilers, mesa_version
 from romou.pruning import KernelUsage, judge, read_usage
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.operators import conv, task_of
 
@@ -64,7 +66,7 @@ OPERATORS: tuple[Conv2d | Dense, ...] = (
 
 
 def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel, KernelUsage]]:
-    """`count` kernels, equally many of each operator but for the remainder."""
+    """Yield `count` kernels, equally many of each operator but for the remainder."""
     rng = np.random.default_rng(seed)
     left = count
     for index, work in enumerate(OPERATORS):
@@ -86,7 +88,7 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
 
 
 def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str, dict[str, Any]]:
-    """What Mesa's compiler makes of each source: "registers", "spills", "waves", or the "error". Errors are kept in the cache, too."""
+    """Ask Mesa's compiler about each source: "registers", "spills", "waves", or the "error". Errors are kept in the cache, too."""
     version = mesa_version()
     found: dict[str, dict[str, Any]] = {}
 
@@ -114,18 +116,6 @@ def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str,
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(compile_batch, [left[start : start + BATCH] for start in range(0, len(left), BATCH)]))
     return found
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values with their mean."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return ((ends - counts + ends - 1) / 2)[places]
-
-
-def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's."""
-    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
 
 
 @click.command()
@@ -156,7 +146,7 @@ def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs:
     most = DEVICE.spec.registers_per_lane
     assert most is not None, "the device file knows it"
     estimate, mesa = (np.minimum([row[key] for row in rows], most) for key in ("estimate", "mesa"))
-    correlation = rank_correlation(estimate, mesa)
+    correlation = float(stats.spearmanr(estimate, mesa).statistic)
     out = Console(width=160)
     table = Table(title=f"Registers on {GPU}, Mesa {mesa_version()} (not the vendor's compiler)")
     for column in ("", "spills or holds no group", "neither"):

@@ -51,7 +51,8 @@ from rich.table import Table
 from romou.core.outcome import Outcome
 from romou.hardware import load_device
 from romou.pruning import judge, prune
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.columns import columns_of
+from romou.pruning.forms import form_of
 from romou.records import MemoryRecords, Origin, Record, RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.pretrained import PretrainedModel
@@ -128,7 +129,7 @@ def task_of(path: Path, is_pruned: bool) -> SimulatedTask:
 
 def survivors(task: SimulatedTask) -> set[int]:
     """The recorded configs that the criteria leave on the device."""
-    limits, recorded = KNOWN.limits, task.recorded
+    limits, recorded = task.limits(KNOWN), task.recorded
     kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
     return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
 
@@ -222,7 +223,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")
-        head = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
+        head: dict[str, object] = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
         head.update(tune_params_keys=list(knobs), tune_params=knobs)
         file.write_text(json.dumps({**head, "cache": cache}))
         started = time.process_time()
@@ -324,8 +325,8 @@ def survival_table(paths: Sequence[Path]) -> Table:
         first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
         left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
         kept_s = min((t for t in left if t is not None), default=math.inf)
-        form = ClosedForm(task.template, KNOWN.limits)
-        space = task.template.space(KNOWN.limits)
+        form = form_of(task.template, task.limits(KNOWN))
+        space = task.template.space(task.limits(KNOWN))
         best = columns_of([task.recorded.space().at(first)])
         verdicts = judge(form.usage(best), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Square matrix products of the sizes of Boda's paper (Table I) against cuBLAS: one table.
+"""Compares square matrix products of the sizes of Boda's paper (Table I) with cuBLAS.
 
     python scripts/bench_sgemm.py --target "cuda -device=nvidia_h200" --trials 800 --seconds 300 --work-dir records_cuda
     python scripts/bench_sgemm.py --target opencl --only 128x128 --trials 20 --no-peer         without an NVIDIA GPU: Romou's side
 
-fp32 without TF32, unless both sides are given it (--tf32). The right side is a constant that Romou packs at compile time; cuBLAS, through PyTorch,
-gets it row by row and column by column, and the faster one counts. How both sides are timed: scripts/kernel_bench.py.
+fp32 without TF32, unless both sides are given it (--tf32). The right side is a constant that Romou packs at compile time. cuBLAS, through
+PyTorch, gets it row by row and column by column, and the faster one counts. scripts/kernel_bench.py says how both sides are timed.
 """
 
 from __future__ import annotations
 
 from kernel_bench import Options, command, run
 
-from romou.schedules.workload import Dense
+from romou.schedules.families.dense import Dense
 
 SIZES = (128, 256, 384, 512, 768, 1024, 1536, 2048)
 

@@ -28,9 +28,10 @@ from operator_lists import paper_operators
 from rich.console import Console
 from rich.table import Table
 
-from romou.pruning import PrunedSpace, Rules
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning import PrunedSpace, PruningReport, Rules
+from romou.pruning.columns import columns_of
 from romou.pruning.criteria import judge
+from romou.pruning.forms import form_of
 from romou.report.spaces import criteria_table, percent
 from romou.target import Target
 from romou.tasks.operators import task_of
@@ -44,7 +45,7 @@ def excluded_by(task: TunableTask, space: PrunedSpace, target: Target) -> list[s
     default = task.default_config(target)
     if space.is_valid(default):
         return []
-    form = ClosedForm(task.template, target.limits)
+    form = form_of(task.template, target.limits)
     verdicts = judge(form.usage(columns_of([default])), target.spec, choices=form.choices(task.space(target), target.spec))
     return [name for name, verdict in verdicts.items() if not np.all(verdict.keep)]
 
@@ -62,7 +63,7 @@ def main(devices: tuple[str, ...], only: str, output: Path | None) -> None:
         for column in (f"{device} before", "kept", "pruned", "literal", "default"):
             table.add_column(column, justify="right")
     found: dict[str, dict[str, Any]] = {}
-    reports: dict[str, list] = {device: [] for device in devices}
+    reports: dict[str, list[PruningReport]] = {device: [] for device in devices}
     seconds = 0.0
     for name, task in tasks.items():
         cells = []
@@ -71,7 +72,7 @@ def main(devices: tuple[str, ...], only: str, output: Path | None) -> None:
             started = time.perf_counter()
             space = task.pruned_space(target)
             seconds += time.perf_counter() - started
-            literal = task.pruned_space(target, Rules(is_literal=True)).report
+            literal = task.pruned_space(target, Rules(count_per_work_item=True)).report
             report, lost = space.report, excluded_by(task, space, target)
             reports[device].append(report)
             mark, literal_mark = ("*" if r.relaxed else "" for r in (report, literal))

@@ -5,8 +5,8 @@
     python scripts/check_operators.py --target cuda --configs 3            on an NVIDIA GPU
     python scripts/check_operators.py --target "cuda -device=nvidia_h200" --compile-only       without one: through NVRTC
 
-The operators are those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py attention and transposed convolutions;
-by themselves, in buffers or images as the target offers.
+The operators are the typical cases of every family, those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py
+attention and transposed convolutions; by themselves, in buffers or images as the target offers.
 Configs are drawn from the whole spaces with a fixed seed. --seconds ends the run early and says what is left; --only and --skip choose.
 """
 
@@ -20,9 +20,8 @@ from collections.abc import Iterator
 import click
 import numpy as np
 from kernel_bench import fast_reference
-from operator_lists import attention, conv43, paper_operators, transposed_convolutions
+from operator_lists import attention, conv43, paper_operators, transposed_convolutions, typical
 
-from romou.backends import backend
 from romou.core.errors import BuildError, InvalidConfigError, RomouError
 from romou.core.outcome import Outcome
 from romou.core.space import Config
@@ -50,7 +49,7 @@ def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterat
         try:
             for kernels in build_task(task, config, target).imports:
                 if target.kind == "cuda":
-                    compile_cuda(kernels.inspect_source(), str(target.arch))
+                    compile_cuda(kernels.inspect_source(), str(target.tvm_target.attrs["arch"]))
             yield Outcome.OK, None
         except InvalidConfigError as error:
             yield Outcome.INVALID, str(error)
@@ -72,15 +71,16 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
     only, skip = names
     asked = Target(target_text)
     works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
-    tasks = {task.key: task for task in (task_of(work, has_epilogue=False).with_free_images() for work in works)}
+    listed = (*typical(asked), *(task_of(work, has_epilogue=False) for work in works))
+    tasks = {task.key: task for task in (task.with_free_images() for task in listed)}
     chosen = [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         if is_compiled_only:
             target = asked
         else:
-            index = int(backend(asked.kind).device_index(asked.device_name))
-            target = asked.limited_to(backend(asked.kind).list_devices()[index])
+            index = asked.backend.device_index(asked.device_name)
+            target = asked.limited_to(asked.backend.facts(index))
             runner = stack.enter_context(contextlib.closing(LocalRunner(f"{asked.kind}:{index}", MEASURE, toolchain=TOOLCHAIN)))
             builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=TOOLCHAIN)))
         for position, task in enumerate(chosen):

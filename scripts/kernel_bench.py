@@ -1,11 +1,10 @@
-"""Single operators, tuned, against a vendor library on the same GPU: what bench_conv43.py, bench_sgemm.py and bench_alexnet.py share.
+"""Compares single tuned operators with a vendor library on the same GPU: shared by bench_conv43.py, bench_sgemm.py and bench_alexnet.py.
 
-Both sides are timed in one run, in turns, by the device's events over many calls; a time is the median of the rounds. CUDA's calls are captured
-in a graph where they can be, so that neither side is charged for the Python around it. Romou's kernels take channels packed by four
-and weights packed at compile time, as its own graphs hand them on; the vendor's take the layout that it is faster in. The output of every kernel of
-Romou in the table is compared with a reference on the CPU in the same run.
+Both sides are timed alternately in one run, by the device's events over many calls; a time is the median of the rounds. CUDA's calls are captured in a
+graph where possible, so neither side pays for the Python around it. Romou's kernels take channels packed by four and weights packed at compile time, as
+in its own graphs. The vendor's take the layout in which they are faster. Every output of Romou is compared with a reference on the CPU in the same run.
 
-Tuning goes on from the records in --work-dir: each call of a script may be as short as --seconds says, and its table is of what was found so far.
+Tuning continues from the records in --work-dir. A call may be as short as --seconds says; its table shows what was found so far.
 """
 
 from __future__ import annotations
@@ -29,21 +28,22 @@ from kernel_table import print_table
 from onnx import TensorProto, helper
 from torch_peer import Torch, gpu_clocks, repeats_of
 
-from romou.backends import backend
+from romou.backends.cuda.graph import CudaGraph
 from romou.core.errors import DeviceError, RomouError, UsageError
 from romou.core.space import Config
 from romou.frontend.reference import run_onnxruntime
 from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
-from romou.module.replay import CudaGraph
 from romou.records import Origin, RecordStore
-from romou.schedules.workload import LANES, Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import LANES
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -56,7 +56,7 @@ WITHIN = 1.05
 
 
 def memory_bytes(work: Conv2d | Dense) -> int:
-    """Inputs read and output written once, without padding."""
+    """Count the bytes of inputs and output, each moved once, without padding."""
     if isinstance(work, Dense):
         numbers = work.m * work.k + work.k * work.n + work.m * work.n
     else:
@@ -71,7 +71,7 @@ def memory_bytes(work: Conv2d | Dense) -> int:
 
 def fast_reference(task: TunableTask) -> Any:
     """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of AlexNet at batch 128."""
-    work = task.template.workload
+    work: Any = getattr(task.template, "workload", None)
     if len(task.func.params) != 3 or type(work) not in (Conv2d, Dense) or (isinstance(work, Conv2d) and work.groups > 1):
         return build_reference(task)
 
@@ -84,7 +84,7 @@ def fast_reference(task: TunableTask) -> Any:
 
 
 def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Packed data and weight -> packed output; lanes beyond the channels count like the others, if the weight has them."""
+    """Convolve packed data with a packed weight. Texel lanes beyond the channels count where the weight has them."""
     (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
     plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
     kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
@@ -100,7 +100,7 @@ def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray
 
 
 def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Options) -> dict[str, TaskResult]:
-    """The best config of every task that the records and --trials, --seconds more give; task key -> result."""
+    """Tune within --trials and --seconds, the records included. Return the best result of every task, by its key."""
     device = f"{target.kind}:{index}"
     toolchain = Toolchain(build_reference="kernel_bench:fast_reference")
     with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
 
 
 def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[str, Any]) -> dict[str, float] | None:
-    """Trials and minutes until the sum of the best times was within 5% of what it is at the end; None where a task has no time yet.
+    """Return trials and minutes until the sum of the best times came within 5% of its final value; None where a task has no time yet.
 
     Pauses between two runs do not count.
     """
@@ -142,9 +142,9 @@ def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[s
 
 
 def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.runtime.Device) -> tuple[Callable[[], float], verify.Comparison]:
-    """(what gives the seconds of one launch, how the output compares with the reference).
+    """Return (a function that times one launch in seconds, how the output compares with the reference).
 
-    CUDA's launches are captured in a graph where they can be, as the vendor's are: a kernel of a few microseconds takes no longer than its launch.
+    CUDA's launches are captured in a graph where possible, as the vendor's are: a kernel of a few microseconds takes no longer than its launch.
     """
     module = build_task(task, config, target)
     inputs = verify.make_inputs(task, seed=1)
@@ -159,14 +159,19 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
     compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
     number = repeats_of(float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0]))
     if target.kind == "cuda":
+
+        def launch() -> None:
+            for _ in range(number):
+                module["main"](*tensors)
+
         tensors[-1].copyfrom(poison)
         with contextlib.suppress(DeviceError):
-            graph = CudaGraph(device, None, lambda: [module["main"](*tensors) for _ in range(number)])
+            graph = CudaGraph(device, None, launch)
             graph.time_ms()
             # What was not captured is not timed either.
-            replayed = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
+            captured = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
             # The graph itself keeps neither the kernels nor what they read and write.
-            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else replayed
+            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else captured
     timed = module.time_evaluator("main", device, number=number, repeat=1)
     return (lambda: float(timed(*tensors).results[0])), compared
 
@@ -176,7 +181,7 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the scripts are given on their command lines."""
+    """The options of the three scripts' command lines."""
 
     target: str
     trials: int
@@ -193,7 +198,7 @@ class Options:
 
 
 def command(function: Callable[..., None]) -> click.Command:
-    """A click command with the options that all three scripts have beside its own; a RomouError ends it with one message."""
+    """Make a click command with the options of all three scripts and its own; a RomouError ends it with one message."""
 
     @functools.wraps(function)
     def run(no_peer: bool, no_prune: bool, **values: Any) -> None:
@@ -207,10 +212,10 @@ def command(function: Callable[..., None]) -> click.Command:
         click.option("--target", default="opencl", show_default=True, help="opencl or cuda, also with -device=."),
         click.option("--trials", type=click.IntRange(min=0), default=2000, show_default=True, help="Over all operators, those in the records included."),
         click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Limit of the search in this call; the table comes on top."),
-        click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("bench_records"), show_default=True, help="Of the records."),
+        click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("bench_records"), show_default=True, help="Their folder."),
         click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True),
         click.option("--tf32", "allows_tf32", is_flag=True, help="Both sides may multiply floats in TF32, on tensor cores."),
-        click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side, in turns."),
+        click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side, alternately."),
         click.option("--only", default="", help="Operators whose name contains one of these, with commas."),
         click.option("--no-peer", is_flag=True, help="Romou's side alone; PyTorch is not needed."),
         click.option("--no-prune", is_flag=True, help="Search the whole spaces."),
@@ -223,15 +228,15 @@ def command(function: Callable[..., None]) -> click.Command:
 
 
 def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Tune, then time both sides; (a row of numbers for each operator, what they were measured on).
+    """Tune, then time both sides. Return (a row of numbers for each operator, what they were measured on).
 
-    us: Romou's time. peer_us: of the faster of the vendor's `layouts`. ratio: peer_us / us. roofline: the least time that the device's peak rate
-    or bandwidth allows, over us; None where they are not known. peak: share of the device's peak rate. problem: where the output is wrong.
+    us: Romou's time. peer_us: the time of the vendor's faster layout. ratio: peer_us / us. peak: share of the device's peak rate. problem: why the output
+    is wrong. roofline: the least time that the device's peak rate or bandwidth allows, over us; None where they are not known.
     """
     peer = Torch(allow_tf32=options.allows_tf32) if options.has_peer else None
-    asked = Target(options.target).allowing_tf32() if options.allows_tf32 else Target(options.target)
-    index = int(backend(asked.kind).device_index(asked.device_name))
-    facts = backend(asked.kind).list_devices()[index]
+    asked = Target(options.target).with_options(tf32="allow") if options.allows_tf32 else Target(options.target)
+    index = asked.backend.device_index(asked.device_name)
+    facts = asked.backend.facts(index)
     target, device = asked.limited_to(facts), tvm.device(asked.kind, index)
     wanted = [word for word in options.only.split(",") if word]
     tasks = {work: task_of(work, has_epilogue=False) for work in works if not wanted or any(word in work.name for word in wanted)}
@@ -310,7 +315,7 @@ def _row(
         "times_us": {side: [s * 1e6 for s in found] for side, found in times.items()},
     }
     peak, bandwidth = (spec.fp32_peak_gflops, spec.dram_bandwidth_gbps) if spec else (None, None)
-    # Half precision's peak is of other units than these kernels use.
+    # These kernels do not use the units that have the peak of fp16.
     row["peak"] = work.flops / ours_s / peak / 1e9 if peak else None
     row["peer_peak"] = work.flops / seconds[layout] / peak / 1e9 if peak and layout else None
     row["roofline"] = max(work.flops / peak, row["bytes"] / bandwidth) / 1e9 / ours_s if peak and bandwidth else None
@@ -319,6 +324,6 @@ def _row(
 
 
 def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec | None:
-    """Peak rate and bandwidth: of the target's device, else of the device file that has the attached one's name."""
+    """Find peak rate and bandwidth: in the target's device file, else in the one with the attached device's name."""
     named = (load_device(name) for name in known_devices())
     return next((spec for spec in (target.spec, *named) if spec.fp32_peak_gflops and spec.title in (target.spec.title, facts["name"])), None)

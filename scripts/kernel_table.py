@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def configs_text(config: Mapping[str, Any]) -> str:
-    """The knobs that tell configs apart, in one word each."""
+    """Spell the knobs that tell configs apart, one word each."""
     tile, group = ("x".join(str(config[k]) for k in keys) for keys in (("tile_o", "tile_h", "tile_w"), ("wg_o", "wg_w")))
     rest = [f"{k}={config[k]}" for k in ("split_k", "local", "steps") if config.get(k) not in (0, 1, None)]
     known = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "split_k", "local", "steps", "autobroadcast", "multiply_add", "accumulate")
@@ -21,7 +21,7 @@ def configs_text(config: Mapping[str, Any]) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], title: str, library: str) -> None:
-    """One line an operator, then the means; configs and layouts stand at the end of a line."""
+    """Print one line an operator, then the means; configs and layouts stand at the end of a line."""
     out = Console(width=200)
     device = head["device"]
     table = Table(title=f"{title}, {head['dtype']}, {device['name']} ({device['platform']}, driver {device['driver']}), {head['target']}")
@@ -40,7 +40,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], titl
 
 
 def summary_lines(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], library: str) -> Iterator[str]:
-    """Means, totals, what tuning took, clocks."""
+    """Yield means, totals, the cost of tuning and the clocks, a line each."""
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
     yield f"Romou: {sum(row['us'] for row in rows):.1f} us in all"
     if ratios:

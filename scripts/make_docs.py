@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 _HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
+# A line of a docstring that gives a field and what it is, in two columns.
+_FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
 
 
 def programs() -> dict[str, click.Group]:
@@ -44,7 +46,7 @@ def cli() -> str:
         common = {row: None for row in options[0] if all(row in others for others in options)}
         parts.append(f"## {program}\n\n{_table(('command', 'what it does'), rows)}")
         if common:
-            parts.append(f"All of them take:\n\n{_table(('option', 'meaning'), list(common))}")
+            parts.append(f"All of them take:\n\n{_table(('option', 'meaning'), common)}")
         parts += [_command(name, command, context, without=common) for name, command, context in commands]
     return _HEAD + "\n".join(parts)
 
@@ -65,8 +67,9 @@ def environment() -> str:
     """The variables that Romou reads."""
     from romou.core.environment import VARIABLES
 
-    rows = [(f"`{name}`", text) for name, text in VARIABLES.items()]
-    return f"{_HEAD}# Environment variables\n\n`romou doctor` complains about a `ROMOU_` name that is none of these.\n\n{_table(('variable', 'meaning'), rows)}"
+    rows = [(f"`{name}`", one.help, one.default) for name, one in VARIABLES.items()]
+    head = "`romou doctor` complains about a `ROMOU_` name that is none of these."
+    return f"{_HEAD}# Environment variables\n\n{head}\n\n{_table(('variable', 'meaning', 'where it is not set'), rows)}"
 
 
 def criteria() -> str:
@@ -76,6 +79,21 @@ def criteria() -> str:
     rows = [(f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())) for name, function in CRITERIA.items()]
     head = "In the order in which they give way where too few configs would be left. `romou space` shows what each one removes."
     return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}"
+
+
+def knobs() -> str:
+    """The knobs of all schedules."""
+    from romou.schedules.families import declared_knobs
+
+    rows = []
+    for knob in declared_knobs().values():
+        rows.append((f"`{knob.name}`", ", ".join(map(_spelled, knob.choices)), _spelled(knob.default), knob.devices, knob.help))
+    head = "What a schedule leaves open. An operator has some of these, with choices that fit its shape; `romou inspect --knobs` shows them for a model."
+    return f"{_HEAD}# Knobs\n\n{head}\n\n{_table(('knob', 'choices', 'default', 'devices', 'meaning'), rows)}"
+
+
+def _spelled(choice: object) -> str:
+    return ("no", "yes")[choice] if isinstance(choice, bool) else str(choice)
 
 
 def python() -> str:
@@ -100,7 +118,8 @@ def _documented(name: str, found: Any, *, level: int) -> str:
 
 def _signature(name: str, function: Callable[..., Any]) -> str:
     given = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
-    parts, is_keyword = [], False
+    parts: list[str] = []
+    is_keyword = False
     for parameter in given:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
             parts, is_keyword = [*parts, "*"], True
@@ -111,21 +130,25 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Return a NumPy docstring as Markdown: sections in bold, what they describe as list items."""
+    """Return a NumPy docstring as Markdown: sections in bold, what they and tables of fields describe as list items."""
     lines = text.splitlines()
     out: list[str] = []
-    for i, line in enumerate(lines):
-        is_rule = set(line) == {"-"}
-        if i + 1 < len(lines) and lines[i + 1] and set(lines[i + 1]) == {"-"}:
+    is_section = False
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        field = _FIELD.fullmatch(line)
+        if below and set(below) == {"-"}:
+            is_section = True
             out += [f"**{line}**", ""]
-        elif i + 1 < len(lines) and line and not line[0].isspace() and lines[i + 1].startswith("    ") and "**" in "".join(out):
+        elif field is not None:
+            out.append(f"- `{field[1]}`: {field[2]}")
+        elif is_section and line and not line[0].isspace() and below.startswith("    "):
             out.append(f"- `{line}`")
-        elif not is_rule:
-            out.append(f"  {line.strip()}" if line.startswith("    ") and "**" in "".join(out) else line)
+        elif not line or set(line) != {"-"}:
+            out.append(f"  {line.strip()}" if line.startswith("    ") and out and out[-1].startswith(("- ", "  ")) else line)
     return "\n".join(out)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *(tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -134,6 +157,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli,
     "docs/environment.md": environment,
     "docs/criteria.md": criteria,
+    "docs/knobs.md": knobs,
     "docs/python.md": python,
 }
 

@@ -1,13 +1,25 @@
-"""The lists of operators in scripts/data, as workloads."""
+"""Lists of operators: those in scripts/data, and what families call typical."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from romou.schedules.workload import BatchMatmul, Conv2d
-from romou.tasks.operators import conv, conv_transpose, matmul
+import numpy as np
+import tvm
+
+from romou.layout import find_pairs, fuse_operators, join_pairs, pack_channels
+from romou.schedules.families import families
+from romou.schedules.families.batch_matmul import BatchMatmul, matmul
+from romou.schedules.families.conv2d_transpose import Conv2dTranspose
+from romou.schedules.family import Case
+from romou.schedules.workload import Conv2d
+from romou.target import Target
+from romou.tasks.extract import extract_tasks
+from romou.tasks.operators import conv
+from romou.tasks.tunable import TunableTask
 
 DATA = Path(__file__).parent / "data"
 
@@ -26,8 +38,8 @@ def paper_operators() -> list[Conv2d]:
 
 def attention() -> list[BatchMatmul]:
     """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a decoder; and a plain product."""
-    scores = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
-    mix = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
+    scores: dict[str, Any] = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
+    mix: dict[str, Any] = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
     return [
         *(matmul((1, 12), m, 64, n, **scores) for m, n in ((128, 128), (197, 197), (1, 512))),
         *(matmul((1, 12), m, k, 64, **mix) for m, k in ((128, 128), (197, 197), (1, 512))),
@@ -35,14 +47,29 @@ def attention() -> list[BatchMatmul]:
     ]
 
 
-def transposed_convolutions() -> list[Conv2d]:
+def transposed_convolutions() -> list[Conv2dTranspose]:
     """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
+    two: dict[str, Any] = {"stride": (2, 2)}
     return [
-        conv_transpose(256, (16, 16), 128, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
-        conv_transpose(128, (28, 28), 64, (2, 2), stride=(2, 2)),
-        conv_transpose(64, (28, 28), 32, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1), output_padding=(1, 1)),
-        conv_transpose(21, (17, 17), 21, (4, 4), stride=(2, 2), padding=(1, 1, 1, 1), groups=21),
+        Conv2dTranspose(in_channels=256, in_hw=(16, 16), out_channels=128, kernel=(4, 4), padding=(1, 1, 1, 1), **two),
+        Conv2dTranspose(in_channels=128, in_hw=(28, 28), out_channels=64, kernel=(2, 2), **two),
+        Conv2dTranspose(in_channels=64, in_hw=(28, 28), out_channels=32, kernel=(3, 3), padding=(1, 1, 1, 1), output_padding=(1, 1), **two),
+        Conv2dTranspose(in_channels=21, in_hw=(17, 17), out_channels=21, kernel=(4, 4), padding=(1, 1, 1, 1), groups=21, **two),
     ]
+
+
+def typical(target: Target) -> list[TunableTask]:
+    """Return the typical cases of all operator families as tasks."""
+    made = [(family, graph_of(case, target)[0]) for family in families() for case in family.cases]
+    return [task for family, mod in made for task in extract_tasks(mod)[0] if task.family == family.name]
+
+
+def graph_of(case: Case, target: Target) -> tuple[tvm.IRModule, list[np.ndarray]]:
+    """Return a typical case as fused functions, convolutions in pairs where they fit, and the weights that were drawn for it."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(shape).astype("float32") for shape in case.weights]
+    mod = fuse_operators(pack_channels(case.module(weights)), target)
+    return join_pairs(mod, find_pairs(mod)), weights
 
 
 def _square(n: Mapping[str, int], dtype: str) -> Conv2d:

@@ -4,14 +4,13 @@
     python scripts/record_spaces.py --out FOLDER                                   2000 configs an operator, all operators
     python scripts/record_spaces.py --out FOLDER --operators conv1x1,dense --configs 500 --jobs 8 --seconds 300
 
-The configs are drawn at random, with a fixed seed, from the operator's whole space, and are all of it where it is smaller; the default config
-is the first. Each is built, checked against the reference on the CPU, and timed by the device's events. Several processes build configs and
-wait for the driver's compiler; the device runs one config at a time. Towards the end of an operator its fastest configs are timed again, longer
-and while nothing is being built.
+The configs are the default and random ones from the operator's whole space, with a fixed seed; a small space is measured whole. Each config is built,
+checked against the reference on the CPU, and timed by the device's events. Several processes build configs; the device runs one at a time. At the end of
+an operator its fastest configs are timed again, longer, while nothing is being built.
 
-Each operator has a file FOLDER/NAME.json.gz (`romou.records.RecordedSpace`). Results are on disk a few seconds after they were measured; the
-same command goes on where it was stopped. --seconds is dealt out evenly: what an operator does not use is left to the others.
-On a device that is this machine's CPU builds disturb the timings: give --jobs 1.
+Each operator has a file FOLDER/NAME.json.gz (`romou.records.RecordedSpace`). Results are on disk a few seconds after they were measured, and the same
+command continues a run that was stopped. --seconds is shared out evenly; what an operator does not use is left to the others. On a device that is this
+machine's CPU, builds disturb the timings: give --jobs 1.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ import numpy as np
 import tvm
 
 import romou
-from romou.backends.opencl import device_index, list_devices
 from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.space import Config, Space
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
 from romou.records import RecordedConfig, RecordedSpace
-from romou.schedules.workload import Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
-from romou.tasks.operators import conv, task_of, workload_to_dict
+from romou.tasks.operators import conv, task_of
 from romou.tasks.tunable import TunableTask
 
 # Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet; fp32, with bias and ReLU.
-OPERATORS = {
+OPERATORS: dict[str, Conv2d | Dense] = {
     "conv1x1": conv(256, (28, 28), 256, (1, 1)),
     "conv3x3": conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1)),
     "depthwise3x3": conv(144, (56, 56), 144, (3, 3), padding=(1, 1, 1, 1), groups=144),
@@ -59,7 +58,7 @@ OPERATORS = {
     "conv7x7_stride2": conv(4, (224, 224), 64, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
 }
 # Others, of which less is recorded: they teach what holds on a device (scripts/pretrain_cost_model.py).
-MORE = {
+MORE: dict[str, Conv2d | Dense] = {
     "more1x1_56": conv(64, (56, 56), 256, (1, 1)),
     "more1x1_28": conv(512, (28, 28), 128, (1, 1)),
     "more1x1_14": conv(1024, (14, 14), 256, (1, 1)),
@@ -106,7 +105,7 @@ class Recorder:
         limits = target.limits
         self.recorded = RecordedSpace(
             name=name,
-            task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": workload_to_dict(work)},
+            task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": work.to_dict()},
             knobs=self.space.knobs,
             device=runner.fingerprint().to_dict(),
             context={
@@ -136,7 +135,7 @@ class Recorder:
         self.best_s = self._best()
 
     def _drawn(self, rng: np.random.Generator, count: int) -> list[int]:
-        """Indices of `count` random configs; fewer where the space has no more."""
+        """Draw the indices of `count` random configs; fewer where the space has no more."""
         drawn: dict[str, Config] = {}
         # Where constraints leave little of the product, one call does not find enough.
         while found := self.drawn_from.sample(rng, count - len(drawn), exclude=drawn):
@@ -173,7 +172,7 @@ class Recorder:
         )
 
     def measure_all(self, builder: LocalBuilder, runner: LocalRunner, jobs: int, stop_at: float) -> None:
-        """All configs that have no result yet, `jobs` at a time."""
+        """Measure all configs that have no result yet, `jobs` at a time."""
         left = [i for i in self.wanted if i not in self.recorded.configs]
         done, told = 0, time.monotonic()
         start = told
@@ -193,7 +192,7 @@ class Recorder:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def measure_again(self, builder: LocalBuilder, runner: LocalRunner, stop_at: float) -> None:
-        """The fastest configs once more, and the default; one after another, after all builds."""
+        """Measure the fastest configs and the default once more, one after another, after all builds."""
         timed = sorted((c.time_s, c.index) for c in self.recorded.configs.values() if c.time_s is not None)
         wanted = dict.fromkeys([i for _, i in timed[:AGAIN_CONFIGS]] + [i for _, i in timed if i == self.recorded.context["default"]])
         left = [i for i in wanted if not self.recorded.configs[i].again_s]
@@ -210,7 +209,7 @@ class Recorder:
         self.recorded.start(self.path)
 
     def tell(self, seconds: float) -> None:
-        """One line of what was found."""
+        """Print one line about the results."""
         configs = self.recorded.configs.values()
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(c.outcome for c in configs).most_common())
         default = self.recorded.configs.get(self.recorded.context["default"])
@@ -227,10 +226,11 @@ def _short(text: str | None) -> str | None:
 
 
 def record(names: Sequence[str], folder: Path, target: Target, configs: int, jobs: int, seconds: float, seed: int, prune: bool) -> None:
-    """All operators, one after another."""
-    facts = list_devices()[device_index(target.device_name)]
+    """Record all operators, one after another."""
+    index = target.backend.device_index(target.device_name)
+    facts = target.backend.facts(index)
     here = target.limited_to(facts)
-    device = f"{target.kind}:{device_index(target.device_name)}"
+    device = f"{target.kind}:{index}"
     stop_at = time.monotonic() + seconds
     spaces: dict[str, Space] = {}
     if prune:
@@ -261,7 +261,7 @@ def record(names: Sequence[str], folder: Path, target: Target, configs: int, job
 @click.option("--target", default="opencl", show_default=True)
 @click.option("--prune", is_flag=True, help="Draw from what the criteria leave by the facts of the target's device.")
 def main(folder: Path, operators: str, configs: int, jobs: int, seconds: float, seed: int, target: str, prune: bool) -> None:
-    """See the file's docstring."""
+    """Record spaces; the file's docstring describes how."""
     # A time limit from outside ends the worker processes as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = [name.strip() for name in operators.split(",") if name.strip()]

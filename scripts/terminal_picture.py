@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shlex
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+
+from romou.core.interpreter import child_environment
 
 WIDTH = 104
 
@@ -21,7 +22,7 @@ def main(arguments: list[str]) -> int:
         print("usage: terminal_picture.py FILE.svg COMMAND...", file=sys.stderr)
         return 2
     path, command = Path(arguments[0]), arguments[1:]
-    environment = {**os.environ, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1"}
+    environment = child_environment(COLUMNS=str(WIDTH), FORCE_COLOR="1")
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, text=True, check=False)
     out = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     out.print(Text(f"$ {shlex.join(command)}"))

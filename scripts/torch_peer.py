@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from romou.core.environment import variable
 from romou.core.errors import UsageError
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 
 # Milliseconds that one timing takes at least.
 TIMING_MS = 5.0
@@ -109,10 +110,10 @@ class Torch:
 
 
 def gpu_clocks() -> str:
-    """Clocks, temperature and power as nvidia-smi tells them, or that it does not."""
+    """Ask nvidia-smi for clocks, temperature and power; the text says so where it does not answer."""
     query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
     try:
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+        first = (variable("CUDA_VISIBLE_DEVICES") or "0").partition(",")[0]
         command = ["nvidia-smi", f"--id={first}", f"--query-gpu={query}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Iterator
 
 # Some ICD loaders look elsewhere by themselves; this is where the system lists its platforms.
 os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
@@ -17,6 +19,20 @@ from romou.target import Target
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
     parser.addoption("--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Records that no work_dir names go to a folder of the test run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test goes on from another one's records."""
+    monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "caches" / uuid.uuid4().hex))
 
 
 @pytest.fixture(scope="session")

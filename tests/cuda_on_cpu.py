@@ -18,7 +18,7 @@ from compiled import compiled
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.backends.dialects import complete_cuda
+from romou.backends.cuda.dialect import complete
 from romou.core.space import Config
 from romou.inspection.kernels import inspect_function
 from romou.target import Target
@@ -209,7 +209,7 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
 
         structural_walk(kernel.lowered.body, (tirx.AttrStmt, extent))
         body = kernel.source[kernel.source.index('extern "C" __global__') :]
-        text = _PRELUDE + _ASM.sub(_as_call, complete_cuda(body)).replace("__shared__ alignas(64)", "alignas(64) static")
+        text = _PRELUDE + _ASM.sub(_as_call, complete(body)).replace("__shared__ alignas(64)", "alignas(64) static")
         parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
         launch = _LAUNCH.replace("ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters)))
         text += launch.replace("KERNEL", kernel.name)

@@ -14,6 +14,7 @@ from romou.core.errors import InvalidConfigError
 from romou.core.space import Config, Space
 from romou.target import Target
 from romou.tasks.build import build_task
+from romou.tasks.operators import conv, task_of
 from romou.tasks.tunable import TunableTask
 
 SHAPE = (1, 1, 5, 5, 4)
@@ -22,28 +23,7 @@ FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build
 
 def task() -> TunableTask:
     """A depthwise 1x1 convolution of four channels: data and output have the shape SHAPE, the weight (1, 1, 1, 4)."""
-    from tvm import te
-
-    from romou.schedules import FAMILIES
-    from romou.schedules.workload import Conv2d
-
-    work = Conv2d(
-        batch=1,
-        in_channels=4,
-        in_hw=(5, 5),
-        out_channels=4,
-        kernel=(1, 1),
-        stride=(1, 1),
-        padding=(0, 0, 0, 0),
-        dilation=(1, 1),
-        groups=4,
-        dtype="float32",
-    )
-    family = FAMILIES["depthwise"]
-    data, weight = te.placeholder(SHAPE, "float32", "data"), te.placeholder(family.weight_shape(work), "float32", "weight")
-    made = TunableTask.of(te.create_prim_func([data, weight, family.define(work, data, weight)]))
-    assert made is not None
-    return made
+    return task_of(conv(4, (5, 5), 4, (1, 1), groups=4), has_epilogue=False)
 
 
 def config(fault: str = "none") -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from romou.core.space import Config
 from romou.layout import fuse_operators
 from romou.measure.run_job import device_tensor
 from romou.measure.verify import poison
-from romou.schedules.depthwise_pointwise import join
-from romou.schedules.workload import Dense
+from romou.schedules.families.batch_matmul import matmul
+from romou.schedules.families.conv2d_transpose import Conv2dTranspose
+from romou.schedules.families.dense import Dense
+from romou.schedules.families.depthwise_pointwise import join
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.extract import extract_tasks
-from romou.tasks.operators import conv, conv_transpose, matmul, task_of
+from romou.tasks.operators import conv, task_of
 from romou.tasks.tunable import TunableTask
 
 __all__ = [
@@ -52,6 +55,11 @@ __all__ = [
 _NVRTC = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
 # In the id of a test that runs no kernel, because there is no GPU.
 COMPILED_ONLY = "compiled-only"
+
+
+def conv_transpose(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any) -> Conv2dTranspose:
+    """A transposed convolution; what is not given is as `Conv2dTranspose` has it."""
+    return Conv2dTranspose(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 
 
 def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarray]:
@@ -98,14 +106,14 @@ def target_of(kind: str) -> Target:
 
 def has_device(target: Target) -> bool:
     """Whether kernels for the target can run here."""
-    return bool(backend(target.kind).list_devices())
+    return bool(target.backend.list_devices())
 
 
 def compile_only(module: tvm.runtime.Module, target: Target) -> None:
     """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves undone."""
     assert module.imports, "a function without kernels"
     for kernels in module.imports:
-        source, arch = str(kernels.inspect_source()), str(target.arch)
+        source, arch = str(kernels.inspect_source()), str(target.tvm_target.attrs["arch"])
         code = compiled(".cubin", source, arch, _NVRTC, by=lambda path, source=source, arch=arch: path.write_bytes(compile_cuda(source, arch)))
         assert code.read_bytes().startswith(b"\x7fELF")
 
@@ -118,7 +126,7 @@ def kind_id(kind: str) -> str:
 def error_on(target: Target, task: TunableTask, config: Config, arrays: list[np.ndarray], expected: np.ndarray, *, without: Sequence[str] = ()) -> float | None:
     """Relative L2 error of a config on the target's device; None for CUDA on a machine without a GPU, where its kernels are compiled alone."""
     if has_device(target):
-        return error_of(run(task, config, arrays, target, tvm.device(target.kind, 0), without=without), expected)
+        return error_of(run(task, config, arrays, target, target.backend.device(), without=without), expected)
     assert target.kind == "cuda", "no OpenCL device: scripts/test.sh installs PoCL; `romou doctor` says what is wrong"
     with tvm.transform.PassContext(disabled_pass=list(without)):
         compile_only(build_task(task, config, target), target)

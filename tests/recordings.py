@@ -1,4 +1,4 @@
-"""Recordings that are made up, for tests of replays."""
+"""Recordings that are made up, for tests of simulations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from romou.records import RecordedConfig, RecordedSpace
 from romou.target import Target
-from romou.tasks.operators import conv, task_of, workload_to_dict
+from romou.tasks.operators import conv, task_of
 
 TARGET = Target("opencl -device=host")
 
@@ -23,7 +23,7 @@ def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) 
     indices = list(dict.fromkeys([space.index_of(default), *(space.index_of(c) for c in space.sample(np.random.default_rng(5), count))]))[:count]
     made = RecordedSpace(
         name="conv",
-        task={"key": task.key, "workload": workload_to_dict(work)},
+        task={"key": task.key, "workload": work.to_dict()},
         knobs=space.knobs,
         device={"kind": "opencl", "name": name, "driver": "1", "platform": "p", "is_host_cpu": is_host_cpu},
         context={"default": indices[0], "limits": dataclasses.asdict(TARGET.limits)},

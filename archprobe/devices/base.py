@@ -36,13 +36,13 @@ class Facts:
     constant_bytes: int
     global_mem_bytes: int
     max_buffer_bytes: int
-    global_cache_bytes: int
-    global_cache_line_bytes: int
-    has_images: bool
-    max_image_width: int
-    max_image_height: int
+    global_cache_bytes: int = 0
+    global_cache_line_bytes: int = 0
+    has_images: bool = False
+    max_image_width: int = 0
+    max_image_height: int = 0
     timer_step_ns: int
-    extensions: tuple[str, ...]
+    extensions: tuple[str, ...] = ()
     page_bytes: int | None = None
     is_remote: bool = False
 

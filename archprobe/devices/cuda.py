@@ -147,12 +147,7 @@ def _facts(runtime: Any, index: int) -> Facts:
         global_mem_bytes=device["totalGlobalMem"],
         max_buffer_bytes=device["totalGlobalMem"] // 4,
         global_cache_bytes=device["l2CacheSize"],
-        global_cache_line_bytes=0,
-        has_images=False,
-        max_image_width=0,
-        max_image_height=0,
         timer_step_ns=500,
-        extensions=(),
     )
 
 

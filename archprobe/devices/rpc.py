@@ -6,6 +6,7 @@ On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class RpcDevice(Device):
 
     def __init__(self, address: str, index: int, *, patience_s: float = 20.0) -> None:
         self.address = address
-        self.connection = _connect(address, patience_s=patience_s)
+        self.connection = _connect(address, patience_s)
         self.session = self.connection.session
         found = self.connection.devices
         if index >= len(found):
@@ -166,12 +167,12 @@ def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> li
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
 
 
-def _connect(address: str, **patience: float) -> Connection:
+def _connect(address: str, patience_s: float = 20.0) -> Connection:
     from romou import rpc
     from romou.core import errors
 
     try:
-        return rpc.connect(rpc.Address.parse(address), **patience)
+        return rpc.connect(rpc.Address.parse(address), patience_s=patience_s)
     except errors.UsageError as error:
         raise UsageError(str(error), **error.fields) from error
     except errors.RomouError as error:
@@ -179,27 +180,15 @@ def _connect(address: str, **patience: float) -> Connection:
 
 
 def _facts(found: dict[str, Any]) -> Facts:
-    return Facts(
-        api="opencl",
-        name=found["name"].strip(),
-        vendor=found["vendor"].strip(),
-        driver=found["driver"].strip(),
-        platform=found["platform"].strip(),
-        version=found["version"].strip(),
-        is_cpu=found["type"] == "cpu",
-        compute_units=found["compute_units"],
-        clock_mhz=found["clock_mhz"],
-        max_work_group_size=found["max_work_group_size"],
-        local_mem_bytes=found["local_mem_bytes"],
-        constant_bytes=found["constant_mem_bytes"],
-        global_mem_bytes=found["global_mem_bytes"],
-        max_buffer_bytes=found["max_alloc_bytes"],
-        global_cache_bytes=found["global_cache_bytes"],
-        global_cache_line_bytes=found["global_cache_line_bytes"],
-        has_images=found["has_images"],
-        max_image_width=found["max_image_width"],
-        max_image_height=found["max_image_height"],
-        timer_step_ns=found["timer_resolution_ns"],
-        extensions=tuple(found["extensions"].split()),
-        is_remote=True,
-    )
+    # The runtime's words for most facts are the same; these have another name or form.
+    ours = {
+        "api": "opencl",
+        "is_cpu": found["type"] == "cpu",
+        "constant_bytes": found["constant_mem_bytes"],
+        "max_buffer_bytes": found["max_alloc_bytes"],
+        "timer_step_ns": found["timer_resolution_ns"],
+        "extensions": tuple(found["extensions"].split()),
+        "is_remote": True,
+    }
+    alike = {field.name for field in dataclasses.fields(Facts)} & set(found) - set(ours)
+    return Facts(**ours, **{name: found[name].strip() if isinstance(found[name], str) else found[name] for name in alike})

@@ -259,13 +259,7 @@ def _facts(vk: Any, physical: Any, memory: Any) -> Facts:
         constant_bytes=limits.maxUniformBufferRange,
         global_mem_bytes=room,
         max_buffer_bytes=min(limits.maxStorageBufferRange, room),
-        global_cache_bytes=0,
-        global_cache_line_bytes=0,
-        has_images=False,
-        max_image_width=0,
-        max_image_height=0,
         timer_step_ns=max(1, round(limits.timestampPeriod)),
-        extensions=(),
     )
 
 

@@ -25,16 +25,8 @@ _OPERATIONS = 2.0**27
 # Aspect -> keys of its conclusions. "Done" stands in each.
 KEYS: dict[str, tuple[str, ...]] = {
     "Device": (
-        "CacheSize",
-        "CachelineSize",
-        "LogicThreadCount",
-        "MaxBufferSize",
-        "MaxConstMemSize",
-        "MaxImageHeight",
-        "MaxImageWidth",
-        "MaxLocalMemSize",
-        "PageSize_QCOM",
-        "SmCount",
+        *("CacheSize", "CachelineSize", "LogicThreadCount", "MaxBufferSize", "MaxConstMemSize"),
+        *("MaxImageHeight", "MaxImageWidth", "MaxLocalMemSize", "PageSize_QCOM", "SmCount"),
     ),
     "RegCount": ("RegCount", "RegType", "FullRegConcurWorkgroupCount", "HalfRegConcurWorkgroupCount"),
     "BufferCacheHierarchyPChase": tuple(f"CacheVectorCountLv{i}" for i in range(1, 5)),

@@ -105,7 +105,7 @@ _TOKEN = re.compile(r"\b(?:for|while|else)\b|[(){};/%]")
 
 
 def count_text_operations(source: str) -> TextOperations:
-    """Count `/` and `%` in the bodies of `for` and `while` loops of OpenCL C, and in the parts of their heads that every turn computes.
+    """Count `/` and `%` in the bodies of `for` and `while` loops of OpenCL C, and in the parts of their heads that every iteration computes.
 
     Comments, strings and preprocessor lines do not count. Types are not known here: a division of floats counts too.
     """

@@ -1,4 +1,4 @@
-"""Index expressions of TIR as numbers: evaluated with NumPy for many work-items, pixels or loop turns at once."""
+"""Index expressions of TIR as numbers: evaluated with NumPy for many work-items, pixels or iterations at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tvm
 from tvm import tirx
 
 from romou.core.errors import BuildError
-from romou.tir.calls import extern_name, is_half_conversion, is_half_load, is_texel_load
+from romou.tir.calls import extern_name, is_fp16_conversion, is_fp16_load, is_texel_load
 
 # C's division of integers rounds to zero; so do Div and Mod.
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
@@ -57,7 +57,7 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 
 
 def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """The value of an integer or boolean expression, floats in between included; variables are looked up in `values`, whose arrays broadcast.
+    """Return the value of an integer or boolean expression, floats in between included; variables are looked up in `values`, whose arrays broadcast.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
         return values[expr]
     if isinstance(expr, tirx.FloatImm):
         return float(expr.value)
-    if isinstance(expr, tvm.ir.TensorLoad) or is_half_load(expr) or is_half_conversion(expr) or is_texel_load(expr):
+    if isinstance(expr, tvm.ir.TensorLoad) or is_fp16_load(expr) or is_fp16_conversion(expr) or is_texel_load(expr):
         return 0  # what is looked up in memory is known when the kernel runs: the first entry stands for all
     if isinstance(expr, tirx.Cast):
         value = evaluate(expr.value, values)
@@ -95,5 +95,5 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def count_distinct(numbers: np.ndarray) -> int:
-    """How many different ones there are of integers; several times faster than `np.unique`, which hashes them."""
+    """Return how many different integers there are; several times faster than `np.unique`, which hashes them."""
     return int(np.count_nonzero(np.diff(np.sort(numbers, axis=None)))) + (numbers.size > 0)

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
-from romou.analysis.estimates import multiply_adds_of
+from romou.analysis.expressions import multiply_adds_of
 from romou.core.errors import BuildError
 from romou.mobile_compilers.statistics import LoopStatistics
 
@@ -29,7 +29,7 @@ tvm_ffi.register_error("UnknownTripCountError", UnknownTripCountError)
 
 @dataclass(frozen=True)
 class TripLoop:
-    """A loop of the lowered TIR: how often it turns, the multiply-adds of one turn outside the loops inside it, and those loops."""
+    """A loop of the lowered TIR: its iterations, the multiply-adds of one of them outside the loops inside it, and those loops."""
 
     trips: int
     multiply_adds: int
@@ -37,7 +37,7 @@ class TripLoop:
 
     @property
     def total(self) -> int:
-        """Multiply-adds of one turn, the loops inside included."""
+        """Multiply-adds of one iteration, the loops inside included."""
         return self.multiply_adds + sum(loop.trips * loop.total for loop in self.inner)
 
 
@@ -72,7 +72,7 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
 def executed_instructions(code: LoopStatistics, loops: TripLoop) -> int | None:
     """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot be matched.
 
-    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every turn must have the same number of in
+    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must have the same number of in
     both.
 
         for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions      ->      16 * 30 instructions
@@ -81,15 +81,15 @@ def executed_instructions(code: LoopStatistics, loops: TripLoop) -> int | None:
 
 
 def _match(code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]) -> int | None:
-    """Instructions of one turn of `code`; `products` multiply-adds are its own, by the loops that were taken as unrolled so far."""
+    """Instructions of one iteration of `code`; `products` multiply-adds are its own, by the loops that were taken as unrolled so far."""
     if products > code.multiply_adds or len(loops) > _MAX_UNROLLED:
         return None
     if not loops:
         return code.instructions if not kept and products == code.multiply_adds else None
     first, rest = loops[0], loops[1:]
     if kept:
-        turn = _match(kept[0], first.multiply_adds, kept[0].inner, first.inner)
-        after = _match(code, products, kept[1:], rest) if turn is not None else None
-        if turn is not None and after is not None:
-            return first.trips * turn + after
+        iteration = _match(kept[0], first.multiply_adds, kept[0].inner, first.inner)
+        after = _match(code, products, kept[1:], rest) if iteration is not None else None
+        if iteration is not None and after is not None:
+            return first.trips * iteration + after
     return _match(code, products + first.trips * first.multiply_adds, kept, (*(first.inner * first.trips), *rest))

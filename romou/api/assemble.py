@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 WHOLE_MODEL_REPEATS = 5
 
 
-def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], started: float) -> TunedModel:
+def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], started: float, records: Path | None = None) -> TunedModel:
     """Compile with the best configs, compare with the default schedules and with onnxruntime."""
     configs = {key: result.config for key, result in results.items()}
     plain = Summary.unmeasured(target=str(place.named), rows=(), seconds=0.0)
@@ -43,7 +44,7 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         # In turns, so that a slow moment of the machine hits both.
         default_times += default.times(repeat=1)
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
-    error, limit = _check(graph, tuned, "tf32" if place.target.allows_tf32 else "float32")
+    error, limit = _check(graph, tuned, "tf32" if place.target.limits.allows_tf32 else "float32")
     summary = Summary(
         target=str(place.named),
         device=place.name,
@@ -55,6 +56,7 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         outcomes=_count_outcomes(results),
         seconds=time.monotonic() - started,
         launching=tuned.launching,
+        records=None if records is None else str(records),
     )
     return tuned.with_summary(summary)
 

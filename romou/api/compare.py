@@ -30,17 +30,17 @@ def compare(
     shapes: Mapping[str, Sequence[int]] | None = None,
     repeats: int = 16,
     seed: int = 0,
-    has_times: bool = True,
-    has_measures: bool = True,
-    is_recorded: bool = False,
+    times: bool = True,
+    measures: bool = True,
+    recorded: bool = False,
     label: str | None = None,
     rpc: str | None = None,
 ) -> Comparison:
-    """Hold a model against an earlier bench of it, operator by operator.
+    """Compare a model with an earlier bench of it, operator by operator.
 
-    Where the compiled models of both are at hand, they are timed in turns, now, on the attached device: neither another hour nor another machine
-    can then pass for a regression. Otherwise the recorded times are compared, in units of the reference model's, if they are of one device; if
-    they are not, `Comparison.reason` says so, and only measures are compared.
+    Where the compiled models of both are at hand, they are timed alternately, now, on the attached device, so drift cancels in the ratio.
+    Otherwise the recorded times are compared, in units of the reference model's, if they are of one device. If they are not,
+    `Comparison.reason` says so, and only measures are compared.
 
     Parameters
     ----------
@@ -50,12 +50,20 @@ def compare(
         The same, or a model: it is compiled for the baseline's target, with the baseline's configs unless `work_dir` is given.
     fail_over
         Share by which a time or a measure may rise: 0.05 or "5%".
+    work_dir
+        Folder of the records of `tune`, to take configs from. None: the baseline's configs.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
     repeats
-        Pairs of the first stage of timing in turns; what stays open is measured with up to four times as many. Or rounds.
-    has_times, has_measures
+        Pairs that are timed at first, at least 8; what stays open is measured with up to four times as many.
+    seed
+        Seed of the inputs and of the order of the measurements.
+    times, measures
         False: leave times, or measures, out.
-    is_recorded
-        Compare recorded times, even where both could be timed in turns.
+    recorded
+        Compare recorded times, even where both could be timed now.
+    label
+        How the current model is named; by default its path, or the graph's name.
     rpc
         Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one. Both sides share one session.
 
@@ -68,7 +76,7 @@ def compare(
     """
     share = parse_threshold(fail_over)
     check_rounds(repeats)
-    if not has_times and not has_measures:
+    if not times and not measures:
         raise UsageError("neither times nor measures are left to compare")
     before = baseline if isinstance(baseline, Bench) else Bench.load(baseline)
     after = Bench.load(current) if _is_bench_file(current) else current
@@ -77,12 +85,12 @@ def compare(
         if not isinstance(after, Bench):
             configs = None if work_dir is not None else {o.key: Config(o.config) for o in before.operators if o.config}
             # Timed below, when it is known against what.
-            how: dict[str, Any] = {"shapes": shapes, "repeats": 0, "seed": seed, "label": label, "place": place if has_times else None}
+            how: dict[str, Any] = {"shapes": shapes, "repeats": 0, "seed": seed, "label": label, "place": place if times else None}
             after = bench_of(after, target, work_dir=work_dir, configs=configs, **how)
         common_operators(before, after)  # before the long part
-        if not has_times:
+        if not times:
             return compare_benches(before, after, fail_over=share, reason="times were not asked for")
-        modules = (None, None) if is_recorded else (_module_of(before, baseline, place, rpc), _module_of(after, current, place, rpc))
+        modules = (None, None) if recorded else (_module_of(before, baseline, place, rpc), _module_of(after, current, place, rpc))
         if modules[0] is not None and modules[1] is not None:
             here = place().device
             assert here is not None
@@ -90,7 +98,7 @@ def compare(
             try:
                 pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
             except RuntimeError as error:
-                hint = "Compare the recorded times (is_recorded, --recorded), or save the baseline anew on this device."
+                hint = "Compare the recorded times (recorded=True, --recorded), or save the baseline anew on this device."
                 raise DeviceError(f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint) from error
             return compare_benches(
                 before,
@@ -100,18 +108,18 @@ def compare(
                 timing=IN_TURNS,
                 reason=compiled_elsewhere(before, here.to_dict()),
                 device=here.name,
-                has_measures=has_measures,
+                has_measures=measures,
             )
         missing = "baseline's" if modules[0] is None else "current"
-        reason = "that was asked for" if is_recorded else f"the {missing} compiled model is not at hand"
+        reason = "that was asked for" if recorded else f"the {missing} compiled model is not at hand"
         refusal = refusal_of_recorded(before, after)
         if refusal is not None:
-            if not has_measures:
+            if not measures:
                 raise UsageError(f"times cannot be compared: {refusal}", hint="Keep the baseline's .romou folder beside its file: both are timed here then.")
             return compare_benches(before, after, fail_over=share, reason=refusal)
         if after.compiled is not None and not after.model_times_ms:
             after = with_times(after, after.compiled, repeats, seed=seed)
-        return compare_recorded(before, after, fail_over=share, reason=reason, has_measures=has_measures)
+        return compare_recorded(before, after, fail_over=share, reason=reason, has_measures=measures)
 
 
 def _is_bench_file(given: object) -> TypeGuard[str | Path]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from romou.backends import backend
 from romou.core.errors import DeviceError, UsageError
 from romou.core.linking import compiler_for, is_here
 from romou.hardware import known_devices
@@ -45,6 +43,13 @@ def as_target(target: Target | str | Mapping[str, object]) -> Target:
     return target if isinstance(target, Target) else Target(target)
 
 
+def allowing_tf32(target: Target) -> Target:
+    """`target` whose kernels may round to TF32; UsageError where its backend knows no such thing."""
+    if all(option.name != "tf32" for option in target.backend.options):
+        raise UsageError(f"TF32 is a format of NVIDIA's tensor cores; the target is {str(target)!r}", hint="Leave allow_tf32 out, or use target 'cuda'.")
+    return target.with_options(tf32="allow")
+
+
 @contextlib.contextmanager
 def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], Place]]:
     """Gives where models are timed, which is looked for once it is asked; what a connection holds is let go of at the end."""
@@ -65,7 +70,7 @@ def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], Place]]:
 
 def local_place(target: Target) -> Place:
     index = usable_device(target)
-    facts = backend(target.kind).list_devices()[index]
+    facts = target.backend.facts(index)
     compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
     device = DeviceFingerprint.of_facts(target.kind, facts)
     return Place(named=target, target=target.limited_to(facts), device=device, index=index, compile_for=compile_for)
@@ -80,10 +85,10 @@ def local_runner(target: Target, options: MeasureOptions) -> Iterator[tuple[Plac
 
 @contextlib.contextmanager
 def remote_runner(target: Target, options: MeasureOptions, address: Address) -> Iterator[tuple[Place, Runner]]:
-    with contextlib.closing(RpcRunner(address, options, device_name=target.device_name)) as runner:
+    with contextlib.closing(RpcRunner(address, options, kind=target.kind, device_name=target.device_name)) as runner:
         facts = runner.facts
         named = for_server(target, facts, runner.host, str(address))
-        remote = RemoteDevice(address, named.device_name, wanted=str(facts["name"]))
+        remote = RemoteDevice(address, named.device_name, kind=target.kind, wanted=str(facts["name"]))
         yield Place(named=named, target=named.limited_to(facts), device=runner.fingerprint(), remote=remote), runner
 
 
@@ -95,7 +100,7 @@ def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) 
                 f"the target has to name the device at {where}, which is {facts['name']}: {target.kind} -device=NAME; known: {', '.join(known_devices())}",
                 hint=f"`archprobe run --rpc {where} -o NAME.json` measures one that is not known.",
             )
-        target = Target({**json.loads(target.to_json()), "device": "host"})
+        target = target.with_options(device="host")
     if target.host is not None and target.host.partition("-")[0] != host.partition("-")[0]:
         raise UsageError(f"the target's host is {target.host}, but the machine at {where} is {host}", hint="Leave -host= out.")
     if not is_here(host):
@@ -106,8 +111,8 @@ def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) 
 
 
 def usable_device(target: Target) -> int:
-    index = int(backend(target.kind).device_index(target.device_name))
-    report = backend(target.kind).check_device(index)
+    index = target.backend.device_index(target.device_name)
+    report = target.backend.check_device(index)
     if not report.is_usable:
-        raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.mend)
+        raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.hint)
     return index

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
-import tempfile
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from romou.core import environment
 from romou.core.errors import UsageError
 from romou.core.space import Config
 from romou.measure import DeviceFingerprint
-from romou.records import RecordStore
+from romou.records import MemoryRecords, Records, RecordStore
 from romou.target import Target
 
 if TYPE_CHECKING:
@@ -22,13 +24,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 
+def records_folder(work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target) -> Path | None:
+    """The folder of a tuning run's records: `work_dir`; for None, the user's cache; for False, or a cache that cannot be written, None.
+
+    In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where it stopped:
+    `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
+    """
+    if work_dir is False:
+        return None
+    if work_dir is not None:
+        if Path(work_dir).exists() and not Path(work_dir).is_dir():
+            raise UsageError(f"work_dir {str(work_dir)!r} is a file; give a folder")
+        return Path(work_dir)
+    kernels = hashlib.sha256(" ".join(sorted(task.key for task in graph.tasks)).encode()).hexdigest()[:16]
+    cache = environment.from_environment().cache_dir.expanduser()
+    folder = cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error)
+        return None
+    return folder
+
+
 @contextlib.contextmanager
-def records_of(work_dir: str | Path | None) -> Iterator[RecordStore]:
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="romou-")) if work_dir is None else work_dir
-        if Path(folder).exists() and not Path(folder).is_dir():
-            raise UsageError(f"work_dir {str(folder)!r} is a file; give a folder")
-        yield stack.enter_context(RecordStore(folder))
+def open_records(folder: Path | None) -> Iterator[Records]:
+    """The records in a folder; for None, records that end with the process."""
+    if folder is None:
+        yield MemoryRecords()
+        return
+    with RecordStore(folder) as store:
+        yield store
 
 
 def recorded_configs(

@@ -1,4 +1,4 @@
-"""romou.pruned_spaces: the knob space of every task, less what the criteria exclude."""
+"""The knob space of every task of a model: as it is declared, and less what the criteria exclude (romou.pruned_spaces)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from romou.api.graph import import_model, lower
 from romou.api.place import as_target
+from romou.core.space import Space
 from romou.pruning import PrunedSpace, Rules
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from romou.tasks.tunable import TunableTask
 
 
+def knob_spaces(
+    model: onnx.ModelProto | str | Path, *, target: Target | str | Mapping[str, object] = "opencl", shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[tuple[TunableTask, Space]]:
+    """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors are those of `tune`."""
+    check_versions()
+    target = as_target(target)
+    return [(task, task.space(target)) for task in lower(import_model(model, shapes), target).tasks]
+
+
 def pruned_spaces(
     model: onnx.ModelProto | str | Path,
     *,
@@ -25,14 +35,29 @@ def pruned_spaces(
     shapes: Mapping[str, Sequence[int]] | None = None,
     rules: Rules | None = None,
 ) -> list[tuple[TunableTask, PrunedSpace]]:
-    """The knob space of every task of a model, less what the criteria exclude on the target's device; `PrunedSpace.report` counts what went.
-
-    Needs no device for a target that names one. Other arguments and errors are those of `tune`.
+    """Return each task of a model with its knob space, less what the criteria exclude; `PrunedSpace.report` counts what went.
 
     Parameters
     ----------
+    model
+        An ONNX file, or a loaded model.
+    target
+        What to compile for, as in `tune`; no device is needed for a target that names one.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
     rules
-        What the criteria leave to choose, e.g. `Rules(is_literal=True)` for the paper's way to count bytes.
+        What the criteria leave to choose, e.g. `Rules(count_per_work_item=True)` for the paper's way to count bytes.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        The model is missing, broken, or holds an operator that TVM's importer lacks.
+    DeviceError
+        The target names no device and none is attached.
+    CompatError
+        The TVM packages are not the pair that this version was made for.
     """
     check_versions()
     target = as_target(target)

@@ -6,26 +6,24 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from romou.api.assemble import assemble
 from romou.api.graph import import_model, lower
-from romou.api.place import as_target, local_runner, remote_runner
-from romou.api.records import records_of
+from romou.api.place import allowing_tf32, as_target, local_runner, remote_runner
+from romou.api.records import open_records, records_folder
+from romou.core.errors import UsageError
 from romou.layout import tasks_of
 from romou.measure import LocalBuilder, MeasureOptions
 from romou.module import TunedModel
 from romou.rpc import Address
-from romou.search import TaskResult, TuningOptions, TuningSession, quiet_progress, terminal_progress
+from romou.search import TaskResult, TrialCallback, TuningOptions, TuningSession, quiet_progress, terminal_progress
 from romou.search.pretrained import pretrained_for
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import onnx
-
-# NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
-_BATCHES: Mapping[str, Mapping[str, int]] = {"cuda": {"batch_size": 8}}
 
 
 def tune(
@@ -35,7 +33,7 @@ def tune(
     trials: int = 64,
     seconds: float | None = None,
     no_progress: int | None = None,
-    work_dir: str | Path | None = None,
+    work_dir: str | Path | Literal[False] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -43,6 +41,8 @@ def tune(
     allow_tf32: bool = False,
     explorer: str = "evolution",
     rpc: str | None = None,
+    measure: MeasureOptions | Mapping[str, object] | None = None,
+    callback: TrialCallback | None = None,
 ) -> TunedModel:
     """Tune a model on the attached device, or on devices elsewhere.
 
@@ -62,11 +62,13 @@ def tune(
     no_progress
         Stop searching after so many trials in a row of which none made its task 1% faster; None: go on.
     work_dir
-        Folder of the records. A later call with the same folder goes on where this one stopped. None: nothing is kept.
+        Folder of the records. A later call with the same folder goes on where this one stopped. None: a folder of the user's cache, named by the
+        model's kernels and the target, so the same model for the same target goes on by itself (ROMOU_CACHE_DIR, else $XDG_CACHE_HOME/romou or
+        ~/.cache/romou); `summary().records` says which. False: nothing is kept.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
     seed
-        Of the search and of the inputs that candidates are checked with.
+        Seed of the search and of the inputs that candidates are checked with.
     progress
         Show a progress bar on stderr.
     prune
@@ -80,31 +82,40 @@ def tune(
     rpc
         Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all servers under a key of a
         tracker, which candidates are spread over. The model that is returned runs there too.
+    measure
+        Time limits in seconds and repeats of a measurement, as `MeasureOptions` or a mapping of its fields; its seed replaces `seed` for the inputs.
+    callback
+        Called with each finished `Trial`, after its record is kept. When it returns True, the search ends and the model is compiled with what was
+        found. An exception ends the search too and comes out of `tune`; a later call goes on from the records.
 
     Raises
     ------
     UsageError
-        A wrong argument.
+        A wrong argument; an unknown field of `measure` fails with the nearest name.
     ModelError
         The model is missing, broken, or holds an operator that TVM's importer lacks.
     DeviceError
-        There is no device, it does not compute a tiny kernel correctly, or no server can be reached any more; what was measured is in `work_dir`.
+        There is no device, it does not compute a tiny kernel correctly, or no server can be reached any more; records are kept.
+    RecordError
+        The records in the folder are unreadable, or another process tunes with it.
     CompatError
         The TVM packages are not the pair that this version was made for, or a server has other ones.
     """
     started = time.monotonic()
     check_versions()
-    target = as_target(target).allowing_tf32() if allow_tf32 else as_target(target)
-    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **_BATCHES.get(target.kind, {}))
+    target = allowing_tf32(as_target(target)) if allow_tf32 else as_target(target)
+    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
     imported = import_model(model, shapes)
-    measuring = MeasureOptions(seed=seed)
+    measuring = _measuring(measure, seed)
     with local_runner(target, measuring) if rpc is None else remote_runner(target, measuring, Address.parse(rpc)) as (place, runner):
         graph = lower(imported, place.target)
         results: Mapping[str, TaskResult] = {}
+        folder = None
         worth = [task for task in graph.tasks if not task.is_small]
         if worth and trials:
+            folder = records_folder(work_dir, graph, place.named)
             with (
-                records_of(work_dir) as store,
+                open_records(folder) as store,
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
                 worth += tasks_of(graph.pairs)
@@ -118,10 +129,21 @@ def tune(
                     options=options,
                     alternatives=graph.alternatives,
                     pretrained=pretrained_for(place.target),
+                    callback=callback,
                 )
                 results = session.run(terminal_progress if progress else quiet_progress)
     try:
-        return assemble(graph, place, results, started)
+        return assemble(graph, place, results, started, folder)
     finally:
         if place.remote is not None:
             place.remote.release()
+
+
+def _measuring(measure: MeasureOptions | Mapping[str, object] | None, seed: int) -> MeasureOptions:
+    if measure is None:
+        return MeasureOptions(seed=seed)
+    if isinstance(measure, MeasureOptions):
+        return measure
+    if not isinstance(measure, Mapping):
+        raise UsageError(f"measure={measure!r}: expected MeasureOptions or a mapping of its fields")
+    return MeasureOptions.from_dict({"seed": seed, **measure})

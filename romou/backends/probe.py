@@ -1,17 +1,20 @@
 """Tiny kernels whose results are known: the proof that a device works, run in a process of its own.
 
-    python -m romou.backends.probe KIND INDEX        one JSON object on the last line of stdout
+    python -m romou.backends.probe KIND INDEX [ASPECT...]        one JSON object on the last line of stdout; the aspects are left out
 
-A broken driver may crash or hang, so `usable.check_device_of` runs this file as a child and reads the answer.
+A broken driver may crash or hang, so `usable.run_probe` runs this file as a child and reads the answer.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from romou.backends import backend
 
 _ROWS, _COLUMNS, _LANES = 4, 8, 4
 _SHAPE = (1, _ROWS, _COLUMNS, _LANES)
@@ -30,17 +33,8 @@ def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype:
     body = tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body_of(source, result, thread % _COLUMNS, thread // _COLUMNS))
     func = tirx.PrimFunc([source, result], body).with_attrs({"global_symbol": "main", "tirx.noalias": True})
     # The plain pipeline on purpose: the device is on trial here, not our passes.
-    target = tvm.target.Target({"kind": kind, **_options(kind)}, host={"kind": "llvm"})
+    target = tvm.target.Target(backend(kind).tvm_config({}, {}), host={"kind": "llvm"})
     return tvm.tirx.build(tvm.IRModule({"main": func}), target=target)["main"]
-
-
-def _options(kind: str) -> dict[str, str]:
-    if kind != "cuda":
-        return {}
-    from romou.backends.cuda import compiler, devices
-
-    compiler.install()
-    return {"arch": devices.attached_architecture()}
 
 
 def _texel(buffer: Any, x: Any, y: Any) -> Any:
@@ -110,23 +104,23 @@ def _check_images(kind: str, device: Any, dtype: str) -> None:
 
 
 def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
-    # Small whole numbers are exact in half precision too: any difference is a fault.
+    # Small whole numbers are exact in fp16 too: any difference is a fault.
     wrong = np.flatnonzero(got.ravel() != wanted.ravel())
     if wrong.size:
         first = int(wrong[0])
         raise ArithmeticError(f"{what}: {wrong.size} of {got.size} values wrong, the first at {first}: {got.flat[first]}, not {wanted.flat[first]}")
 
 
-def run(kind: str, index: int) -> dict[str, str | None]:
+def run(kind: str, index: int, without: Sequence[str] = ()) -> dict[str, str | None]:
     """Try everything on device `index` of a kind; aspect -> None where it works, else what went wrong."""
-    import tvm
-
-    device = tvm.device(kind, index)
+    device = backend(kind).device(index)
     aspects = [("buffers", _check_buffers, "float32"), ("fp16", _check_buffers, "float16")]
-    answers: dict[str, str | None] = {}
-    if kind == "opencl":
+    if backend(kind).has_images:
         aspects += [("images", _check_images, "float32"), ("fp16_images", _check_images, "float16")]
+    answers: dict[str, str | None] = {}
     for aspect, check, dtype in aspects:
+        if aspect in without:
+            continue
         # Whatever the driver answers is the finding: nothing here may end the other tries.
         try:
             check(kind, device, dtype)
@@ -137,4 +131,4 @@ def run(kind: str, index: int) -> dict[str, str | None]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps(run(sys.argv[1], int(sys.argv[2]), sys.argv[3:])))

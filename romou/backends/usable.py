@@ -1,14 +1,13 @@
-"""Is a device usable: a tiny kernel was built, ran and gave the right numbers."""
+"""Whether a device is usable: a tiny kernel was built, ran and gave the right numbers, in a process of its own."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import subprocess
+from collections.abc import Iterable
 from typing import Any
 
-from romou.backends import backend
-from romou.core.errors import DeviceError
 from romou.core.interpreter import child_environment, python_command
 
 PROBE_TIMEOUT_S = 120.0
@@ -29,54 +28,22 @@ class DeviceReport:
     has_fp16: bool
     has_recorded_runs: bool = False
     problem: str | None = None
-    mend: str | None = None
+    hint: str | None = None
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON-ready data."""
         return dataclasses.asdict(self) | {"notes": list(self.notes)}
 
 
-def check_device_of(kind: str, index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
-    """Build and run tiny kernels on device `index` of a kind (as in `tvm.opencl(index)`) in a child process.
+def run_probe(kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()) -> tuple[dict[str, str | None], str | None]:
+    """Try `romou.backends.probe` on a device.
 
-    Raises
-    ------
-    DeviceError
-        There is no device with this index; says how many there are and how to get one.
+    Returns
+    -------
+    (aspect -> None or what went wrong, what broke the probe itself). Aspects in `without` are left out.
     """
-    found = backend(kind).list_devices()
-    if not 0 <= index < len(found):
-        raise backend(kind).no_device_error(index, found)
-    facts = found[index]
-    answers, crash = _probe(kind, index, timeout_s)
-    problem = crash or answers.get("buffers")
-    notes = [f"{aspect}: {_first_line(answers[aspect])}" for aspect in ("fp16", "images", "fp16_images") if answers.get(aspect)]
-    return DeviceReport(
-        index=index,
-        device=str(facts["name"]),
-        platform=str(facts["platform"]),
-        driver=str(facts["driver"]),
-        is_usable=problem is None,
-        has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
-        has_fp16=problem is None and answers.get("fp16") is None,
-        has_recorded_runs=problem is None and (kind == "cuda" or "cl_khr_command_buffer" in str(facts.get("extensions", "")).split()),
-        problem=problem,
-        mend=_mend(kind, facts) if problem else None,
-        notes=tuple(notes) if problem is None else (),
-    )
-
-
-def is_usable_of(kind: str, index: int = 0) -> bool:
-    """True if device `index` exists and computed a tiny kernel correctly; `check_device_of` gives the reasons."""
-    try:
-        return check_device_of(kind, index).is_usable
-    except DeviceError:
-        return False
-
-
-def _probe(kind: str, index: int, timeout_s: float) -> tuple[dict[str, str | None], str | None]:
-    """(answers per aspect, what broke the probe itself)."""
-    command = python_command("romou.backends.probe", kind, str(index))
+    command = python_command("romou.backends.probe", kind, str(index), *without)
     try:
         # The environment as Python found it: a driver that was loaded here may have set variables that hide its devices from a child
         # (seen with NVIDIA's and PoCL's side by side).
@@ -90,15 +57,9 @@ def _probe(kind: str, index: int, timeout_s: float) -> tuple[dict[str, str | Non
     return json.loads(done.stdout.strip().splitlines()[-1]), None
 
 
-def _mend(kind: str, facts: dict[str, Any]) -> str:
-    if facts.get("type") == "cpu":
-        return "Reinstall the CPU's platform (apt-get install --reinstall pocl-opencl-icd) or choose another device with ROMOU_OPENCL_DEVICE=NAME."
-    other = "CUDA_VISIBLE_DEVICES=NUMBER" if kind == "cuda" else "ROMOU_OPENCL_DEVICE=NAME"
-    return f"Update or reinstall the vendor's driver, or choose another device with {other}."
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().splitlines()[0] if text else ""
+def first_line(text: str) -> str:
+    """The first line of a message that may bring a whole log."""
+    return (text.strip() or "no message").splitlines()[0]
 
 
 def _last_line(text: str) -> str:

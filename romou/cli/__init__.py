@@ -23,7 +23,7 @@ COMMANDS = {
     "bench": "Time a model by operator and save what romou compare needs.",
     "compare": "Compare with a saved bench: is a kernel slower, or worse by what can be read off it?",
     "phone": "Push the runtime to a phone, start, stop and look at its RPC server, over adb.",
-    "doctor": "Check this machine: build and run a tiny kernel on every device, and say what to mend.",
+    "doctor": "Check this machine: build and run a tiny kernel on every device, with a hint for each problem.",
     "devices": "List attached devices and those that -device= knows.",
 }
 

@@ -19,8 +19,8 @@ from romou.cli.tune import parse_shapes, read_model
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder of tune's records: best configs, not default ones.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--repeats", type=click.IntRange(min=8), default=16, show_default=True, help="Rounds; in each, everything is timed once more.")
-@click.option("--times/--no-times", "has_times", default=True, show_default=True, help="Without times no device is needed.")
-@click.option("--module/--no-module", "has_module", default=True, show_default=True, help="Keep the compiled model beside the file, to time it again.")
+@click.option("--times/--no-times", default=True, show_default=True, help="Without times no device is needed.")
+@click.option("--module/--no-module", default=True, show_default=True, help="Keep the compiled model beside the file, to time it again.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order of the measurements.")
 @rpc_option
 @json_option
@@ -32,8 +32,8 @@ def command(
     work_dir: Path | None,
     shapes: tuple[str, ...],
     repeats: int,
-    has_times: bool,
-    has_module: bool,
+    times: bool,
+    module: bool,
     seed: int,
     rpc: str | None,
     is_json: bool,
@@ -51,8 +51,8 @@ def command(
     import romou
 
     how: dict[str, Any] = {"work_dir": work_dir, "shapes": fixed or None, "repeats": repeats, "seed": seed, "rpc": rpc}
-    made = romou.bench(source, target=parsed, has_times=has_times, label=model, **how)
-    made.save(path, has_module=has_module)
+    made = romou.bench(source, target=parsed, times=times, label=model, **how)
+    made.save(path, module=module)
     if is_json:
         print_json(json.loads(made.to_json()))
         return

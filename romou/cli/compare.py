@@ -20,7 +20,7 @@ from romou.core.errors import EXIT_FAILED, UsageError
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--repeats", type=click.IntRange(min=8), default=16, show_default=True, help="Pairs that are timed at first; what stays open gets more.")
 @click.option("--only", type=click.Choice(["times", "measures"]), default=None, help="measures: what is read off the kernels; no device needed.")
-@click.option("--recorded", "is_recorded", is_flag=True, help="Compare the times in the files, even where both could be timed now.")
+@click.option("--recorded", is_flag=True, help="Compare the times in the files, even where both could be timed now.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write JUnit XML here.")
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write a Markdown table here.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order of the measurements.")
@@ -35,7 +35,7 @@ def command(
     shapes: tuple[str, ...],
     repeats: int,
     only: str | None,
-    is_recorded: bool,
+    recorded: bool,
     junit: Path | None,
     markdown_path: Path | None,
     seed: int,
@@ -68,9 +68,9 @@ def command(
         shapes=fixed or None,
         repeats=repeats,
         seed=seed,
-        has_times=only != "measures",
-        has_measures=only != "times",
-        is_recorded=is_recorded,
+        times=only != "measures",
+        measures=only != "times",
+        recorded=recorded,
         label=current,
         rpc=rpc,
     )

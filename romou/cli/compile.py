@@ -34,7 +34,7 @@ def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path 
     compiled = romou.compile(source, target=parsed, shapes=fixed or None)
     path = compiled.save(output or default_output(model))
     sources = compiled.sources()
-    suffix = {"opencl": "cl", "cuda": "cu"}[parsed.kind]
+    suffix = parsed.backend.source_suffix
     if emit_source is not None:
         emit_source.mkdir(parents=True, exist_ok=True)
         for name, text in sources.items():

@@ -17,13 +17,12 @@ def command(is_json: bool) -> None:
     """
     from rich.table import Table
 
-    from romou.backends import BACKENDS, backend
+    from romou.backends import device_backends
     from romou.core.errors import EXIT_NO_DEVICE
-    from romou.hardware import known_devices, load_device
-    from romou.target import CUDA_ARCHITECTURES
+    from romou.hardware import load_device
 
-    attached = [{"backend": kind, "index": i, **facts} for kind in BACKENDS for i, facts in enumerate(backend(kind).list_devices())]
-    targets = [(name, f"opencl -device={name}") for name in known_devices()] + [(name, f"cuda -device={name}") for name in CUDA_ARCHITECTURES]
+    attached = [{"backend": found.name, "index": i, **facts} for found in device_backends() for i, facts in enumerate(found.list_devices())]
+    targets = [(name, f"{found.name} -device={name}") for found in device_backends() for name in found.named_devices()]
     known = [{"name": name, "title": load_device(name).title, "target": target} for name, target in targets]
     if is_json:
         print_json({"attached": attached, "known": known})

@@ -1,12 +1,11 @@
-"""romou doctor: everything that must be right on this machine, each with how to mend it."""
+"""romou doctor: everything that must be right on this machine, each with a hint where it is not."""
 
 from __future__ import annotations
 
-import ctypes.util
 import dataclasses
-import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from romou.cli.common import console, debug_option, json_option, print_json
 from romou.core import environment
 from romou.core.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
 
-_DEFAULT_VENDORS = "/etc/OpenCL/vendors"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -26,7 +23,7 @@ class Finding:
     name: str
     is_ok: bool | None
     detail: str
-    mend: str | None = None
+    hint: str | None = None
 
 
 def _python() -> Finding:
@@ -39,7 +36,7 @@ def _packages() -> Finding:
     try:
         compat.check_versions()
     except RomouError as error:
-        return Finding(name="packages", is_ok=False, detail=error.message, mend=error.hint)
+        return Finding(name="packages", is_ok=False, detail=error.message, hint=error.hint)
     import tvm
     import tvm_ffi
 
@@ -47,24 +44,24 @@ def _packages() -> Finding:
 
 
 def _compiler() -> Finding:
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
+    for name in (environment.variable("CXX"), "g++", "clang++"):
         path = shutil.which(name) if name else None
         if path:
             return Finding(name="compiler", is_ok=True, detail=path)
     return Finding(
-        name="compiler", is_ok=False, detail="no C++ compiler; saving a tuned model links a library with g++", mend="apt-get install g++ (Debian, Ubuntu)."
+        name="compiler", is_ok=False, detail="no C++ compiler; saving a tuned model links a library with g++", hint="apt-get install g++ (Debian, Ubuntu)."
     )
 
 
 def _vendors() -> Finding:
-    folder = Path(os.environ.get("OCL_ICD_VENDORS") or _DEFAULT_VENDORS)
-    origin = "OCL_ICD_VENDORS" if os.environ.get("OCL_ICD_VENDORS") else "the usual place"
+    chosen = environment.variable("OCL_ICD_VENDORS")
+    folder, origin = (Path(chosen), "OCL_ICD_VENDORS") if chosen else (Path(environment.VARIABLES["OCL_ICD_VENDORS"].default), "the usual place")
     # ocl-icd also takes the path of one .icd file or of a platform's library here.
     entries = [folder.name] if folder.is_file() else sorted(p.name for p in folder.glob("*.icd"))
     if entries:
         return Finding(name="vendors", is_ok=True, detail=f"{folder} ({origin}): {', '.join(entries)}")
     # Some loaders (Android, macOS) need no such folder, so this alone is no failure.
-    return Finding(name="vendors", is_ok=None, detail=f"{folder} ({origin}) lists no OpenCL platform", mend=None)
+    return Finding(name="vendors", is_ok=None, detail=f"{folder} ({origin}) lists no OpenCL platform", hint=None)
 
 
 def _environment() -> list[Finding]:
@@ -77,60 +74,42 @@ def _environment() -> list[Finding]:
 
 def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
     """(findings, a report per device)."""
-    from romou.backends import BACKENDS, backend
+    from romou.backends import device_backends
 
     findings, reports = [], []
-    for kind in BACKENDS:
-        module = backend(kind)
+    for backend in device_backends():
         try:
-            count = len(module.list_devices())
+            count = len(backend.list_devices())
         except RomouError as error:
-            findings.append(Finding(name=kind, is_ok=False, detail=error.message, mend=error.hint))
+            findings.append(Finding(name=backend.name, is_ok=False, detail=error.message, hint=error.hint))
             continue
         if count == 0:
-            findings.append(_no_gpu() if kind == "cuda" else _nothing_attached(kind))
-        elif kind == "cuda":
-            findings.append(_nvrtc())
+            reason = backend.diagnose()
+            findings.append(Finding(name=backend.name, is_ok=None if backend.is_optional else False, detail=reason.message, hint=reason.hint))
+        elif (toolchain := backend.toolchain()) is not None:
+            findings.append(_toolchain(*toolchain))
         for index in range(count):
-            report = module.check_device(index)
-            reports.append({"backend": kind, **report.to_dict()})
-            findings.append(_device_finding(kind, report))
+            report = backend.check_device(index)
+            reports.append({"backend": backend.name, **report.to_dict()})
+            findings.append(_device_finding(backend.name, report))
     return findings, reports
 
 
-def _nvrtc() -> Finding:
-    from romou.backends.cuda import compiler
-
+def _toolchain(name: str, describe: Callable[[], str]) -> Finding:
     try:
-        return Finding(name="nvrtc", is_ok=True, detail=f"CUDA's compiler {compiler.version()}")
+        return Finding(name=name, is_ok=True, detail=describe())
     except RomouError as error:
-        return Finding(name="nvrtc", is_ok=False, detail=error.message, mend=error.hint)
-
-
-def _no_gpu() -> Finding:
-    """Most machines have none, and need none."""
-    from romou.backends.cuda import no_device_error
-
-    error = no_device_error(0, [])
-    return Finding(name="cuda", is_ok=None, detail=error.message, mend=error.hint)
+        return Finding(name=name, is_ok=False, detail=error.message, hint=error.hint)
 
 
 def _device_finding(kind: str, report: Any) -> Finding:
     name = f"{kind}:{report.index}"
     who = f"{report.device} ({report.platform}, driver {report.driver})"
     if not report.is_usable:
-        return Finding(name=name, is_ok=False, detail=f"{who}: {report.problem}", mend=report.mend)
+        return Finding(name=name, is_ok=False, detail=f"{who}: {report.problem}", hint=report.hint)
     aspects = (("images", report.has_images), ("fp16", report.has_fp16), ("recorded runs", report.has_recorded_runs))
     extras = ", ".join(f"{label} {'yes' if has else 'no'}" for label, has in aspects)
     return Finding(name=name, is_ok=True, detail=f"{who}: a tiny kernel ran and its result is right; {extras}" + "".join(f"\n{note}" for note in report.notes))
-
-
-def _nothing_attached(kind: str) -> Finding:
-    from romou.backends.opencl.devices import MEND_NO_LOADER, MEND_NO_PLATFORM
-
-    if ctypes.util.find_library("OpenCL") is None:
-        return Finding(name=kind, is_ok=False, detail="no OpenCL ICD loader (libOpenCL.so.1) on this machine", mend=f"{MEND_NO_LOADER} {MEND_NO_PLATFORM}")
-    return Finding(name=kind, is_ok=False, detail="the OpenCL ICD loader is there, but no platform offers a device", mend=MEND_NO_PLATFORM)
 
 
 @click.command("doctor")
@@ -140,7 +119,7 @@ def command(is_json: bool) -> None:
     """Check Python packages, compiler, OpenCL and CUDA; build and run a tiny kernel on every device.
 
     \b
-    Exit codes: 0 all is well, 1 something needs mending, 3 no usable device.
+    Exit codes: 0 all is well, 1 something is broken, 3 no usable device.
     """
     findings = [_python(), _packages(), _compiler(), *_environment(), _vendors()]
     devices, reports = _devices()
@@ -162,8 +141,8 @@ def _print(findings: list[Finding], has_device: bool) -> None:
     marks = {True: "[green]ok  [/]", False: "[red]BAD [/]", None: "[yellow]note[/]"}
     for finding in findings:
         out.print(f"{marks[finding.is_ok]} {finding.name}: {escape(finding.detail)}")
-        if finding.mend and finding.is_ok is not True:
-            out.print(f"     mend: {escape(finding.mend)}")
+        if finding.hint and finding.is_ok is not True:
+            out.print(f"     hint: {escape(finding.hint)}")
     bad = sum(f.is_ok is False for f in findings)
     if not has_device:
         out.print("No usable device.")

@@ -14,6 +14,7 @@ from romou.cli.tune import parse_shapes, read_model
 if TYPE_CHECKING:
     from romou.inspection.kernels import InspectedKernel
     from romou.mobile_compilers import KernelStatistics
+    from romou.target import Target
 
 
 @click.command("inspect")
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--gpu", "gpus", type=click.Choice(["a630", "g76"]), multiple=True, help="Ask Mesa's compiler (not the vendor's). May be repeated.")
 @click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
+@click.option("--knobs", "has_knobs", is_flag=True, help="Explain the knobs of the tasks instead: choices on the target, default, meaning.")
 @json_option
 @debug_option
 def command(
@@ -36,22 +38,29 @@ def command(
     gpus: tuple[str, ...],
     passes: bool,
     has_source: bool,
+    has_knobs: bool,
     is_json: bool,
 ) -> None:
     """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno 630 (a630) and
     Mali-G76 (g76) make of each kernel; scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
+
+    Registers are the estimate that pruning and regression runs share: "needed" is what the criterion `registers` holds against the device. Over 200
+    random kernels its rank correlation with Mesa's compiler for Adreno is 0.94; with --gpu a630 its error on each kernel stands beside.
     """
     from romou.core.errors import UsageError
     from romou.target import Target
 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
-    if gpus and parsed.kind != "opencl":
+    if gpus and parsed.backend.language != "OpenCL C":
         text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"
         raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
+    if has_knobs:
+        _explain_knobs(source, parsed, fixed, kernel, is_json=is_json)
+        return
     if gpus:
         from romou.mobile_compilers import find_compilers
 
@@ -63,7 +72,7 @@ def command(
     if is_json:
         rows = []
         for one, statistics in zip(kernels, said, strict=True):
-            mesa = {gpu: s if isinstance(s, str) else dataclasses.asdict(s) for gpu, s in statistics.items()}
+            mesa = {gpu: s if isinstance(s, str) else _plain(s, one) for gpu, s in statistics.items()}
             rows.append({**one.to_dict(), "mesa": mesa})
         print_json({"model": model, "target": str(parsed), "kernels": rows})
         return
@@ -76,6 +85,27 @@ def command(
         from romou.mobile_compilers import mesa_version
 
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
+
+
+def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], task: str | None, *, is_json: bool) -> None:
+    from romou.api.spaces import knob_spaces
+    from romou.core.errors import unknown_name
+    from romou.report.knobs import knob_rows, knob_table
+
+    found = knob_spaces(source, target=target, shapes=shapes or None)
+    spaces = [space for one, space in found if task in (None, one.name)]
+    if task is not None and not spaces:
+        raise unknown_name("task", task, {one.name for one, _ in found})
+    if is_json:
+        print_json({"target": str(target), "knobs": knob_rows(spaces)})
+    else:
+        console(is_json=False).print(knob_table(spaces, title=f"Knobs on {target}"))
+
+
+def _plain(said: KernelStatistics, kernel: InspectedKernel) -> dict[str, Any]:
+    """What a compiler said of a kernel, on Adreno with the error of the estimate of registers."""
+    error = {"registers_error": kernel.registers.error(said.registers)} if said.is_adreno else {}
+    return {**dataclasses.asdict(said), **error}
 
 
 def _ask(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str, KernelStatistics | str]]:

@@ -14,11 +14,11 @@ from romou.cli.tune import parse_shapes, read_model
 @click.argument("model")
 @click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
-@click.option("--literal", "is_literal", is_flag=True, help="Count bytes as the Romou paper does: a work-item's times the work group's size.")
+@click.option("--literal", "count_per_work_item", is_flag=True, help="Count bytes as the Romou paper does: a work-item's times the work group's size.")
 @json_option
 @debug_option
-def command(model: str, target: str, shapes: tuple[str, ...], is_literal: bool, is_json: bool) -> None:
-    """Show how many configs each task of MODEL has, and what each criterion removes by itself and together with the others.
+def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_item: bool, is_json: bool) -> None:
+    """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and together with the others.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered or measured.
     """
@@ -30,14 +30,16 @@ def command(model: str, target: str, shapes: tuple[str, ...], is_literal: bool, 
     from romou.api.spaces import pruned_spaces
     from romou.pruning import Rules
 
-    found = pruned_spaces(source, target=parsed, shapes=fixed or None, rules=Rules(is_literal=is_literal))
+    found = pruned_spaces(source, target=parsed, shapes=fixed or None, rules=Rules(count_per_work_item=count_per_work_item))
     if is_json:
-        tasks = [{"task": task.name, "key": task.key, "calls": task.calls, **space.report.to_dict()} for task, space in found]
-        print_json({"model": model, "target": str(parsed), "is_literal": is_literal, "tasks": tasks})
+        tasks = [{"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()} for task, space in found]
+        print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
         return
+    from romou.report.knobs import knob_table
     from romou.report.spaces import criteria_table, space_table
 
     out = console(is_json=False)
     rows = [(task.name, space.report) for task, space in found]
     out.print(space_table(rows, title=f"Configs on {parsed}"))
     out.print(criteria_table([report for _, report in rows]))
+    out.print(knob_table([space for _, space in found], title="Knobs, with the choices of all tasks"))

@@ -31,6 +31,18 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_measures(texts: tuple[str, ...]) -> dict[str, float]:
+    """("repeat=5",) -> {"repeat": 5}, for `MeasureOptions`, which checks names and values; UsageError for what is no number."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            found[name] = int(value) if value.lstrip("-").isdigit() else float(value)
+        except ValueError:
+            raise UsageError(f"--measure {text!r}: expected NAME=NUMBER", hint="For example --measure repeat=5; romou.MeasureOptions says which.") from None
+    return found
+
+
 def default_output(model: str) -> Path:
     """Where a model is saved when --output is not given: its name with .romou, in the current folder."""
     return Path(f"{Path(model.removeprefix(_BUNDLED)).stem}.romou")
@@ -43,12 +55,16 @@ def default_output(model: str) -> Path:
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Stop tuning after this time.")
 @click.option("--no-progress", type=click.IntRange(min=1), default=None, help="Stop after so many trials without a kernel that is 1% faster.")
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for records; a later run resumes from it.")
+@click.option("--no-records", is_flag=True, help="Keep no records. Without this and --work-dir they go to the user's cache, and a later run resumes from them.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
 @click.option("--allow-tf32", is_flag=True, help="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.")
 @rpc_option
 @click.option("--explorer", default="evolution", show_default=True, help="evolution, annealing, random or exhaustive: how candidates are chosen.")
+@click.option("--build-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate's build. [default: 30]")
+@click.option("--run-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate on the device: load, run, check, time. [default: 15]")
+@click.option("--measure", "measures", multiple=True, metavar="NAME=VALUE", help="Any other field of romou.MeasureOptions: repeat=5. May be repeated.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search; the same seed tries the same candidates first.")
 @json_option
 @debug_option
@@ -59,12 +75,16 @@ def command(
     seconds: float | None,
     no_progress: int | None,
     work_dir: Path | None,
+    no_records: bool,
     shapes: tuple[str, ...],
     output: Path | None,
     prune: bool,
     allow_tf32: bool,
     explorer: str,
     rpc: str | None,
+    build_timeout: float | None,
+    run_timeout: float | None,
+    measures: tuple[str, ...],
     seed: int,
     is_json: bool,
 ) -> None:
@@ -74,13 +94,17 @@ def command(
     """
     from romou.target import Target
 
+    if no_records and work_dir is not None:
+        raise UsageError(f"--no-records keeps nothing, but --work-dir names {str(work_dir)!r}; give one of them")
     fixed = parse_shapes(shapes)
+    measure = {"build_timeout_s": build_timeout, "run_timeout_s": run_timeout, **parse_measures(measures)}
     parsed = Target(target)
     source: Any = read_model(model)
     import romou
 
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
-    how |= {"work_dir": work_dir, "prune": prune, "allow_tf32": allow_tf32, "rpc": rpc}
+    how |= {"work_dir": False if no_records else work_dir, "measure": {name: value for name, value in measure.items() if value is not None}}
+    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc}
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
     path = output or default_output(model)
     tuned.save(path)
@@ -93,6 +117,8 @@ def command(
         out = console(is_json=False)
         print_summary(summary, out)
         out.print(f"launched: {summary.launching}", markup=False)
+        if summary.records is not None:
+            out.print(f"records: {summary.records} (a later run goes on from them)", markup=False)
         out.print(f"Saved to {path}. Run it: romou run {path}{f' --rpc {rpc}' if rpc else ''}", markup=False)
     if summary.is_right is False:
         # The table has said by how much; a script must see it too.

@@ -1,4 +1,4 @@
-"""What Romou reads from the environment; only the API, the command line and `mobile_compilers` ask for it."""
+"""The environment variables that Romou, its C++ runtimes and its scripts read: the one place where they are declared and, in Python, read."""
 
 from __future__ import annotations
 
@@ -9,23 +9,52 @@ from pathlib import Path
 
 from romou.core.errors import UsageError, nearest_name
 
-# name -> what it does; also printed in the README.
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """What a variable does, and what happens where it is not set."""
+
+    help: str
+    default: str = "none"
+
+
 VARIABLES = {
-    "ROMOU_DEBUG": "1: show tracebacks of errors that are otherwise one message",
-    "ROMOU_MOBILE_COMPILERS": "folder of scripts/setup_mobile_compilers.sh",
-    "ROMOU_OPENCL_DEVICE": "part of an OpenCL device's name: only devices that match it are used",
+    "ANDROID_NDK_HOME": Variable("folder of the Android NDK, whose compiler links models for phones"),
+    "CUDA_VISIBLE_DEVICES": Variable("numbers of the NVIDIA GPUs that are used; NVIDIA's driver reads it, too", "all"),
+    "CXX": Variable("C++ compiler of the runtime, of saved models and of exported samples", "g++"),
+    "HOME": Variable("Mesa's compilers keep their cache below it"),
+    "OCL_ICD_VENDORS": Variable("folder in which the OpenCL loader finds platforms; `romou doctor` looks there as well", "/etc/OpenCL/vendors"),
+    "PATH": Variable("where Mesa's compilers find their tools"),
+    "ROMOU_CACHE_DIR": Variable("folder of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"),
+    "ROMOU_DEBUG": Variable("1: show tracebacks of errors that are otherwise one message", "0"),
+    "ROMOU_DEVICES": Variable("folder of device files, JSON as in romou/hardware/devices or reports of ArchProbe, whose names `-device=` knows"),
+    "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
+    "ROMOU_MOBILE_COMPILERS": Variable("folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/mobile_compilers"),
+    "ROMOU_OPENCL_BUILD_OPTIONS": Variable("options for the OpenCL driver's compiler"),
+    "ROMOU_OPENCL_DEVICE": Variable("part of an OpenCL device's name: only devices that match it are used", "all"),
+    "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "romou-opencl-UID in TMPDIR"),
+    "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
+    "TMPDIR": Variable("folder for temporary files", "/tmp"),
+    "XDG_CACHE_HOME": Variable("folder of caches, without ROMOU_CACHE_DIR", "~/.cache"),
 }
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Checked values of the ROMOU_* variables; `unknown` holds complaints about names that Romou does not read."""
+    """Checked values of the variables of Romou's own; `unknown` holds complaints about ROMOU_ names that nothing reads."""
 
     is_debug: bool = False
     opencl_device: str | None = None
-    mobile_compilers: Path = Path("~/.cache/romou/mobile_compilers")
+    cache_dir: Path = Path("~/.cache/romou")
+    mobile_compilers: Path = Path(VARIABLES["ROMOU_MOBILE_COMPILERS"].default)
     unknown: tuple[str, ...] = ()
+
+
+def variable(name: str) -> str | None:
+    """The text of a declared variable; None where it is not set or empty."""
+    assert name in VARIABLES, f"{name} is not declared in VARIABLES"
+    return os.environ.get(name) or None
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
@@ -35,6 +64,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         is_debug=_flag("ROMOU_DEBUG", env),
         opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
+        cache_dir=Path(env.get("ROMOU_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "romou"),
         mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
         unknown=tuple(unknown),
     )
@@ -48,5 +78,6 @@ def _flag(name: str, env: Mapping[str, str]) -> bool:
 
 
 def _complaint(name: str) -> str:
-    near = nearest_name(name, VARIABLES)
-    return f"{name} is set but Romou does not read it" + (f"; did you mean {near}?" if near else f"; it reads {', '.join(VARIABLES)}")
+    own = [known for known in VARIABLES if known.startswith("ROMOU_")]
+    near = nearest_name(name, own)
+    return f"{name} is set but Romou does not read it" + (f"; did you mean {near}?" if near else f"; it reads {', '.join(own)}")

@@ -19,6 +19,11 @@ def child_environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **_WITHOUT_TORCH, **variables}
 
 
+def forget_import_path() -> None:
+    """Drop the import path that a parent passed to this process by `child_environment`: compilers started from here must not inherit it."""
+    os.environ.pop("PYTHONPATH", None)
+
+
 def python_command(module: str, *arguments: str) -> list[str]:
     """The command that runs `module` as a script under this interpreter, with the current folder left off its import path."""
     return [sys.executable, "-c", _RUN.format(module=module), *arguments]

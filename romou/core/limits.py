@@ -13,12 +13,12 @@ class Limits:
     busy_work_items: how many keep all cores busy.
     warp_size: work-items that a core runs in step; 1 where it is not known.
     max_image: width, height and layers in texels; None where kernels are to keep to buffers.
-    has_half_arithmetic: whether it computes with halfs (cl_khr_fp16); storing them needs no support.
+    has_fp16_arithmetic: whether it computes with fp16 (cl_khr_fp16); storing fp16 needs no support.
     has_vector_arithmetic: whether its language adds and multiplies vectors; else (CUDA) every lane is an operation of its own, however products
         are spelled, and the compiler fuses them by itself.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
-    has_tensor_cores: whether warps multiply matrices of halfs (CUDA, compute capability 8.0 and newer).
-    allows_tf32: whether they may do so with floats, which are rounded to TF32 then.
+    has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
+    allows_tf32: whether they may do so with fp32, which is rounded to TF32 then.
     """
 
     max_work_group_size: int
@@ -27,7 +27,7 @@ class Limits:
     warp_size: int = 1
     max_image: tuple[int, int, int] | None = None
     prefers_images: bool = False
-    has_half_arithmetic: bool = False
+    has_fp16_arithmetic: bool = False
     has_vector_arithmetic: bool = True
     has_tensor_cores: bool = False
     allows_tf32: bool = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from pathlib import Path
 from typing import Any
 
+from romou.core.environment import variable
 from romou.core.errors import BuildError
 
 _ANDROID_API = 24
@@ -43,7 +43,7 @@ def compiler_for(host: str) -> str:
     """The C++ compiler that links for the triple `host`; BuildError says how to get one."""
     machine = host.partition("-")[0]
     if "android" in host:
-        ndk = os.environ.get("ANDROID_NDK_HOME")
+        ndk = variable("ANDROID_NDK_HOME")
         found = sorted(Path(ndk).glob(f"toolchains/llvm/prebuilt/*/bin/{machine}-linux-android{_ANDROID_API}-clang++")) if ndk else []
         if not found:
             raise BuildError(

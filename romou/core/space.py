@@ -11,15 +11,16 @@ import functools
 import json
 import math
 import operator
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from romou.core.block import Block
 from romou.core.errors import UsageError
+from romou.core.knob import Choice, Knob, nearest
+from romou.core.limits import Limits
 
-Choice = int | str | bool
 # Knob -> its value in one config, or an array of its values in many: what a constraint judges.
 Columns = Mapping[str, Any]
 
@@ -63,83 +64,52 @@ class Config(Mapping[str, Choice]):
         return "Config(" + ", ".join(f"{k}={v}" for k, v in self._values.items()) + ")"
 
     def replace(self, **changes: Choice) -> Config:
-        """The same config with some knobs changed."""
+        """Return the config with some knobs changed."""
         return Config({**self._values, **changes})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """Valid configs of a space side by side, as places in the product of some choices of each knob.
-
-    digits: of each knob, the numbers of these choices.   columns: the choices, each knob's along an axis of its own.
-    shape: of the product, with 1 for free axes, along which every choice is as valid as the next.   places: in this shape, sorted, where valid configs are.
-    """
-
-    digits: Sequence[np.ndarray]
-    columns: Mapping[str, np.ndarray]
-    shape: tuple[int, ...]
-    places: np.ndarray
-
-    @property
-    def free(self) -> list[int]:
-        """The free axes."""
-        return [axis for axis, extent in enumerate(self.shape) if extent == 1]
-
-    def pick(self, *tables: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """What belongs to the valid configs of arrays that broadcast over the product: shape (places, *free), with 1 where an array does not vary."""
-        rest = [axis for axis, extent in enumerate(self.shape) if extent > 1]
-        rows = np.unravel_index(self.places, [self.shape[axis] for axis in rest]) if rest else ()
-        known: dict[tuple[int, ...], np.ndarray] = {}
-
-        def picked(number: np.ndarray) -> np.ndarray:
-            number = number.reshape((1,) * (len(self.shape) - number.ndim) + number.shape).transpose(*rest, *self.free)
-            varies = number.shape[: len(rest)]
-            if varies not in known:
-                place: Any = np.zeros(1, dtype=np.intp)
-                for row, extent in zip(rows, varies, strict=True):
-                    place = place * extent + row if extent > 1 else place
-                known[varies] = place
-            return number.reshape(-1, *number.shape[len(rest) :])[known[varies]]
-
-        return [{name: picked(number) for name, number in table.items()} for table in tables]
-
-    def places_in(self, shape: Sequence[int], is_kept: np.ndarray) -> np.ndarray:
-        """Where valid configs are in the whole space, a place for each choice of a knob; with 1 in `shape`, for all of its choices.
-
-        `is_kept`: which ones, shape (places, *free), or 1 where all choices of a free axis are.
-        """
-        pitches = [math.prod(shape[axis + 1 :]) if extent > 1 else 0 for axis, extent in enumerate(shape)]
-        rows = np.flatnonzero(is_kept.reshape(len(is_kept), -1).any(axis=1))
-        own, pitch = self.places[rows], math.prod(self.shape)
-        places = np.zeros((len(rows), *(1 for _ in self.free)), dtype=np.int64)
-        of_rows = places.reshape(-1)
-        for axis, extent in enumerate(self.shape):
-            if extent > 1:
-                pitch //= extent
-                of_rows += (self.digits[axis] * pitches[axis])[own // pitch % extent]
-        for place, axis in enumerate(self.free):
-            if pitches[axis]:
-                places = places + (self.digits[axis] * pitches[axis]).reshape([-1 if i == place + 1 else 1 for i in range(places.ndim)])
-        return places[np.broadcast_to(is_kept[rows], places.shape)]
 
 
 class Space:
     """A product of knobs, less the configs that a constraint rules out."""
 
     def __init__(self) -> None:
+        # Name -> choices, and what else is declared of the knob.
         self.knobs: dict[str, tuple[Choice, ...]] = {}
+        self.declared: dict[str, Knob] = {}
         # The knob whose choices are spaces of their own, and these (`one_of`).
         self.divided_by: str | None = None
         self._spaces: Mapping[Any, Space] = {}
         self._constraints: list[Callable[[Columns], Any]] = []
 
-    def define_knob(self, name: str, choices: Sequence[Choice]) -> None:
+    @classmethod
+    def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Sequence[Choice]]) -> Space:
+        """Return the space of declared knobs on a device with these limits, without constraints.
+
+        choices: those that differ for the operator. A knob that is not mentioned has all of its declared choices; one without any is left out.
+        """
+        space = cls()
+        for knob in knobs:
+            own = choices.get(knob.name, knob.choices)
+            if own and knob.exists_on(limits):
+                space.define_knob(knob, own)
+        return space
+
+    def define_knob(self, knob: Knob | str, choices: Sequence[Choice]) -> None:
         """Declare a knob and its choices (paper, Listing 4). Choices keep their order and must be distinct."""
+        name = knob if isinstance(knob, str) else knob.name
         if name in self.knobs:
             raise UsageError(f"knob {name!r} is declared twice; give the second one another name")
         if not choices or len(set(choices)) != len(choices):
             raise UsageError(f"knob {name!r}: choices must be distinct and not empty, got {list(choices)!r}")
         self.knobs[name] = tuple(choices)
+        self.declared[name] = Knob(name=name, choices=tuple(choices), default=choices[0], help="") if isinstance(knob, str) else knob
+
+    def default(self, **wanted: Choice) -> Config:
+        """Return the config of each knob's declared default, or of what is wanted instead; where that is no choice, of the next lower one.
+
+        Constraints are ignored.
+        """
+        defaults = {name: knob.default for name, knob in self.declared.items()} | wanted
+        return Config({name: nearest(choices, defaults[name]) for name, choices in self.knobs.items()})
 
     def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
         """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it gives, is false.
@@ -150,17 +120,18 @@ class Space:
         self._constraints.append(is_allowed)
 
     @classmethod
-    def one_of(cls, knob: str, spaces: Mapping[str, Space]) -> Space:
+    def one_of(cls, knob: Knob | str, spaces: Mapping[str, Space]) -> Space:
         """Several spaces over the same knobs as one, whose first knob says which of them a config is in.
 
         Configs of the first one keep their numbers (`index_of`) where it has all choices of the others.
         """
         whole = cls()
         whole.define_knob(knob, list(spaces))
-        whole.divided_by, whole._spaces = knob, spaces
-        names = list(next(iter(spaces.values())).knobs)
-        for name in names:
-            whole.define_knob(name, list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name])))
+        whole.divided_by, whole._spaces = next(iter(whole.knobs)), spaces
+        first = next(iter(spaces.values()))
+        for name in first.knobs:
+            choices = list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name]))
+            whole.define_knob(first.declared[name], choices)
         return whole
 
     def _conditions(self, config: Columns) -> Iterator[Any]:
@@ -342,19 +313,3 @@ class Space:
             if candidate != config and self.is_valid(candidate):
                 return candidate
         return config
-
-    def features(self, configs: Sequence[Config]) -> np.ndarray:
-        """Numbers for the cost model, one row a config: log2(1 + v) of ints, 0/1 of bools, one-hot of strings."""
-        rows = []
-        for config in configs:
-            row: list[float] = []
-            for name, choices in self.knobs.items():
-                value = config[name]
-                if isinstance(value, bool):
-                    row.append(float(value))
-                elif isinstance(value, int):
-                    row.append(math.log2(1 + value) if value >= 0 else -math.log2(1 - value))
-                else:
-                    row.extend(float(value == c) for c in choices)
-            rows.append(row)
-        return np.asarray(rows, dtype=np.float32)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from romou.core.environment import variable
 from romou.core.errors import BuildError, UsageError
 from romou.core.folders import replacing
 from romou.core.linking import compiler_for, export_library, is_here
@@ -70,7 +70,7 @@ def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
     if found != wanted:
         what = f"{runtime} was built for {found}; the model is for {host or 'this machine'}"
         raise UsageError(what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER")
-    compiler = os.environ.get("CXX", "g++") if is_here(host) else compiler_for(str(host))
+    compiler = (variable("CXX") or "g++") if is_here(host) else compiler_for(str(host))
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
     command = [*compiler.split(), "-std=c++17", "-O2", *(f"-I{path}" for path in sorted(includes))]
     command += [str(folder / "run_model.cc"), "-o", str(folder / "run_model"), f"-L{runtime}", f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}"]

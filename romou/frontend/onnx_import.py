@@ -135,7 +135,7 @@ def _fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     try:
-        slim = onnxslim.slim(copy)
+        slim: onnx.ModelProto = onnxslim.slim(copy)
     except Exception as error:  # an optimiser's failure must not stop a model that imports without it
         logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
         return proto

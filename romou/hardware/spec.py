@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from romou.core.environment import variable
 from romou.core.errors import UsageError, unknown_name
 from romou.hardware import archprobe_report
 
@@ -130,15 +131,24 @@ class HardwareSpec:
 
 
 def known_devices() -> tuple[str, ...]:
-    """Names that ``-device=`` accepts: the files in romou/hardware/devices, sorted."""
-    return tuple(sorted(path.stem for path in _DEVICES.glob("*.json")))
+    """Names that ``-device=`` accepts, sorted: the files in romou/hardware/devices and in the folder that ROMOU_DEVICES names."""
+    return tuple(sorted(_device_files()))
+
+
+def _device_files() -> dict[str, Path]:
+    """Name -> file; one of the user's stands before a shipped one of the same name."""
+    own = variable("ROMOU_DEVICES")
+    if own is not None and not Path(own).is_dir():
+        raise UsageError(f"ROMOU_DEVICES={own}: is no folder", hint="It holds a JSON file for each device, or leave it unset.")
+    return {path.stem: path for folder in (_DEVICES, *([Path(own)] if own else [])) for path in folder.glob("*.json")}
 
 
 def load_device(name: str) -> HardwareSpec:
-    """The spec of a shipped device; UsageError that lists the known ones and the nearest name otherwise."""
-    if name not in known_devices():
-        raise unknown_name("device", name, known_devices())
-    return load_spec(_DEVICES / f"{name}.json")
+    """The spec of a known device; UsageError that lists the known ones and the nearest name otherwise."""
+    files = _device_files()
+    if name not in files:
+        raise unknown_name("device", name, files)
+    return load_spec(files[name])
 
 
 def load_spec(path: Path) -> HardwareSpec:

@@ -1,5 +1,1 @@
-"""What can be read off a kernel without running it: counts and estimates from lowered TIR and from OpenCL text."""
-
-from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
-
-__all__ = ["IntegerOperations", "TextOperations", "count_integer_operations", "count_text_operations"]
+"""Kernels taken apart for a person: source, lowered IR, passes, and what `romou.analysis` reads off them."""

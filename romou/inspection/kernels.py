@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
-from tvm_ffi.structural import structural_equal, structural_walk
+from tvm_ffi.structural import structural_equal
 
 import romou.passes.pipeline as pipeline
 from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
-from romou.analysis.estimates import Traffic, estimate_registers, estimate_traffic
-from romou.module.tuned_model import split_kernels
+from romou.analysis.registers import RegisterEstimate, estimate_registers
+from romou.analysis.structure import thread_extents
+from romou.analysis.traffic import Traffic, busiest_traffic
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -39,11 +40,16 @@ class PassStep:
 class InspectedKernel:
     """A kernel and what can be read off it.
 
-    name: of the kernel.   function: the function of the model that it belongs to; one function may take several kernels.
-    task, config: of Romou's templates; empty where TVM's default schedule makes the kernel.
-    source: OpenCL C.   lowered: TIR as the code generator gets it.
-    work_group: sides (x, y, z) of the work group, in work-items.
-    passes: of the function, up to the split into kernels and beyond; empty unless asked for.
+    function
+        Name of the model's function that it belongs to; one function may take several kernels.
+    task, config
+        Task and config of Romou's templates; empty where TVM's default schedule makes the kernel.
+    source, lowered
+        OpenCL C or CUDA C++, and TIR as the code generator gets it.
+    work_group
+        Sides (x, y, z) of the work group, in work-items.
+    passes
+        Passes over the function, up to the split into kernels and beyond; empty unless asked for.
     """
 
     name: str
@@ -56,14 +62,14 @@ class InspectedKernel:
     passes: tuple[PassStep, ...] = ()
 
     @cached_property
-    def registers(self) -> int:
-        """32-bit registers of a work-item, estimated."""
+    def registers(self) -> RegisterEstimate:
+        """32-bit registers of a work-item, estimated: the same numbers that pruning judges."""
         return estimate_registers(self.lowered)
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Of one turn of the innermost reduction loop."""
-        return estimate_traffic(self.lowered)
+        """Traffic of one iteration of the innermost reduction loop."""
+        return busiest_traffic(self.lowered)
 
     @cached_property
     def operations(self) -> IntegerOperations:
@@ -83,7 +89,8 @@ class InspectedKernel:
             "task": self.task,
             "config": dict(self.config),
             "work_group": list(self.work_group),
-            "registers": self.registers,
+            "registers": round(self.registers.allocated),
+            "needed_registers": self.registers.needed,
             "bytes_per_iteration": self.traffic.bytes_loaded,
             "buffer_bytes": self.traffic.buffer_bytes,
             "image_bytes": self.traffic.image_bytes,
@@ -144,11 +151,12 @@ def inspect_function(
     with tvm.transform.PassContext(instruments=[recorder] if with_passes else [], disabled_pass=list(without)):
         _, devices = split_host_device_mods(lower(bound))
         kernels = [(device, finish()(mod)) for device, mod in devices.items()]
-    generate = tvm.get_global_func(f"target.build.{target.kind}")
+    generate = tvm.get_global_func(f"target.build.{target.backend.tvm_kind}")
     found = []
     for device, mod in kernels:
         for var, lowered in mod.functions_items():
             alone = tvm.IRModule({var: lowered}, attrs=mod.attrs)
+            extents = thread_extents(lowered)
             kernel = str(lowered.attrs.get("global_symbol", var.name_hint))
             found.append(
                 InspectedKernel(
@@ -156,21 +164,10 @@ def inspect_function(
                     function=name,
                     task=task,
                     config=config or {},
-                    source=split_kernels(generate(alone, device).inspect_source())[kernel],
+                    source=target.backend.split_kernels(generate(alone, device).inspect_source())[kernel],
                     lowered=lowered,
-                    work_group=_work_group(lowered),
+                    work_group=(extents.get("threadIdx.x", 1), extents.get("threadIdx.y", 1), extents.get("threadIdx.z", 1)),
                     passes=tuple(recorder.steps),
                 )
             )
     return found
-
-
-def _work_group(func: tirx.PrimFunc) -> tuple[int, int, int]:
-    sides = {"threadIdx.x": 1, "threadIdx.y": 1, "threadIdx.z": 1}
-
-    def visit(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag) in sides:
-            sides[str(stmt.node.thread_tag)] = int(stmt.value)
-
-    structural_walk(func.body, (tirx.AttrStmt, visit))
-    return sides["threadIdx.x"], sides["threadIdx.y"], sides["threadIdx.z"]

@@ -16,8 +16,8 @@ import tvm
 from tvm import relax, tirx
 
 from romou.layout.rewrite import Walker, outputs_of, rebuild_main
-from romou.schedules import depthwise
-from romou.schedules.depthwise_pointwise import is_pair, join
+from romou.schedules.families import template_of
+from romou.schedules.families.depthwise_pointwise import is_pair, join
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.workload import Conv2d
 from romou.tasks.tunable import TunableTask, key_of, plain_form
@@ -40,7 +40,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Of the joined function."""
+        """Name of the joined function."""
         return f"{self.first}_{self.second.removeprefix('fused_')}"
 
 
@@ -81,7 +81,7 @@ def tasks_of(pairs: Sequence[Pair]) -> list[TunableTask]:
 
 
 def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
-    """The same module with these of its pairs joined, wherever they are called."""
+    """Return the module with these of its pairs joined, wherever they are called."""
     chosen = {(pair.first, pair.second, pair.position): pair.name for pair in pairs}
     calls = {one.second: one for one in _calls_in_pairs(mod) if one.key in chosen}
 
@@ -117,15 +117,15 @@ def _calls_in_pairs(mod: tvm.IRModule) -> Iterator[_Calls]:
         position = [str(p.name) for p in mod[call.args[0]].params].index(second.names["data"])
         data = call.args[1].fields[position]
         first = _convolution(mod, made[data]) if data in made and uses[data] == 1 else None
-        if first is not None and first.family == depthwise.FAMILY and second.family == "conv2d" and is_pair(_work(first), _work(second)):
+        if first is not None and is_pair(_work(first), _work(second)):
             yield _Calls(made[data], call, position)
 
 
 def _convolution(mod: tvm.IRModule, value: relax.Expr) -> ContractionTemplate | None:
     """The template of the convolution that a call calls; None for anything else."""
     func = mod[value.args[0]] if op_name(value) == "relax.call_tir" else None
-    template = ContractionTemplate.of(func) if isinstance(func, tirx.PrimFunc) else None
-    return template if template is not None and isinstance(template.workload, Conv2d) else None
+    template = template_of(func) if isinstance(func, tirx.PrimFunc) else None
+    return template if isinstance(template, ContractionTemplate) and isinstance(template.workload, Conv2d) else None
 
 
 def _work(template: ContractionTemplate) -> Conv2d:

@@ -1,15 +1,12 @@
-"""What the passes over `main` share: bindings emitted anew, in order, and what is asked of an expression."""
+"""What the passes over `main` share: bindings emitted anew, in order."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import TypeAlias
 
 import tvm
 from tvm import relax, tirx
-
-Shape: TypeAlias = tuple[int, ...]
 
 
 class Walker(ABC):
@@ -85,29 +82,3 @@ def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
 def outputs_of(ty: tvm.ir.Type) -> tvm.ir.Type | list[tvm.ir.Type]:
     """The type of what `relax.call_tir` returns, as it wants to be told."""
     return list(ty.fields) if isinstance(ty, relax.TupleType) else ty
-
-
-def shape_of(expr: relax.Expr) -> Shape | None:
-    """Static shape of a tensor expression, else None."""
-    ty = expr.ty
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
-        return None
-    dims = list(ty.shape.values) if isinstance(ty.shape, relax.ShapeExpr) else []
-    return tuple(int(d) for d in dims) if all(isinstance(d, tirx.IntImm | int) for d in dims) else None
-
-
-def static_shape(expr: relax.Expr) -> Shape:
-    """Of an expression whose shape was found to be static before."""
-    shape = shape_of(expr)
-    assert shape is not None
-    return shape
-
-
-def dtype_of(expr: relax.Expr) -> str:
-    """Of a tensor expression."""
-    return str(expr.ty.dtype)
-
-
-def is_constant(expr: relax.Expr) -> bool:
-    """Whether an expression is a tensor whose values are known."""
-    return isinstance(expr, tvm.ir.GenericConst)

@@ -14,9 +14,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.layout.pack_channels import BINARY, OUT_ELEMWISE_FUSABLE, UNARY
-from romou.layout.rewrite import Shape, Walker, dtype_of, is_constant, rebuild_main, shape_of, static_shape
+from romou.layout.keep_packed import BINARY, UNARY
+from romou.layout.rewrite import Walker, rebuild_main
+from romou.schedules.contraction_family import OUT_ELEMWISE_FUSABLE
 from romou.tir.calls import op_name
+from romou.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
 
 ELEMENTWISE = UNARY | BINARY | {"relax.astype"}
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Any
 
+from romou.backends import backend
 from romou.core.linking import export_library
 from romou.core.outcome import Outcome
 from romou.core.space import Config
@@ -44,18 +45,15 @@ def build(
             raise
         return outcome, time.perf_counter() - start, shorten(f"{type(error).__name__}: {error}"), (), ()
     images = task.image_scopes(Config(config), target)
-    weight = task.stored_weight(Config(config))
+    # Without kernels the reference runs, which takes the weight as it is.
+    weight = task.stored_weight(Config(config)) if target.backend.has_kernels else None
     names = [str(p.name) for p in task.func.params]
     scopes, stored = tuple(images.get(name, "global") for name in names), tuple(weight if weight and name == weight.name else None for name in names)
     return Outcome.OK, time.perf_counter() - start, None, scopes, stored
 
 
 def _compile(module: Any, device: str) -> None:
-    import tvm
-
     kind, index = split_device(device)
-    compile_kernels = tvm.get_global_func(f"romou.{kind}.compile", allow_missing=True)
-    if compile_kernels is not None:
-        # A kernel that the driver refuses is found again, and recorded, by the process that runs it.
-        with contextlib.suppress(RuntimeError):
-            compile_kernels(module, index)
+    # A kernel that the driver refuses is found again, and recorded, by the process that runs it.
+    with contextlib.suppress(RuntimeError):
+        backend(kind).compile_kernels(module, index)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from romou.core.errors import RomouError
+from romou.core.interpreter import forget_import_path
 from romou.measure.types import resolve
 
 # The parent kills at the limit. If the parent itself is gone, the kernel ends this process a little later: SIGALRM with its default
@@ -25,8 +26,7 @@ _ALARM_GRACE_S = 5.0
 
 def main(descriptor: int) -> None:
     """Serve calls until the parent closes its end."""
-    # The parent passed its import path here; compilers started from this process must not inherit it.
-    os.environ.pop("PYTHONPATH", None)
+    forget_import_path()
     faulthandler.enable()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     connection = Connection(descriptor)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from romou.backends import backend
 from romou.core.errors import UsageError
 
 
@@ -56,25 +55,5 @@ def device_fingerprint(device: str) -> DeviceFingerprint:
     DeviceError
         The device does not exist.
     """
-    import tvm
-
     kind, index = split_device(device)
-    if kind in ("cpu", "llvm"):
-        return DeviceFingerprint(kind="cpu", name=_cpu_name(), driver=f"tvm {tvm.__version__}", platform=platform.machine(), is_host_cpu=True)
-    return DeviceFingerprint.of_facts(kind, _facts(kind, index))
-
-
-def _facts(kind: str, index: int) -> dict[str, Any]:
-    from romou.backends import backend
-
-    found: list[dict[str, Any]] = backend(kind).list_devices()
-    if index >= len(found):
-        raise backend(kind).no_device_error(index, found)
-    return found[index]
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    return DeviceFingerprint.of_facts(kind, backend(kind).facts(index))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from romou.core.errors import ConnectionLostError
+from romou.backends import backend
+from romou.core.errors import ConnectionLostError, DeviceError
 from romou.core.outcome import Outcome
 from romou.measure import run_job
 from romou.measure.fingerprint import split_device
@@ -18,24 +17,14 @@ from romou.measure.run_job import RunReply, RunSpec
 from romou.rpc import Address, Connection
 from romou.rpc import connect as open_connection
 
-# One fused multiply-add after the other: it takes as long as the clock is slow, whatever the memory does.
-_CLOCK_KERNEL = """
-__kernel void clock_check(__global float *out, int turns) {
-  float a = (float)get_global_id(0), b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;
-  for (int i = 0; i < turns; i++) { a = mad(a, 0.5f, 1.0f); b = mad(b, 0.5f, 1.0f); c = mad(c, 0.5f, 1.0f); d = mad(d, 0.5f, 1.0f); }
-  out[get_global_id(0)] = a + b + c + d;
-}
-"""
-_CLOCK_TURNS, _CLOCK_LOCAL, _CLOCK_GROUPS_PER_UNIT, _CLOCK_LAUNCHES = 4096, 64, 4, 3
-
 _connection: Connection | None = None
 
 
-def connect(address: Address, patience_s: float, limit_s: float) -> tuple[tuple[dict[str, Any], ...], str]:
+def connect(address: Address, kind: str, patience_s: float, limit_s: float) -> tuple[tuple[dict[str, Any], ...], str]:
     """Open the session of this process; facts of the server's devices and its LLVM triple. Errors are those of `romou.rpc.connect`."""
     global _connection
     disconnect()
-    _connection = open_connection(address, patience_s=patience_s, limit_s=limit_s)
+    _connection = open_connection(address, kind=kind, patience_s=patience_s, limit_s=limit_s)
     return _connection.devices, _connection.host
 
 
@@ -55,20 +44,12 @@ def clock_check(device: str) -> float:
     ConnectionLostError
         The connection was cut, or the device is ill: it cannot run the kernel, or computes something else.
     """
-    import tvm
-
-    connection, index = _open(), split_device(device)[1]
-    work_items = max(1, connection.devices[index]["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
+    connection, (kind, index) = _open(), split_device(device)
     with connection.calling("running the reference kernel", ConnectionLostError):
-        module = connection.session.get_function("romou.opencl.source_kernel")(index, _CLOCK_KERNEL, "clock_check")
-        output = tvm.runtime.empty((work_items,), "float32", connection.session.device("opencl", index))
-        launch = module["launch"]
-        times = [int(launch("mi", work_items, _CLOCK_LOCAL, output, _CLOCK_TURNS)) for _ in range(_CLOCK_LAUNCHES)]
-        found = output.numpy()
-    # Each of the four sums goes to 2.
-    if not np.allclose(found, 8.0, rtol=1e-3):
-        raise ConnectionLostError(f"the device at {connection.server} computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
-    return max(min(times), 1) * 1e-9
+        try:
+            return backend(kind).clock_kernel_s(connection.session, index, connection.devices[index])
+        except DeviceError as error:
+            raise ConnectionLostError(f"the device at {connection.server} {error.message}") from error
 
 
 def upload(library: str, name: str) -> None:
@@ -90,7 +71,7 @@ def run(spec: RunSpec, name: str) -> RunReply:
 
     connection = _open()
     try:
-        return run_job.check_and_time(spec, connection.session.device(*split_device(spec.device)), lambda: connection.session.load_module(name))
+        return run_job.check_and_time(spec, connection.device(split_device(spec.device)[1]), lambda: connection.session.load_module(name))
     except run_job.KernelError as error:
         if isinstance(error.__cause__, RPCError):
             return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from romou.backends.opencl import device_index
+from romou.backends import DEFAULT_KIND, backend
 from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
@@ -72,8 +72,8 @@ class RpcRunner:
 
     Parameters
     ----------
-    device_name
-        That of the target; "host" stands for the server's CPU, anything else for its first device.
+    kind, device_name
+        Those of the target; "host" stands for the server's CPU, anything else for its first device.
     folder
         See `References`.
 
@@ -90,12 +90,14 @@ class RpcRunner:
         address: Address,
         options: MeasureOptions | None = None,
         *,
+        kind: str = DEFAULT_KIND,
         device_name: str | None = None,
         toolchain: Toolchain | None = None,
         folder: Path | None = None,
     ) -> None:
         self._address = address
         self._options = options or MeasureOptions()
+        self._kind = kind
         self._device_name = device_name
         self._tracker = Tracker(address) if address.is_tracker else None
         if self._tracker is not None:
@@ -136,7 +138,7 @@ class RpcRunner:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the device's facts in the form of `list_devices`; errors as of `fingerprint`."""
+        """Return the device's facts, see `Backend.list_devices`; errors as of `fingerprint`."""
         if self._facts is None:
             lane = self._idle.get()
             try:
@@ -163,7 +165,7 @@ class RpcRunner:
         return self._fingerprint_of(self.facts)
 
     def _fingerprint_of(self, facts: dict[str, Any]) -> DeviceFingerprint:
-        return DeviceFingerprint.of_facts("opencl", facts, is_here=self._is_here)
+        return DeviceFingerprint.of_facts(self._kind, facts, is_here=self._is_here)
 
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
         """See `Runner.run`.
@@ -291,13 +293,13 @@ class RpcRunner:
         options = self._options
         # The server's own limit stands behind ours, should the connection be lost.
         limit_s = 2 * options.connect_timeout_s + options.upload_timeout_s + 2 * options.run_timeout_s
-        arguments = (server, options.connect_timeout_s, limit_s)
+        arguments = (server, self._kind, options.connect_timeout_s, limit_s)
         devices, host = lane.child.call("romou.measure.rpc_job:connect", *arguments, timeout_s=3 * options.connect_timeout_s)
-        index = device_index(self._device_name, list(devices))
+        index = backend(self._kind).device_index(self._device_name, list(devices))
         facts = devices[index]
         with self._lock:
             if self._facts is None:
-                self._facts, self._host, self._device = facts, host, f"opencl:{index}"
+                self._facts, self._host, self._device = facts, host, f"{self._kind}:{index}"
                 self._is_here = is_loopback(server.host)
             clock = self._device_at(server.where).clock
         if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(self._device)[1] != index:

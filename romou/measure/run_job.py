@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from romou.backends import backend
 from romou.core.errors import DeviceError
 from romou.core.outcome import Outcome
 from romou.measure import verify
@@ -110,12 +111,11 @@ def compile_kernels(library: str, device: str) -> None:
     """
     import tvm
 
-    compiler = tvm.get_global_func(f"romou.{split_device(device)[0]}.compile", allow_missing=True)
+    kind, index = split_device(device)
     _compiled.clear()
-    if compiler is not None:
-        with contextlib.suppress(Exception):
-            module = tvm.runtime.load_module(library)
-            compiler(module, split_device(device)[1])
+    with contextlib.suppress(Exception):
+        module = tvm.runtime.load_module(library)
+        if backend(kind).compile_kernels(module, index):
             _compiled[library] = module
 
 
@@ -202,9 +202,8 @@ def device_tensor(array: np.ndarray, device: Any, scope: str) -> Any:
 
 
 def _device(device: str) -> Any:
-    import tvm
-
-    handle = tvm.device(*split_device(device))
+    kind, index = split_device(device)
+    handle = backend(kind).device(index)
     if not handle.exist:
         raise DeviceError(f"there is no device {device}", device=device, hint="`romou doctor` says what is missing.")
     return handle

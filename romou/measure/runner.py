@@ -37,7 +37,7 @@ class LocalRunner:
     Parameters
     ----------
     device
-        "opencl:0", "cpu:0".
+        "opencl:0", "null:0".
     folder
         Where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where None.
     processes

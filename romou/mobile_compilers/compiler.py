@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -146,7 +145,7 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
     for name, value in inside.items():
         command += ["-E", f"{name}={value}"]
     command += [str(python), "-S", "-E", str(Path(__file__).with_name("driver.py")), "", *map(str, files)]
-    kept = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
+    kept = {name: setting for name in ("HOME", "PATH", "TMPDIR") if (setting := environment.variable(name)) is not None}
     # The output is a file and no pipe: what a stopped compiler printed is kept, and nothing waits for a reader.
     with tempfile.NamedTemporaryFile() as output:
 

@@ -47,7 +47,7 @@ def call(cl: c.CDLL, name: str, *arguments: Any) -> c.c_void_p:
 
 
 def text_of(cl: c.CDLL, name: str, *arguments: Any) -> str:
-    """What a clGet...Info function says, as text."""
+    """Return what a clGet...Info function says, as text."""
     size = c.c_size_t(0)
     call(cl, name, *arguments, c.c_size_t(0), None, c.byref(size))
     buffer = c.create_string_buffer(size.value + 1)

@@ -23,10 +23,10 @@ class NoStatisticsError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
-    """One turn of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts as if it ran.
+    """One iteration of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts as if it ran.
 
     instructions: on Adreno with the no-operations that the compiler puts in as waits.
-    multiply_adds: multiplications with or without an addition of floats or halfs; one on a vector of two halfs counts as two.
+    multiply_adds: multiplications with or without an addition in fp32 or fp16; one on a vector of two fp16 counts as two.
     memory: reads and writes of buffers, images, local and private memory.
     inner: the loops inside, in the order of the code.
     """
@@ -78,6 +78,11 @@ class KernelStatistics:
     cycles_by_unit: dict[str, float]
     loops: int
     code: LoopStatistics
+
+    @property
+    def is_adreno(self) -> bool:
+        """Whether it is the compiler whose order of instructions Romou's estimate of registers follows."""
+        return self.gpu in _ADRENO_VEC4_REGISTERS
 
     @property
     def inner(self) -> LoopStatistics:
@@ -148,7 +153,7 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     if failure:
         raise BuildError(f"Mesa's compiler for {gpu} refuses the kernel: {failure[1].strip()}")
     memory = {m[1]: (int(m[2]), int(m[3])) for m in re.finditer(r"^@romou kernel (\S+) (\d+) (\d+)$", text, re.MULTILINE)}
-    read = _read_adreno if gpu.startswith("a") else _read_mali
+    read = _read_adreno if gpu in _ADRENO_VEC4_REGISTERS else _read_mali
     # re.split with a group: text before the first kernel, name, text, name, text ...
     parts = re.split(r"^impl (?:__wrapped_)?(\w+) \{$", text, flags=re.MULTILINE)[1:]
     found: dict[str, KernelStatistics] = {}

@@ -14,9 +14,10 @@ import romou.passes.pipeline as pipeline
 from romou.core.space import Config
 from romou.module.images import place_weights, store_weights
 from romou.module.workspaces import plan_workspaces
+from romou.passes.fp16_storage import compute_in_single
 from romou.schedules.winograd import StoredWeight
 from romou.tasks.tunable import TunableTask
-from romou.tir.slices import parts_of, with_parts
+from romou.tir.slices import slices_of, with_slices
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 def compile_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> relax.VMExecutable:
     """Compile a fused module; the parameters are those of `schedule_model`."""
     scheduled = schedule_model(fused, tasks, configs, target)
-    return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=pipeline.NAME)
+    tir_pipeline = pipeline.NAME if target.backend.has_kernels else "default"
+    return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=tir_pipeline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,32 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], config
     configs
         TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
+    scheduled = _with_kernels(fused, tasks, configs, target) if target.backend.has_kernels else _with_references(fused, tasks)
+    passes = [
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+    with target.tvm_target:
+        return tvm.transform.Sequential(passes)(scheduled)
+
+
+def _with_references(fused: tvm.IRModule, tasks: Mapping[str, TunableTask]) -> tvm.IRModule:
+    """The module with the unscheduled functions that kernels are compared with, for a backend without kernels."""
+    functions = {var: compute_in_single(func) if var.name_hint in tasks else func for var, func in fused.functions_items()}
+    return tvm.IRModule(functions, global_infos=dict(fused.global_infos))
+
+
+def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
+    """The module with scheduled functions, weights as they want them, and workspaces between kernels in the graph's memory plan."""
     scheduled = tvm.IRModule(dict(fused.functions_items()), global_infos=dict(fused.global_infos))
     scopes: dict[str, dict[int, str]] = {}
     stored: dict[str, tuple[int, StoredWeight]] = {}
@@ -87,25 +115,10 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], config
         if weight is not None:
             stored[var.name_hint] = ([str(p.name) for p in body.params].index(weight.name), weight)
         name = func.attrs.get("global_symbol", None)
-        body = with_parts(body, parts_of(func))
+        body = with_slices(body, slices_of(func))
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
     rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]
     with target.anonymous_tvm_target:
         scheduled = dlight.ApplyDefaultSchedule(*rules)(scheduled)
-    passes = [
-        relax.transform.RewriteDataflowReshape(),
-        relax.transform.ToNonDataflow(),
-        relax.transform.RemovePurityChecking(),
-        relax.transform.CallTIRRewrite(),
-        relax.transform.StaticPlanBlockMemory(),
-        relax.transform.LowerAllocTensor(),
-        relax.transform.KillAfterLastUse(),
-        relax.transform.LowerRuntimeBuiltin(),
-        relax.transform.ComputePrimValue(),
-        relax.transform.VMShapeLower(),
-        relax.transform.AttachGlobalSymbol(),
-    ]
-    scheduled = plan_workspaces(place_weights(store_weights(scheduled, stored), scopes, target))
-    with target.tvm_target:
-        return tvm.transform.Sequential(passes)(scheduled)
+    return plan_workspaces(place_weights(store_weights(scheduled, stored), scopes, target))

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from romou.backends import backend
+from romou.backends.base import CapturedRun
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
-from romou.module.replay import Replay, record
 from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
-# Of the check whether a replay is worth while.
+# Of the check whether capturing pays.
 _PAIRS = 3
 
 
@@ -22,10 +23,10 @@ class Machine:
     """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
 
     module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
-    for a device behind a connection, where runs are not recorded.   replay: see `TunedModel.replay`.
+    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.
     """
 
-    def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, replay: bool | None = None) -> None:
+    def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, capture: bool | None = None) -> None:
         from tvm import relax
 
         self._library = library
@@ -37,36 +38,36 @@ class Machine:
         self._has_run = False
         self._is_here = kind is not None
         self._kind = kind
-        self._replay: Replay | None = None
+        self._captured: CapturedRun | None = None
         self._outputs: list[Any] = []
-        self._is_required = replay is True
-        self._is_open = replay is not False and kind is not None
-        self.launching = "kernel by kernel" if replay is False else "kernel by kernel: runs behind a connection are not recorded"
+        self._is_required = capture is True
+        self._is_open = capture is not False and kind is not None
+        self.launching = "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
         if self._is_open:
-            self.launching = "kernel by kernel so far: the second run is recorded"
+            self.launching = "kernel by kernel so far: the second run is captured"
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for inputs in call order."""
-        # The first run is none to record: drivers compile kernels in it, and many a process ends after it.
-        replay = self._recorded() if self._has_run else None
+        # The first run is not captured: drivers compile kernels in it, and many a process ends after it.
+        captured = self._captured_run() if self._has_run else None
         self._set(inputs)
-        if replay is None:
+        if captured is None:
             return [o.numpy() for o in self._invoke()]
-        replay.launch()
+        captured.launch()
         return [o.numpy() for o in self._outputs]
 
-    def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_replayed: bool = True) -> list[float]:
+    def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
         """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
         self._set(inputs)
         self._launch()
-        replay = self._recorded() if is_replayed else None
-        launch = self._launch if replay is None else replay.launch
+        captured = self._captured_run() if is_captured else None
+        launch = self._launch if captured is None else captured.launch
         self._device.sync()
         if is_wall:
             return [self._wall_ms(launch) for _ in range(repeat)]
-        if replay is not None:
-            replay.launch()
-            return [replay.time_ms() for _ in range(repeat)]
+        if captured is not None:
+            captured.launch()
+            return [captured.time_ms() for _ in range(repeat)]
         evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
         return [1e3 * float(t) for t in evaluator(_ENTRY).results]
 
@@ -84,7 +85,7 @@ class Machine:
         return times
 
     def _set(self, inputs: Sequence[np.ndarray]) -> None:
-        """Copy the inputs into tensors that stay the same, as a recorded run needs it; behind a connection the machine there has copies of its own."""
+        """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
         import tvm.runtime
 
         arrays = [np.ascontiguousarray(a) for a in inputs]
@@ -107,8 +108,8 @@ class Machine:
         outputs = self._vm.get_outputs(_ENTRY)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
-    def _recorded(self) -> Replay | None:
-        """The recorded run, where it computes the same and takes no longer; recorded at the first call, after which `launching` says what came of it.
+    def _captured_run(self) -> CapturedRun | None:
+        """The captured run, where it computes the same and takes no longer; captured at the first call, after which `launching` says what came of it.
 
         Raises
         ------
@@ -116,35 +117,37 @@ class Machine:
             It is required, and cannot be.
         """
         if not self._is_open:
-            return self._replay
+            return self._captured
         try:
-            self._replay, self.launching = self._record()
+            self._captured, self.launching = self._capture()
             self._is_open = False
         except (DeviceError, RuntimeError) as error:
             self._is_open = self._is_required
             self._outputs = []
             reason = str(error).strip().splitlines()[0]
             if self._is_required:
-                raise DeviceError(f"the run cannot be recorded on {self._kind}: {reason}", reason=reason) from error
+                raise DeviceError(f"the run cannot be captured on {self._kind}: {reason}", reason=reason) from error
             self.launching = f"kernel by kernel: {reason}"
-        return self._replay
+        return self._captured
 
-    def _record(self) -> tuple[Replay | None, str]:
-        """A recording that gives what the plain run gives, or None where that is faster; and how the model is launched then."""
+    def _capture(self) -> tuple[CapturedRun | None, str]:
+        """A captured run that gives what the plain run gives, or None where that is faster; and how the model is launched then."""
         assert self._kind is not None
         expected = [o.numpy() for o in self._invoke()]
-        replay = record(self._kind, self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
+        captured = backend(self._kind).record(self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
         for output, right in zip(self._outputs, expected, strict=True):
-            # What a replay does not write would else be there from the run before.
+            # What the captured run does not write would else be there from the run before.
             output.copyfrom((~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))
-        replay.launch()
+        captured.launch()
         if any(o.numpy().tobytes() != right.tobytes() for o, right in zip(self._outputs, expected, strict=True)):
-            raise DeviceError(f"{replay.what} was recorded, but its outputs are not those of the run")
-        plain_ms, replay_ms = (min(times) for times in zip(*((self._wall_ms(self._launch), self._wall_ms(replay.launch)) for _ in range(_PAIRS)), strict=True))
-        if replay_ms > plain_ms and not self._is_required:
+            raise DeviceError(f"{captured.what} was captured, but its outputs are not those of the run")
+        plain_ms, captured_ms = (
+            min(times) for times in zip(*((self._wall_ms(self._launch), self._wall_ms(captured.launch)) for _ in range(_PAIRS)), strict=True)
+        )
+        if captured_ms > plain_ms and not self._is_required:
             self._outputs = []
-            return None, f"kernel by kernel: {replay.what} takes {replay_ms:.3f} ms, which is longer than {plain_ms:.3f} ms"
-        return replay, f"{replay.what}: {replay_ms:.3f} ms, kernel by kernel {plain_ms:.3f} ms"
+            return None, f"kernel by kernel: {captured.what} takes {captured_ms:.3f} ms, which is longer than {plain_ms:.3f} ms"
+        return captured, f"{captured.what}: {captured_ms:.3f} ms, kernel by kernel {plain_ms:.3f} ms"
 
     def _wall_ms(self, launch: Callable[[], object]) -> float:
         start = time.perf_counter()

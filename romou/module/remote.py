@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from romou.backends import DEFAULT_KIND
 from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.rpc import Address
@@ -33,14 +34,19 @@ class RemoteDevice:
     ----------
     device_name
         That of the target; "host" stands for the server's CPU, anything else for its first device.
+    kind
+        The target's device kind.
     wanted
         The device's name as its driver gives it; another device of a tracker is left alone. None: any.
     limit_s
         Of one call, without what it sends.
     """
 
-    def __init__(self, address: Address, device_name: str | None = None, *, wanted: str | None = None, limit_s: float = 300.0) -> None:
+    def __init__(
+        self, address: Address, device_name: str | None = None, *, kind: str = DEFAULT_KIND, wanted: str | None = None, limit_s: float = 300.0
+    ) -> None:
         self.address = address
+        self._kind = kind
         self._device_name = device_name
         self._wanted = wanted
         self._limit_s = limit_s
@@ -112,7 +118,7 @@ class RemoteDevice:
 
     def _connect(self) -> None:
         try:
-            self._job("connect", self.address, self._device_name, self._wanted, _CONNECT_S, timeout_s=3 * _CONNECT_S)
+            self._job("connect", self.address, self._kind, self._device_name, self._wanted, _CONNECT_S, timeout_s=3 * _CONNECT_S)
         except (DeviceError, CompatError) as error:
             if not self.address.is_tracker:
                 raise

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from romou.backends.opencl import device_index
+from romou.backends import backend
 from romou.core.errors import DeviceError
 from romou.module.machine import Machine
 from romou.rpc import Address, Connection
@@ -17,7 +17,7 @@ _device = 0
 _machines: dict[str, Machine] = {}
 
 
-def connect(address: Address, device_name: str | None, wanted: str | None, patience_s: float) -> None:
+def connect(address: Address, kind: str, device_name: str | None, wanted: str | None, patience_s: float) -> None:
     """Open the session of this process. `wanted`: the device's name as its driver gives it, or None for any.
 
     Raises
@@ -26,8 +26,8 @@ def connect(address: Address, device_name: str | None, wanted: str | None, patie
         It is another device. Other errors are those of `romou.rpc.connect`.
     """
     global _connection, _device
-    _connection = open_connection(address, patience_s=patience_s)
-    _device = device_index(device_name, list(_connection.devices))
+    _connection = open_connection(address, kind=kind, patience_s=patience_s)
+    _device = backend(kind).device_index(device_name, list(_connection.devices))
     found = str(_connection.devices[_device]["name"])
     if wanted is not None and found != wanted:
         raise DeviceError(f"the device at {_connection.server} is {found}; the model was tuned on {wanted}", address=_connection.server)
@@ -39,7 +39,7 @@ def load(library: str, name: str) -> None:
     with _connection.calling("loading a model"):
         _connection.session.upload(library, name)
         module_of = _connection.session.get_function("romou.rpc.module_of")
-        _machines[name] = Machine(_connection.session.load_module(name), _connection.session.device("opencl", _device), module_of)
+        _machines[name] = Machine(_connection.session.load_module(name), _connection.device(_device), module_of)
 
 
 def run(name: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -36,7 +36,7 @@ class Summary:
     default_ms, tuned_ms: the whole model with default and with tuned schedules, median in milliseconds, one session.
     relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not checked.
     tolerance: what `relative_l2_error` may be.   launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
-    outcomes: how the trials of this run and its resumed ones ended, by name.
+    outcomes: how the trials of this run and its resumed ones ended, by name.   records: the folder that keeps them; None where they were not kept.
     """
 
     target: str
@@ -49,6 +49,7 @@ class Summary:
     seconds: float
     tolerance: float | None = None
     launching: str = ""
+    records: str | None = None
 
     @property
     def is_right(self) -> bool | None:
@@ -65,7 +66,7 @@ class Summary:
 
     @classmethod
     def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float) -> Summary:
-        """Of a model that was compiled and not measured."""
+        """Return the summary of a model that was compiled and not measured."""
         return cls(target=target, device="", rows=rows, default_ms=None, tuned_ms=None, relative_l2_error=None, outcomes={}, seconds=seconds)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Workspaces between the kernels of one function, as tensors of the graph.
 
 A function of several kernels allocates what lies between them by itself, from a pool of the runtime that may give a page back when another function
-asks for a larger one. As outputs of the call they are planned with all other tensors: they share storage where lifetimes allow, and a recorded run
+asks for a larger one. As outputs of the call they are planned with all other tensors: they share storage where lifetimes allow, and a captured run
 keeps them.
 """
 
@@ -46,7 +46,7 @@ def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buff
 
 
 @mutator
-class _Caller(PyExprMutator):  # type: ignore[misc]
+class _Caller(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, workspaces: dict[str, list[tirx.Buffer]]) -> None:
         super().__init__(mod)
         self._workspaces = workspaces

@@ -15,7 +15,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
-from romou.backends.dialects import CUDA, bare_scalar, broadcast, dialect_of
+from romou.backends.dialect import Dialect, dialect_of
 from romou.tir.calls import extern_name
 from romou.tir.primitives import AUTOBROADCAST, MULTIPLY_ADD
 
@@ -24,8 +24,7 @@ from romou.tir.primitives import AUTOBROADCAST, MULTIPLY_ADD
 def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run after VectorizeLoop: what `primitives.autobroadcast` and `primitives.multiply_add` marked is written out, the marks go."""
 
-    # Without vector arithmetic, TVM writes products lane by lane, and each lane of a broadcast is the scalar already.
-    has_vectors = dialect_of(func) != CUDA
+    dialect = dialect_of(func)
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         marks, body = {}, stmt
@@ -34,31 +33,28 @@ def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
             body = body.body
         if not marks:
             return mutator.default_mutate(stmt)
-        if AUTOBROADCAST in marks and has_vectors:
-            body = structural_map(body, (tirx.Mul, _scalar_times_vector))
+        # Without vector arithmetic, TVM writes products lane by lane, and each lane of a broadcast is the scalar already.
+        if AUTOBROADCAST in marks and dialect.has_vector_arithmetic:
+            body = structural_map(body, (tirx.Mul, lambda product: tirx.Mul(*(_scalar(factor, dialect) for factor in (product.a, product.b)))))
         if MULTIPLY_ADD in marks:
             function = str(marks[MULTIPLY_ADD].value)
-            body = structural_map(body, (tirx.Add, lambda add: _multiply_add(function, add)))
+            body = structural_map(body, (tirx.Add, lambda add: _multiply_add(function, add, dialect)))
         return mutator.mutate(body)
 
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 
 
-def _scalar_times_vector(product: tirx.Expr) -> tirx.Expr:
-    return tirx.Mul(_scalar(product.a), _scalar(product.b))
+def _scalar(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    return dialect.bare_scalar(factor.value, str(factor.ty)) if isinstance(factor, tirx.Broadcast) else factor
 
 
-def _scalar(factor: tirx.Expr) -> tirx.Expr:
-    return bare_scalar(factor.value, str(factor.ty)) if isinstance(factor, tirx.Broadcast) else factor
-
-
-def _multiply_add(name: str, add: tirx.Expr) -> tirx.Expr:
+def _multiply_add(name: str, add: tirx.Expr, dialect: Dialect) -> tirx.Expr:
     for product, term in ((add.b, add.a), (add.a, add.b)):
         if isinstance(product, tirx.Mul) and "float" in str(add.ty):
-            return tirx.call_pure_extern(add.ty, name, _as_vector(product.a), _as_vector(product.b), term)
+            return tirx.call_pure_extern(add.ty, name, *(_as_vector(factor, dialect) for factor in (product.a, product.b)), term)
     return add
 
 
-def _as_vector(factor: tirx.Expr) -> tirx.Expr:
-    """A scalar among the operands of a multiply-add, which must all have one type: OpenCL's broadcast of it."""
-    return broadcast(factor.args[1], str(factor.ty)) if extern_name(factor) == "" else factor
+def _as_vector(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    """A scalar among the operands of a multiply-add as a vector of copies: all operands must have one type."""
+    return dialect.broadcast(factor.args[1], str(factor.ty)) if extern_name(factor) == "" else factor

@@ -1,17 +1,17 @@
 """What a software pipeline loads ahead goes from global to local memory past the registers (CUDA): PTX's cp.async.
 
-TVM's InjectSoftwarePipeline takes a loop apart in which a work group stages operands and then uses them: while it uses those of one turn, those of the
-next ones are under way. It marks the copies, where a group of them ends, and how many groups may still be under way; TVM's code generator writes out the
-latter two, this pass the copies, which keep no register busy until they are there:
+TVM's InjectSoftwarePipeline takes a loop apart in which a work group stages operands and then uses them: while it uses those of one iteration, those of
+the next ones are under way. It marks the copies, where a group of them ends, and how many groups may still be under way. TVM's code generator writes out
+the latter two, this pass the copies, which keep no register busy until they are there:
 
     async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]         ->      copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
     async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0      ->      copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
 
-In each turn TVM begins with copies, for which all must be done with what they overwrite, and then waits for what is used, which all must see: two
-barriers. Waiting first, there is one; and what is used waits for no copy to be issued, unless those are for the next turn already:
+In each iteration TVM begins with copies, for which all must be done with what they overwrite. Then it waits for what is used, which all must see: two
+barriers. Waiting first, there is one, and no use waits for a copy to be issued, unless the copy is for the next iteration already:
 
-    for i: barrier; copy turn i + n; end of group; wait for all but n groups; barrier; use turn i
-                    ->      for i: wait for all but n - 1 groups; barrier; use turn i; copy turn i + n; end of group
+    for i: barrier; copy share i + n; end of group; wait for all but n groups; barrier; use share i
+                    ->      for i: wait for all but n - 1 groups; barrier; use share i; copy share i + n; end of group
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_mutate
 
-from romou.backends.dialects import copy_texel_async
+from romou.backends.dialect import copy_texel_async
 from romou.core.errors import BuildError
 from romou.passes.bindings import statements_of
 from romou.tir.calls import is_conditional, op_name
@@ -34,10 +34,10 @@ _ASYNC, _GROUP, _WAITING, UNDER_WAY = "async_scope", "async_commit_queue_scope",
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function after its halfs have become bits, while buffers still are those of scalars; the marks go."""
+    """Run on a device function after its fp16 has become bits, while buffers still are those of scalars; the marks go."""
     analyzer = tvm.sym.Analyzer()
 
-    def turn(stmt: tirx.For) -> tirx.For:
+    def iteration(stmt: tirx.For) -> tirx.For:
         parts = list(statements_of(stmt.body))
         if len(parts) != 2 or not _is_marked(parts[0], _GROUP) or not _is_marked(parts[1], _WAITING):
             return stmt
@@ -58,7 +58,7 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
         return structural_map(stmt.body, (tirx.BufferStore, lambda store: _copied(store, analyzer)))
 
     body = structural_mutate(func.body, (tirx.AttrStmt, marked))
-    return func.with_body(structural_map(body, (tirx.For, turn)))
+    return func.with_body(structural_map(body, (tirx.For, iteration)))
 
 
 def _is_marked(stmt: Any, key: str) -> bool:

@@ -13,12 +13,12 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
-from romou.backends.dialects import CUDA, dialect_of
+from romou.backends.dialect import Dialect, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.double_buffers import double_buffers
-from romou.passes.half_storage import widen_halfs
+from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
@@ -34,16 +34,18 @@ LAST_OF_DEVICE = "name_register_reads"
 
 @tvm.transform.module_pass(opt_level=0)
 def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """In CUDA, buffers are flat before vectors are made: TVM's schedules for it vectorize other axes than the last."""
-    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
-    return tirx.transform.FlattenBuffer()(mod) if any(dialect_of(func) == CUDA for func in functions) else mod
+    """Flatten buffers before vectors are made, where no image needs axes: TVM's own schedules for CUDA vectorize other axes than the last."""
+    return mod if all(dialect.has_images for dialect in _dialects(mod)) else tirx.transform.FlattenBuffer()(mod)
 
 
 @tvm.transform.module_pass(opt_level=0)
 def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """In OpenCL C nothing asks a compiler to unroll a loop: those that are left to it are written out here."""
-    functions = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
-    return mod if any(dialect_of(func) == CUDA for func in functions) else tirx.transform.UnrollLoop()(mod)
+    """Write out loops that are left to the compiler, where its language (OpenCL C) has no way to ask it."""
+    return mod if any(dialect.has_unroll_pragma for dialect in _dialects(mod)) else tirx.transform.UnrollLoop()(mod)
+
+
+def _dialects(mod: tvm.IRModule) -> list[Dialect]:
+    return [dialect_of(func) for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
 
 
 def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]]:
@@ -106,7 +108,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
         [
             tirx.transform.LowerWarpMemory(),
             # While accesses still are those of scalar buffers
-            widen_halfs,
+            widen_fp16,
             copy_asynchronously,
             vectorize_pointers,
             tirx.transform.StmtSimplify(),

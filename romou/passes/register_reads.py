@@ -1,6 +1,6 @@
-"""What a statement reads of registers and local memory becomes a variable of its own, in CUDA.
+"""What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart.
 
-There TVM's code generator takes a vector apart lane by lane, and keeps each vector in a variable that it finds again by its text: a second `acc[0]` in the
+In CUDA, TVM's code generator takes a vector apart lane by lane, and keeps each vector in a variable that it finds again by its text: a second `acc[0]` in the
 same block is the first one's value, even if acc[0] was written in between. A variable for each statement has a text of its own.
 """
 
@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_equal, structural_map, structural_walk
 
-from romou.backends.dialects import CUDA, dialect_of
+from romou.backends.dialect import dialect_of
 
 _CHANGING = ("local", "shared", "shared.dyn")
 
@@ -20,7 +20,7 @@ _CHANGING = ("local", "shared", "shared.dyn")
 @tirx.transform.prim_func_pass(opt_level=0)
 def name_register_reads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run after the last simplification, on device functions."""
-    if dialect_of(func) != CUDA:
+    if not dialect_of(func).takes_vectors_apart:
         return func
     return func.with_body(structural_map(func.body, ((tirx.BufferStore, tirx.Bind, tirx.Evaluate), _named)))
 

@@ -6,7 +6,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_map
 
-from romou.backends.dialects import OPENCL, dialect_of
+from romou.backends.dialect import dialect_of
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -15,7 +15,7 @@ def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 
     float4(a < b)      ->      select(a < b, float4(1), float4(0))
     """
-    return func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func) == OPENCL else func
+    return func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func).has_negative_truth else func
 
 
 def _number(cast: tirx.Cast) -> tirx.Expr:

@@ -1,8 +1,10 @@
 """What makes a kernel not worth trying on a device: Table 1 of the Romou paper, one function a row, and what measuring taught beside it.
 
 A criterion looks at a `KernelUsage` and a `HardwareSpec` and gives a `Verdict`; None where the device's number is not known, or means nothing
-there. Fields of the usage may be arrays, so the same function judges one kernel off its TIR and a whole space off its closed form. To add a
-criterion: write its function and put it in CRITERIA, in the place where it should give way when too little of a space is left.
+there. Fields of the usage may be arrays, so the same function judges one kernel off its TIR and a whole space off its closed form.
+
+To add a criterion, write its function under `@criterion` in this file, at the place where it should give way: where criteria would leave too few configs
+of a space, the first one in this file gives way first. Ours come before those of the paper, and of those last what a device punishes hardest.
 """
 
 from __future__ import annotations
@@ -27,24 +29,35 @@ _OF_TENSOR_CORE = 32
 class Rules:
     """What a person may choose about the criteria.
 
-    is_literal: count bytes as the paper does, a work-item's times the group's size, and weigh the output's place like the inputs'; else bytes
-        that work-items share count once, and kernels that only pass data on to local memory, or read it once, are not held to the cache's size.
-    local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
-    access_width: lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
-    most_padding: largest accepted share of work for nothing, relative to the work that is needed.
-    longest_turn: most multiply-adds that a turn of the reduction loop may spell out, instructions of tensor cores counted once.
-    slowest: how many times longer than the fastest config of the space a config may take, by the estimate.
+    count_per_work_item
+        Count bytes as the paper does, a work-item's times the group's size, and weigh the output's place like the inputs'. Otherwise bytes that work-items
+        share count once, and kernels that only pass data on to local memory, or read it once, are not held to the cache's size.
+    local_memory_alpha
+        Local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
+    access_width
+        Lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
+    most_padding
+        Largest accepted share of work for nothing, relative to the work that is needed.
+    longest_iteration
+        Most multiply-adds that an iteration of the reduction loop may spell out, instructions of tensor cores counted once.
+    slowest
+        How many times longer than the fastest config of the space a config may take, by the estimate.
+
+    Raises
+    ------
+    UsageError
+        A number is not above zero.
     """
 
-    is_literal: bool = False
+    count_per_work_item: bool = False
     local_memory_alpha: float = 3.0
     access_width: int = 4
     most_padding: float = 0.75
-    longest_turn: int = 8192
+    longest_iteration: int = 8192
     slowest: float = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("local_memory_alpha", "access_width", "most_padding", "longest_turn", "slowest"):
+        for name in ("local_memory_alpha", "access_width", "most_padding", "longest_iteration", "slowest"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be above zero, got {getattr(self, name)!r}")
 
@@ -53,10 +66,12 @@ class Rules:
 class Choices:
     """What the operator's template leaves open at all: a kernel is not blamed for what no config could do better.
 
-    images: of "data", "weight", "output", those that can lie in an image.
-    access_width: widest access of any config, in lanes.
-    fastest_s: bytes that an algorithm's transforms move, by which it is known -> estimated seconds of its fastest config; empty where nothing can be
-        estimated.
+    images
+        Which of "data", "weight", "output" can lie in an image.
+    access_width
+        Widest access of any config, in lanes.
+    fastest_s
+        Bytes that an algorithm's transforms move, by which it is known -> estimated seconds of its fastest config; empty where nothing can be estimated.
     """
 
     images: frozenset[str] = frozenset()
@@ -66,9 +81,14 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """used, limit: in `unit`, the kernel's number and the device's; arrays for many kernels.
+    """What one criterion says of a kernel, or of many.
 
-    is_upper: whether `limit` is the most, else the least.   source: where the limit comes from.
+    used, limit
+        The kernel's number and the device's, in `unit`; arrays for many kernels.
+    source
+        Where the limit comes from.
+    is_upper
+        Whether `limit` is the most, else the least.
     """
 
     criterion: str
@@ -97,78 +117,82 @@ class Verdict:
 
 Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Verdict | None]
 
+# Name -> function, in the order in which they give way where too few configs would be left.
+CRITERIA: dict[str, Criterion] = {}
+# Criteria that look at registers, of which formulas give a lower bound: what they keep is judged again by the lowered kernel.
+BOUNDED: set[str] = set()
 
-def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: access more data in one loop iteration than L1 cache. Images against the texture cache, buffers against theirs, if any."""
-    texture, buffer = spec.l1_texture_cache_bytes, spec.l1_buffer_cache_bytes
-    is_held = np.logical_not(usage.is_staged) & np.logical_not(usage.is_streamed)
-    of_images = usage.literal_image_bytes if rules.is_literal else usage.image_bytes * is_held
-    of_buffers = usage.literal_buffer_bytes if rules.is_literal else usage.buffer_bytes * is_held
-    # A cache that is not there cannot overflow.
-    both = ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes"))
-    loads: list[tuple[Any, Any, str]] = [load for load in both if load[1]]
-    if not loads:
+
+def criterion(judged: Criterion) -> Criterion:
+    """Add a function to CRITERIA, behind those that are there."""
+    CRITERIA[judged.__name__] = judged
+    return judged
+
+
+def bounded(judged: Criterion) -> Criterion:
+    """Note that a criterion looks at registers."""
+    BOUNDED.add(judged.__name__)
+    return judged
+
+
+@criterion
+def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: tiles that do not divide the output compute what nobody stores; no fact of the device is needed."""
+    return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
+
+
+@criterion
+def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: so few work groups that more than half of the shader cores idle; fewer idle ones may be outweighed by larger groups."""
+    if spec.shader_cores is None:
         return None
-    used, limit, _ = loads[0]
-    for more, size, _ in loads[1:]:
-        # The fuller of the two decides.
-        is_tighter = more * limit > used * size
-        used, limit = np.where(is_tighter, more, used), np.where(is_tighter, size, limit)
-    return _verdict("l1_cache", used, limit, "bytes", _source(spec, *(key for _, _, key in loads)))
+    return _verdict("cores", usage.work_groups, spec.shader_cores / 2, "work groups", _source(spec, "shader_cores"), is_upper=False)
 
 
-def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: overuse available registers for the work group size. A pooled file is shared by the group, a dedicated one is not."""
-    most = spec.registers_per_lane
-    if most is None or spec.register_file is None:
-        return None
-    limit: Any = most
-    if spec.register_file == "pooled" and spec.registers_per_core is not None:
-        limit = np.minimum(most, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
-    # Groups of transforms are small: each of their work-items has all registers that it can have. The tighter one decides.
-    is_tighter = usage.transform_registers * limit > usage.needed_registers * most
-    used, limit = np.where(is_tighter, usage.transform_registers, usage.needed_registers), np.where(is_tighter, most, limit)
-    return _verdict("registers", used, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
+@criterion
+def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: a loop body so long that drivers take tens of seconds to compile it, and instruction caches do not hold it.
 
-
-def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images; what is written passes no cache."""
-    if not spec.l1_texture_cache_bytes or spec.l1_buffer_cache_bytes != 0:
-        return None
-    tensors = choices.images if rules.is_literal else choices.images - {"output"}
-    used = sum((1 - usage.images[name] * 1 for name in sorted(tensors)), start=np.asarray(0))
-    return _verdict("buffers", used, 0, "tensors in buffers", _source(spec, "l1_buffer_cache_bytes"))
-
-
-def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use local memory when work group size > alpha * ALUs: then there is parallelism enough without."""
-    if spec.alus_per_core is None or _is_cpu(spec):
-        return None
-    limit = rules.local_memory_alpha * spec.alus_per_core
-    used = usage.work_group_size * (usage.local_memory_bytes > 0)
-    return _verdict("local_memory", used, limit, "work-items", _source(spec, "alus_per_core"))
-
-
-def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: work group size < warp size; of several sizes, the smallest.
-
-    Where the launch has less than a warp for each core, small groups that use all cores are better than full ones on a few.
+    Of 24 operators recorded on an NVIDIA H200 none had a config beyond the default limit within 1.6 times its best one's time.
     """
-    if not spec.warp_sizes or _is_cpu(spec):
+    used = usage.multiply_adds / np.where(usage.on_tensor_cores, _OF_TENSOR_CORE, 1)
+    return _verdict("code", used, rules.longest_iteration, "multiply-adds in one iteration", "Rules.longest_iteration")
+
+
+@criterion
+def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: so much slower than another config of the same algorithm, by `estimate_seconds`, that even a bad estimate leaves no hope.
+
+    Between algorithms the estimate only says what is tried first: it knows loops better than launches.
+    """
+    seconds = estimate_seconds(usage, spec)
+    if seconds is None or not choices.fastest_s:
         return None
-    size = min(spec.warp_sizes)
-    limit = np.where(usage.work_groups * usage.work_group_size <= size * (spec.shader_cores or 0), 1, size)
-    return _verdict("warp", usage.work_group_size, limit, "work-items", _source(spec, "warp_sizes"), is_upper=False)
+    fastest_s = np.select([usage.transform_bytes == moved for moved in choices.fastest_s], list(choices.fastest_s.values()), np.inf)
+    return _verdict("estimate", seconds / fastest_s, rules.slowest, "times the fastest config's time, estimated", "Rules.slowest")
 
 
-def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use inefficient data access width, which is any below the best one that the operator allows."""
-    if not spec.warp_sizes or _is_cpu(spec):
+@criterion
+def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: copy a scalar into a vector where the device multiplies scalars with vectors as they are (paper, section 4.1, autobroadcast)."""
+    if not spec.has_scalar_vector_broadcast:
         return None
-    limit = min(rules.access_width, choices.access_width)
-    return _verdict("access_width", usage.access_width, limit, "lanes", PAPER, is_upper=False)
+    return _verdict("broadcast", usage.has_copies * 1, 0, "scalars copied into vectors", _source(spec, "has_scalar_vector_broadcast"))
 
 
+@criterion
+@bounded
+def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Ours: so many registers that the work groups in flight leave ALUs of a core idle."""
+    if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
+        return None
+    size = np.maximum(usage.work_group_size, 1)
+    in_flight = spec.registers_per_core // np.maximum(usage.needed_registers * size, 1) * size
+    # One group that needs the whole file runs all the same; `registers` judges it.
+    return _verdict("occupancy", in_flight, spec.alus_per_core, "work-items in flight", _source(spec, "alus_per_core"), is_upper=False)
+
+
+@criterion
 def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: stage data in local memory that is no faster than the cache it would be read from (paper, section 3.3: 146 against 190 GB/s)."""
     local = spec.local_mem_bandwidth_gbps
@@ -184,65 +208,86 @@ def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
     return _verdict("staging", used, local, "GB/s without local memory", _source(spec, "local_mem_bandwidth_gbps"))
 
 
-def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: copy a scalar into a vector where the device multiplies scalars with vectors as they are (paper, section 4.1, autobroadcast)."""
-    if not spec.has_scalar_vector_broadcast:
+@criterion
+def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: use local memory when work group size > alpha * ALUs: then there is parallelism enough without."""
+    if spec.alus_per_core is None or _is_cpu(spec):
         return None
-    return _verdict("broadcast", usage.has_copies * 1, 0, "scalars copied into vectors", _source(spec, "has_scalar_vector_broadcast"))
+    limit = rules.local_memory_alpha * spec.alus_per_core
+    used = usage.work_group_size * (usage.local_memory_bytes > 0)
+    return _verdict("local_memory", used, limit, "work-items", _source(spec, "alus_per_core"))
 
 
-def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so many registers that the work groups in flight leave ALUs of a core idle."""
-    if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
+@criterion
+def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: use inefficient data access width, which is any below the best one that the operator allows."""
+    if not spec.warp_sizes or _is_cpu(spec):
         return None
-    size = np.maximum(usage.work_group_size, 1)
-    in_flight = spec.registers_per_core // np.maximum(usage.needed_registers * size, 1) * size
-    # One group that needs the whole file runs all the same; `registers` judges it.
-    return _verdict("occupancy", in_flight, spec.alus_per_core, "work-items in flight", _source(spec, "alus_per_core"), is_upper=False)
+    limit = min(rules.access_width, choices.access_width)
+    return _verdict("access_width", usage.access_width, limit, "lanes", PAPER, is_upper=False)
 
 
-def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so few work groups that more than half of the shader cores idle; fewer idle ones may be outweighed by larger groups."""
-    if spec.shader_cores is None:
+@criterion
+def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: access more data in one loop iteration than L1 cache. Images against the texture cache, buffers against theirs, if any."""
+    texture, buffer = spec.l1_texture_cache_bytes, spec.l1_buffer_cache_bytes
+    is_held = np.logical_not(usage.is_staged) & np.logical_not(usage.is_streamed)
+    of_images = usage.unshared_image_bytes if rules.count_per_work_item else usage.image_bytes * is_held
+    of_buffers = usage.unshared_buffer_bytes if rules.count_per_work_item else usage.buffer_bytes * is_held
+    # A cache that is not there cannot overflow.
+    both = ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes"))
+    loads: list[tuple[Any, Any, str]] = [load for load in both if load[1]]
+    if not loads:
         return None
-    return _verdict("cores", usage.work_groups, spec.shader_cores / 2, "work groups", _source(spec, "shader_cores"), is_upper=False)
+    used, limit, _ = loads[0]
+    for more, size, _ in loads[1:]:
+        # The fuller of the two decides.
+        is_tighter = more * limit > used * size
+        used, limit = np.where(is_tighter, more, used), np.where(is_tighter, size, limit)
+    return _verdict("l1_cache", used, limit, "bytes", _source(spec, *(key for _, _, key in loads)))
 
 
-def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: tiles that do not divide the output compute what nobody stores; no fact of the device is needed."""
-    return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
+@criterion
+def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images; what is written passes no cache."""
+    if not spec.l1_texture_cache_bytes or spec.l1_buffer_cache_bytes != 0:
+        return None
+    tensors = choices.images if rules.count_per_work_item else choices.images - {"output"}
+    used = sum((1 - usage.images[name] * 1 for name in sorted(tensors)), start=np.asarray(0))
+    return _verdict("buffers", used, 0, "tensors in buffers", _source(spec, "l1_buffer_cache_bytes"))
 
 
-def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: a loop body so long that drivers take tens of seconds to compile it, and instruction caches do not hold it.
+@criterion
+def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: work group size < warp size; of several sizes, the smallest.
 
-    Of 24 operators recorded on an NVIDIA H200 none had a config beyond the default limit within 1.6 times its best one's time.
+    Where the launch has less than a warp for each core, small groups that use all cores are better than full ones on a few.
     """
-    used = usage.multiply_adds / np.where(usage.on_tensor_cores, _OF_TENSOR_CORE, 1)
-    return _verdict("code", used, rules.longest_turn, "multiply-adds in one turn", "Rules.longest_turn")
-
-
-def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so much slower than another config of the same algorithm, by `estimate_seconds`, that even a bad estimate leaves no hope.
-
-    Between algorithms the estimate only says what is tried first: it knows loops better than launches.
-    """
-    seconds = estimate_seconds(usage, spec)
-    if seconds is None or not choices.fastest_s:
+    if not spec.warp_sizes or _is_cpu(spec):
         return None
-    fastest_s = np.select([usage.transform_bytes == moved for moved in choices.fastest_s], list(choices.fastest_s.values()), np.inf)
-    return _verdict("estimate", seconds / fastest_s, rules.slowest, "times the fastest config's time, estimated", "Rules.slowest")
+    size = min(spec.warp_sizes)
+    limit = np.where(usage.work_groups * usage.work_group_size <= size * (spec.shader_cores or 0), 1, size)
+    return _verdict("warp", usage.work_group_size, limit, "work-items", _source(spec, "warp_sizes"), is_upper=False)
 
 
-# Name -> function, in the order in which they give way where too few configs would be left: ours first, then those of the paper, and of
-# those last what a device punishes hardest.
-CRITERIA: Mapping[str, Criterion] = {
-    c.__name__: c for c in (padding, cores, code, estimate, broadcast, occupancy, staging, local_memory, access_width, l1_cache, buffers, warp, registers)
-}
+@criterion
+@bounded
+def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+    """Table 1: overuse available registers for the work group size. A pooled file is shared by the group, a dedicated one is not."""
+    most = spec.registers_per_lane
+    if most is None or spec.register_file is None:
+        return None
+    limit: Any = most
+    if spec.register_file == "pooled" and spec.registers_per_core is not None:
+        limit = np.minimum(most, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
+    # Groups of transforms are small: each of their work-items has all registers that it can have. The tighter one decides.
+    is_tighter = usage.transform_registers * limit > usage.needed_registers * most
+    used, limit = np.where(is_tighter, usage.transform_registers, usage.needed_registers), np.where(is_tighter, most, limit)
+    return _verdict("registers", used, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
 
 
 def judge(usage: KernelUsage, spec: HardwareSpec, *, rules: Rules | None = None, choices: Choices | None = None) -> dict[str, Verdict]:
-    """The verdicts of all criteria that have a meaning on the device, by name."""
+    """Return the verdicts of all criteria that have a meaning on the device, by name."""
     verdicts = {name: c(usage, spec, rules or Rules(), choices or Choices()) for name, c in CRITERIA.items()}
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
 

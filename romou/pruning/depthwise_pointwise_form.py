@@ -14,12 +14,12 @@ from romou.analysis.evaluate import count_distinct
 from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
 from romou.core.space import Columns
-from romou.pruning.closed_form import ClosedForm, Place, Turn
-from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.data_reads import PITCH, DataReads, Pixels, Steps
+from romou.schedules.contraction.form import Contraction
+from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.schedules.workload import Conv2d
 from romou.tir.primitives import LANES
-
-# Rows of pixels lie this far apart, so that columns in the padding fall on no other row.
-_PITCH = 1 << 20
 
 
 class DepthwisePointwiseForm(ClosedForm):
@@ -27,34 +27,43 @@ class DepthwisePointwiseForm(ClosedForm):
 
     def __init__(self, template: DepthwisePointwiseTemplate, limits: Limits) -> None:
         super().__init__(template, limits)
-        self._work = template.windows
-        self._reached = functools.cache(self._count_reached)
+        self._kernel = template.windows.kernel
+        self._reads = _WindowReads(self._forms, template.windows)
 
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         usage = super()._contraction_usage(columns, counts)
-        taps, is_image = math.prod(self._work.kernel), columns["data"] == "image"
-        # Texels that a work-item computes in one turn: of each, the pointwise convolution alone would load one texel.
+        taps, is_image = math.prod(self._kernel), columns["data"] == "image"
+        # Texels that a work-item computes in one iteration: of each, the pointwise convolution alone would load one texel.
         staged = -(-(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size)
         texel_bytes = LANES * self._element_bytes * usage.work_group_size * staged
         return replace(
             usage,
             buffer_bytes=usage.buffer_bytes + taps * columns["local"] * LANES * self._element_bytes,
-            literal_buffer_bytes=usage.literal_buffer_bytes + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
-            literal_image_bytes=usage.literal_image_bytes + texel_bytes * (taps - 1) * is_image,
+            unshared_buffer_bytes=usage.unshared_buffer_bytes + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
+            unshared_image_bytes=usage.unshared_image_bytes + texel_bytes * (taps - 1) * is_image,
             multiply_adds=usage.multiply_adds + taps * staged * LANES,
         )
 
-    def _distinct(self, place: Place, turn: Turn, group_o: int) -> int:
-        """Of the depthwise convolution's input; the channels of a turn are whole texels, each with the same pixels."""
-        return self._reached(place.pixels, place.is_image, place.tile_h, place.width) * turn.together * LANES
 
-    def _count_reached(self, pixels: str, is_image: bool, tile_h: int, width: int) -> int:
+class _WindowReads(DataReads):
+    """Counts of the depthwise convolution's input instead of its output, which is the pointwise one's."""
+
+    def __init__(self, forms: Mapping[str, Contraction], windows: Conv2d) -> None:
+        super().__init__(forms)
+        self._windows = windows
+        self._pixels_read = functools.cache(self._count_pixels)
+
+    def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:
+        """The channels of an iteration are whole texels, each with the same pixels."""
+        return self._pixels_read(pixels.order, pixels.is_image, pixels.tile_h, pixels.width) * steps.together * LANES
+
+    def _count_pixels(self, order: str, is_image: bool, tile_h: int, width: int) -> int:
         """Input pixels under the windows of the first group; an image gives those in the padding too."""
-        w, at = self._work, self._forms[pixels].extents
-        _, place, _ = w.pixels(pixels == "flat")
+        w, at = self._windows, self._forms[order].extents
+        _, place, _ = w.pixels(order == "flat")
         h, x, kh, kw = np.ix_(*map(np.arange, (tile_h, width, *w.kernel)))
         n, oy, ox = place(np.minimum(h, at[1] - 1), np.minimum(x, at[2] - 1))
         y, x = (o * s + k * d - p for o, s, k, d, p in zip((oy, ox), w.stride, (kh, kw), w.dilation, w.padding[:2], strict=True))
-        key: Any = (n * _PITCH + y) * _PITCH + x
+        key: Any = (n * PITCH + y) * PITCH + x
         inside = (y >= 0) & (y < w.in_hw[0]) & (x >= 0) & (x < w.in_hw[1])
         return count_distinct(key if is_image else key[np.broadcast_to(inside, key.shape)])

@@ -1,8 +1,8 @@
-"""How long a kernel takes, roughly, by what it uses and what ArchProbe measured of the device: good enough to put configs in order.
+"""The analytical estimate of a kernel's time, from what it uses and what ArchProbe measured of the device: good enough to put configs in order.
 
-A core issues instructions, waits for loads one turn after another, and moves bytes out of its caches; the longest of these rules, the others
-show (their Euclidean norm). Only ratios mean something: the epilogue, the launch and what a driver
-makes of the code are left out. On the recorded spaces of scripts/data the rank correlation with the measured times is 0.6 to 0.9.
+A core issues instructions, waits for loads in one iteration after another, and moves bytes out of its caches. The estimate is the Euclidean norm of these,
+so the longest rules and the others show. Only ratios mean something: the epilogue, the launch and what a driver makes of the code are left out. On the
+recorded spaces of scripts/data the rank correlation with the measured times is 0.6 to 0.9.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _ISSUED = 8.0
 _TENSOR_CORE_RATE = 8
 # Neighbours of a warp read the same texel more often than not: a load moves this share of its bytes.
 _MOVED = 0.25
-# Cycles until loads of the first-level cache are there; those of images alias nothing, so a compiler moves more of them ahead. Of so many loads
-# none waits for another.
+# Cycles until loads of the first-level cache are there; images alias nothing, so a compiler moves more of their loads ahead. So many loads do not wait
+# for each other.
 _BUFFER_LATENCY, _IMAGE_LATENCY, _UNDER_WAY = 130.0, 60.0, 3
 # Cycles that work groups take to begin and to end.
 _STARTED = 1500.0
@@ -35,7 +35,7 @@ _TEXEL_BYTES = 16
 
 
 def can_estimate(spec: HardwareSpec) -> bool:
-    """Whether enough is known of the device. A CPU is not estimated: what it does with work groups is up to its driver."""
+    """Return whether enough is known of the device. A CPU is not estimated: what it does with work groups is up to its driver."""
     return _needed(spec) is not None
 
 
@@ -46,7 +46,7 @@ def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
 
 
 def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
-    """Seconds of one launch, to be compared with those of other configs of the same operator; None where too little is known of the device.
+    """Return the seconds of one launch, to be compared with those of other configs of the same operator; None where too little is known of the device.
 
     Fields of the usage may be arrays that broadcast.
     """
@@ -65,10 +65,14 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 
 
 def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
-    """Cycles that a launch would take if nothing else did; None where too little is known of the device.
+    """Return the cycles that a launch would take if it did one thing alone; None where too little is known of the device.
 
-    issuing, waiting: of a core, for instructions and for loads.   buffers, images: for what moves out of the first-level caches.
-    l2: for what moves out of the second-level cache.   output: for what is written.
+    issuing, waiting
+        A core's cycles for instructions and for loads.
+    buffers, images, l2
+        Cycles for what moves out of the first-level caches, and out of the second-level cache.
+    output
+        Cycles for what is written.
     """
     needed, occupied = _needed(spec), occupancy(usage, spec)
     if needed is None or occupied is None:
@@ -78,29 +82,29 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
 
     # A load that takes fewer lanes takes as long as one of a whole texel.
     texel = size * _TEXEL_BYTES * usage.access_width / LANES
-    from_buffers, from_images, from_local = usage.literal_buffer_bytes / texel, usage.literal_image_bytes / texel, usage.local_loads / _TEXEL_BYTES
-    turn = usage.multiply_adds / np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, 1) + _ISSUED * (from_buffers + from_images + from_local)
-    item_turns = groups * items * usage.turns
-    issuing = item_turns * turn / alus
+    from_buffers, from_images, from_local = usage.unshared_buffer_bytes / texel, usage.unshared_image_bytes / texel, usage.local_loads / _TEXEL_BYTES
+    iteration = usage.multiply_adds / np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, 1) + _ISSUED * (from_buffers + from_images + from_local)
+    item_iterations = groups * items * usage.iterations
+    issuing = item_iterations * iteration / alus
 
     loads = from_buffers + from_images
     latency = (_BUFFER_LATENCY * from_buffers + _IMAGE_LATENCY * from_images) / np.maximum(loads, 1e-9) * np.sqrt(np.maximum(loads / _UNDER_WAY, 1))
-    # What is copied ahead has been under way for so many turns more; of what travels through registers, only what takes longer than a turn is waited for.
-    one_turn = np.where(usage.is_prefetched, np.maximum(latency, turn), latency / (1 + usage.turns_ahead) + turn)
-    waiting = np.ceil(groups / in_flight) * (_STARTED + usage.turns * one_turn)
+    # What is copied ahead has been under way for so many iterations more. What travels through registers is waited for where it takes longer than one.
+    one_iteration = np.where(usage.is_prefetched, np.maximum(latency, iteration), latency / (1 + usage.iterations_ahead) + iteration)
+    waiting = np.ceil(groups / in_flight) * (_STARTED + usage.iterations * one_iteration)
 
     def cycles_of(moved: Any, bytes_per_second: Any) -> Any:
         return moved / (bytes_per_second / hertz)
 
     of_buffers = _rate(spec.l1_buffer_bandwidth_gbps if spec.l1_buffer_cache_bytes != 0 else None, l2)
     into_buffers = _rate(spec.buffer_write_bandwidth_gbps, l2)
-    first_level = item_turns * cores * _MOVED * _TEXEL_BYTES
+    first_level = item_iterations * cores * _MOVED * _TEXEL_BYTES
     return {
         "issuing": issuing,
         "waiting": waiting,
         "buffers": cycles_of(first_level * from_buffers, of_buffers),
         "images": cycles_of(first_level * from_images, _rate(spec.l1_texture_bandwidth_gbps, of_buffers)),
-        "l2": cycles_of((usage.buffer_bytes + usage.image_bytes) * usage.turns * usage.work_groups, l2),
+        "l2": cycles_of((usage.buffer_bytes + usage.image_bytes) * usage.iterations * usage.work_groups, l2),
         "output": cycles_of(usage.output_bytes, np.where(usage.images["output"], _rate(spec.image_write_bandwidth_gbps, into_buffers), into_buffers)),
     }
 
@@ -110,8 +114,10 @@ def _rate(gigabytes_per_second: float | None, otherwise: float) -> float:
 
 
 def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | None:
-    """Of a core: work groups in flight, work groups in all, at least 1 each, and work-items that one takes, whole warps; None where too little is
-    known of the device."""
+    """Return a core's work groups in flight, its work groups in all, at least 1 each, and the work-items of one in whole warps.
+
+    None where too little is known of the device.
+    """
     needed = _needed(spec)
     if needed is None:
         return None
@@ -121,7 +127,7 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | 
 
 
 def _groups_in_flight(usage: KernelUsage, spec: HardwareSpec, items: Any) -> Any:
-    """Of a core, by its registers; at least one."""
+    """Work groups of a core that its registers have room for; at least one."""
     if spec.register_lanes_per_core is None:
         return np.asarray(1)
     lanes: Any = spec.register_lanes_per_core

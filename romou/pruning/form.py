@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from romou.analysis.usage import KernelUsage
-from romou.core.space import Block, Columns, Space
+from romou.core.block import Block
+from romou.core.space import Columns, Space
 from romou.hardware import HardwareSpec
 from romou.pruning.criteria import Choices
 from romou.pruning.estimate import estimate_seconds
 
-# Of a number as it counts in loads, whatever its type.
+# A number counts as so many bytes in loads, whatever its type.
 _NUMBER_BYTES = 4
 
 
@@ -23,28 +24,28 @@ class Form(ABC):
     """Arrays of knobs in, arrays of what kernels use out."""
 
     def usage(self, columns: Columns) -> KernelUsage:
-        """The usage of the configs that the columns of knobs stand for."""
+        """Return the usage of the configs that the columns of knobs stand for."""
         return self.usage_with(columns, self.counts(columns))
 
     @abstractmethod
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """What has to be counted for each combination of few knobs, before formulas over all of them make use of it."""
+        """Count what depends on a few knobs, once for each combination of them; formulas over all knobs make use of it."""
 
     @abstractmethod
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        """The usage by formulas over the columns and what was counted."""
+        """Return the usage by formulas over the columns and what was counted."""
 
     @abstractmethod
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
-        """Numbers that a work-item sums up or stores, its loads of data and of weight in one turn, and the cache lines that work-items in step touch
-        by one load of each."""
+        """Return the numbers that a work-item sums up or stores, its loads of data and of weight in one iteration, and the cache lines that work-items in
+        step touch by one load of each."""
 
     def usage_of_valid(self, block: Block) -> KernelUsage:
-        """What the valid configs of a block use: arrays that broadcast to (valid ones, *axes that are free)."""
+        """Return the usage of a block's valid configs: arrays that broadcast to (valid ones, *axes that are free)."""
         return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
 
     def choices(self, space: Space, spec: HardwareSpec, usages: Iterable[KernelUsage] | None = None) -> Choices:
-        """What no config of the space could do better on the device. `usages`: of all valid ones, where they are at hand."""
+        """Return what no config of the space could do better on the device. `usages`: those of all valid configs, where they are at hand."""
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs.get(name, ()))
         width, fastest = 1, dict[int, float]()
         for usage in map(self.usage_of_valid, space.blocks()) if usages is None else usages:
@@ -57,6 +58,6 @@ class Form(ABC):
 
 
 def loads_of_one(usage: KernelUsage) -> Any:
-    """Loads of a work-item in one turn, all as wide as the narrowest."""
+    """Return the loads of a work-item in one iteration, all as wide as the narrowest."""
     width_bytes = usage.work_group_size * _NUMBER_BYTES * usage.access_width
-    return (usage.literal_buffer_bytes + usage.literal_image_bytes) / width_bytes
+    return (usage.unshared_buffer_bytes + usage.unshared_image_bytes) / width_bytes

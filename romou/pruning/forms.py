@@ -8,13 +8,13 @@ from romou.pruning.depthwise_pointwise_form import DepthwisePointwiseForm
 from romou.pruning.form import Form
 from romou.pruning.streaming_form import StreamingForm
 from romou.schedules.base import Template
-from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.schedules.streaming import StreamingTemplate
 from romou.schedules.template import ContractionTemplate
 
 
 def form_of(template: Template, limits: Limits) -> Form:
-    """The formulas of a template on a device with these limits."""
+    """Return the formulas of a template on a device with these limits."""
     if isinstance(template, StreamingTemplate):
         return StreamingForm(template)
     if isinstance(template, DepthwisePointwiseTemplate):

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from romou.core.block import Block
 from romou.core.errors import SpaceEmptyError, UsageError
+from romou.core.knob import Choice
 from romou.core.limits import Limits
-from romou.core.space import Block, Choice, Config, Space
+from romou.core.space import Config, Space
 from romou.hardware import HardwareSpec
 from romou.pruning.criteria import Rules, Verdict, judge
 from romou.pruning.form import Form
@@ -77,7 +79,7 @@ class PrunedSpace(Space):
 
     def __init__(self, space: Space, shape: tuple[int, ...], kept: np.ndarray, report: PruningReport) -> None:
         super().__init__()
-        self.knobs = dict(space.knobs)
+        self.knobs, self.declared = dict(space.knobs), space.declared
         self.divided_by = space.divided_by
         # What the template admits: `blocks` are still those of the whole space.
         self._spaces, self._constraints = space._spaces, space._constraints
@@ -191,9 +193,9 @@ class _Part:
         return math.prod(len(self.block.digits[axis]) for axis, extent in zip(self.block.free, self.failed.shape[1:], strict=True) if extent == 1)
 
     def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
-        """As `failed`, whether a config is left where criteria give way so far."""
+        """Return, in the shape of `failed`, whether a config is left where criteria give way so far."""
         unchanged = sum(1 << place for place, name in enumerate(self.verdicts) if slacks[name] == 1)
-        kept = self.failed & np.uint32(unchanged) == 0
+        kept: np.ndarray = self.failed & np.uint32(unchanged) == 0
         for name, verdict in self.verdicts.items():
             if 1 < slacks[name] < math.inf:
                 kept &= verdict.keep_within(slacks[name])

@@ -20,7 +20,7 @@ from tvm_ffi.structural import structural_visit
 from romou.analysis.evaluate import count_distinct, evaluate
 from romou.analysis.usage import KernelUsage
 from romou.core.space import Columns
-from romou.pruning.closed_form import tabulate
+from romou.pruning.columns import tabulate
 from romou.pruning.form import Form, loads_of_one
 from romou.schedules.streaming import Points, StreamingTemplate
 from romou.tir.calls import is_conditional
@@ -46,14 +46,14 @@ class StreamingForm(Form):
         self._counts = functools.cache(self._count)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Numbers of the group and of one work-item, from buffers and from images, in bytes; those of one work-item; those that a group stores."""
+        """Count the numbers of the group and of one work-item, from buffers and from images, in bytes; those of one work-item; those that a group stores."""
         knobs = [columns[name] for name in self._template.knobs_of_traffic]
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
-        found = {name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs) for field, name in enumerate(names)}  # type: ignore[misc]
+        found = {name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs) for field, name in enumerate(names)}
         return {**found, "width": tabulate(self._template.access_width, columns["vector_width"])}
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        """As `Form.usage_with`."""
+        """Return the usage, as `Form.usage_with` says."""
         template = self._template
         size, groups = template.work_group_size(columns), template.work_groups(columns)
         return KernelUsage(
@@ -61,11 +61,11 @@ class StreamingForm(Form):
             needed_registers=np.asarray(0),
             buffer_bytes=counts["group"],
             image_bytes=counts["group_images"],
-            literal_buffer_bytes=counts["one"] * size,
-            literal_image_bytes=counts["one_images"] * size,
+            unshared_buffer_bytes=counts["one"] * size,
+            unshared_image_bytes=counts["one_images"] * size,
             access_width=counts["width"],
             output_bytes=template.elements * template.element_bytes,
-            turns=1,
+            iterations=1,
             multiply_adds=counts["numbers"],
             local_loads=template.local_loads(columns),
             work_group_size=size,
@@ -79,7 +79,7 @@ class StreamingForm(Form):
         )
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
-        """As `Form.loads`; neighbours in a warp read side by side, and there is no weight."""
+        """Return the loads, as `Form.loads` says: neighbours in a warp read side by side, and there is no weight."""
         items = usage.work_groups * usage.work_group_size
         stored = (1 + usage.padding) * self._template.elements / items
         lines = -(-np.minimum(usage.work_group_size, warp_size) * usage.access_width * self._template.element_bytes // line_bytes)

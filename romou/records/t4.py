@@ -1,7 +1,7 @@
 """Records in T4, the results format of Kernel Tuner (https://github.com/odgaard/TuningSchema, schema 1.0.0): one file for each task and origin.
 
-T4 has no place for the kernel and the device that results belong to. They stand in the file's metadata under "romou", where T4's schema allows
-anything; a file of another tool lacks them, and its reader has to say what they are.
+T4 has no place for the kernel and the device that results belong to, nor for what knobs mean. They stand in the file's metadata under "romou", where
+T4's schema allows anything; a file of another tool lacks them, and its reader has to say what they are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ def to_t4(records: Sequence[Record]) -> dict[str, Any]:
         if refusal:
             raise RecordError(f"records of two origins do not fit in one T4 file: {refusal}")
     own = {"schema": SCHEMA, "task_key": first.task_key, "task_name": first.task_name, "target": first.target, **dataclasses.asdict(Origin.of(first))}
+    own["knobs"] = _explained({name for record in records for name in record.config})
     return {"schema_version": T4_VERSION, "metadata": {"timeunit": "milliseconds", "romou": own}, "results": [_result(r) for r in records]}
+
+
+def _explained(names: set[str]) -> dict[str, dict[str, Any]]:
+    """What is declared of the knobs with these names, as far as this version has them."""
+    from romou.schedules.families import declared_knobs  # imported here: it takes a second
+
+    found = {name: knob for name, knob in declared_knobs().items() if name in names}
+    return {name: {"choices": list(knob.choices), "default": knob.default, "help": knob.help} for name, knob in found.items()}
 
 
 def _result(record: Record) -> dict[str, Any]:

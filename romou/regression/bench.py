@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from romou.core.errors import ModelError, UsageError
-from romou.module.tuned_model import Argument, load
+from romou.module.saved import load
+from romou.module.tuned_model import Argument
 from romou.target import Target
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 KIND = "romou bench"
 # Raised when a field changes its meaning; a field that is added keeps the number and has a default.
-SCHEMA = 1
+SCHEMA = 2
+# Schema -> measures that had another meaning in it: they are left out of what is read, and so not compared.
+_REPLACED = {1: frozenset({"registers"}), SCHEMA: frozenset[str]()}
 
 # A round's repeats, in milliseconds of one call.
 Rounds = tuple[tuple[float, ...], ...]
@@ -96,12 +99,12 @@ class Bench:
         lines = ",\n".join(f"  {json.dumps(dataclasses.asdict(o), allow_nan=False)}" for o in self.operators)
         return f'{{\n{head} "operators": [\n{lines}\n ]\n}}\n'
 
-    def save(self, path: str | Path, *, has_module: bool = True) -> Path:
+    def save(self, path: str | Path, *, module: bool = True) -> Path:
         """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is replaced."""
         path = Path(path)
         bench = dataclasses.replace(self, module=None)
         folder = module_folder(path)
-        if has_module and self.compiled is not None:
+        if module and self.compiled is not None:
             self.compiled.save(folder)
             bench = dataclasses.replace(self, module=library_of(folder))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,10 +136,11 @@ class Bench:
             raise UsageError(f"not JSON, or cut off: {error}") from error
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise UsageError(f"this is no file of `{KIND}`: it lacks kind = {KIND!r}")
-        if data.get("schema") != SCHEMA:
-            raise UsageError(f"written in schema {data.get('schema')!r}, this Romou reads {SCHEMA}")
+        schema = data.get("schema")
+        if not isinstance(schema, int) or schema not in _REPLACED:
+            raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
         operators = _read(data, "operators", list)
-        found = tuple(_field(f"operators[{i}]", lambda o=o: _operator(o)) for i, o in enumerate(operators))  # type: ignore[misc]
+        found = tuple(_field(f"operators[{i}]", lambda o=o: _operator(o, _REPLACED[schema])) for i, o in enumerate(operators))  # type: ignore[misc]
         names = [o.name for o in found]
         if len(set(names)) != len(names):
             raise UsageError("two operators have one name")
@@ -190,7 +194,7 @@ def round_median(rounds: Rounds) -> float | None:
     return median(min(r) for r in rounds) if rounds else None
 
 
-def _operator(data: Any) -> OperatorBench:
+def _operator(data: Any, replaced: Collection[str]) -> OperatorBench:
     if not isinstance(data, dict):
         raise UsageError("must be an object")
     arguments = [Argument(shape=tuple(map(int, a["shape"])), dtype=str(a["dtype"]), scope=str(a["scope"])) for a in _read(data, "arguments", list)]
@@ -206,7 +210,7 @@ def _operator(data: Any) -> OperatorBench:
         arguments=tuple(arguments),
         source_sha256=_read(data, "source_sha256", str),
         source_bytes=_read(data, "source_bytes", int),
-        measures=measures,
+        measures={name: value for name, value in measures.items() if name not in replaced},
         times_ms=_rounds(data, "times_ms"),
     )
 

@@ -277,7 +277,10 @@ def _judge_measures(before: OperatorBench, after: OperatorBench, fail_over: floa
         notes.append("another text")
     rises = []
     for measure, (_, per) in JUDGED.items():
-        if measure not in before.measures or measure not in after.measures:
+        if measure not in after.measures:
+            continue
+        if measure not in before.measures:
+            notes.append(f"{measure}: not compared, the baseline lacks it or was counted otherwise")
             continue
         old, new = (_per(o.measures, measure, per) for o in (before, after))
         if new > old * (1 + fail_over) + 1e-9:

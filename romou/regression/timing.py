@@ -35,7 +35,7 @@ def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int)
 
     def whole() -> Timer:
         # What is judged are kernels; and one side must not be recorded and the other not.
-        return lambda number, repeat: model.times(repeat=repeat, seed=seed, replay=False)
+        return lambda number, repeat: model.times(repeat=repeat, seed=seed, capture=False)
 
     def operator(one: OperatorBench) -> Subject:
         arrays = list(random_inputs({str(i): (a.shape, a.dtype) for i, a in enumerate(one.arguments)}, seed).values())

@@ -37,7 +37,7 @@ def bench_table(bench: Bench) -> Table:
     for title in ("calls", "ms", "registers", "integer operations in loops", "bytes a turn"):
         table.add_column(title, justify="right")
     for one in bench.operators:
-        measures = (str(one.measures[name]) for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration"))
+        measures = (str(one.measures.get(name, "-")) for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration"))
         table.add_row(escape(one.name), str(one.calls), number(one.time_ms, 4), *measures)
     return table
 

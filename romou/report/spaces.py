@@ -10,6 +10,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from romou.pruning import PruningReport
+    from romou.pruning.prune import CriterionCount
 
 
 def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
@@ -45,8 +46,8 @@ def percent(share: float) -> str:
     return f"{min(share, 0.9999) if share < 1 else share:.2%}"
 
 
-def _by_criterion(reports: Sequence[PruningReport]) -> dict[str, list]:
-    found: dict[str, list] = {}
+def _by_criterion(reports: Sequence[PruningReport]) -> dict[str, list[tuple[PruningReport, CriterionCount]]]:
+    found: dict[str, list[tuple[PruningReport, CriterionCount]]] = {}
     for report in reports:
         for count in report.criteria:
             found.setdefault(count.criterion, []).append((report, count))

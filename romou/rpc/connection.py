@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from romou.core.errors import CompatError, ConnectionLostError, DeviceError
+from romou.backends import DEFAULT_KIND, backend
+from romou.core.errors import CompatError, ConnectionLostError, DeviceError, UsageError
 from romou.rpc.address import Address
 
 PATIENCE_S = 20.0
@@ -28,14 +29,19 @@ class Connection:
     """An open session.
 
     session: TVM's `RPCSession`.   server: host:port, which names the device in messages.
-    devices: facts of the server's OpenCL devices, as `romou.backends.opencl.list_devices` gives them.
+    kind: of the devices that it is about.   devices: their facts, as `Backend.list_devices` gives them.
     host: LLVM triple of the machine that the server runs on.
     """
 
     session: Any = field(repr=False)
     server: str
+    kind: str
     devices: tuple[dict[str, Any], ...]
     host: str
+
+    def device(self, index: int) -> Any:
+        """TVM's handle of a device there."""
+        return self.session.device(backend(self.kind).device_type, index)
 
     @contextlib.contextmanager
     def calling(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
@@ -59,13 +65,15 @@ class Connection:
             self.session._sess["CloseRPCConnection"]()
 
 
-def connect(address: Address, *, patience_s: float = PATIENCE_S, limit_s: float | None = None) -> Connection:
+def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = PATIENCE_S, limit_s: float | None = None) -> Connection:
     """Open a session.
 
     Parameters
     ----------
     address
         Of a tracker: on whichever of its servers is free first.
+    kind
+        The device kind that is asked for.
     patience_s
         For the answer of a server, which serves one session at a time.
     limit_s
@@ -73,6 +81,8 @@ def connect(address: Address, *, patience_s: float = PATIENCE_S, limit_s: float 
 
     Raises
     ------
+    UsageError
+        Devices of this kind are not served.
     ConnectionLostError
         Nobody answers, or not in time: trying again may help.
     DeviceError
@@ -80,6 +90,8 @@ def connect(address: Address, *, patience_s: float = PATIENCE_S, limit_s: float 
     CompatError
         The other side has other versions of TVM or Romou.
     """
+    if not backend(kind).is_served:
+        raise UsageError(f"{kind} devices are not served over RPC", hint="Leave the address out, or name another kind of target.", kind=kind)
     if address.is_tracker:
         from romou.rpc.tracker import Tracker
 
@@ -89,7 +101,7 @@ def connect(address: Address, *, patience_s: float = PATIENCE_S, limit_s: float 
         if found is None:
             raise ConnectionLostError(f"no device of {address} was free within {patience_s:g} s", address=str(address))
         address = found
-    return _checked(_open(address, patience_s, limit_s), address.where, patience_s)
+    return _checked(_open(address, patience_s, limit_s), address.where, kind, patience_s)
 
 
 def _open(address: Address, patience_s: float, limit_s: float | None) -> Any:
@@ -118,25 +130,27 @@ def _open(address: Address, patience_s: float, limit_s: float | None) -> Any:
         ) from error
 
 
-def _checked(session: Any, where: str, patience_s: float) -> Connection:
+def _checked(session: Any, where: str, kind: str, patience_s: float) -> Connection:
     """The connection, once the other side is known to be one that kernels of ours run on."""
     from romou.tvm_patches.compat import romou_versions
 
     def ask(name: str) -> Any:
         return _patiently(lambda: json.loads(str(session.get_function(name)())), patience_s)
 
+    served = backend(kind)
+
     ours = romou_versions()
     try:
         theirs = ask("romou.rpc.versions")
         # Of another version, nothing else is asked.
-        devices = ask("romou.opencl.devices") if {name: theirs.get(name) for name in ours} == ours else ()
+        devices = ask(served.function("devices")) if {name: theirs.get(name) for name in ours} == ours else ()
     except AttributeError as error:
         raise DeviceError(
-            f"the RPC server at {where} lacks Romou's OpenCL runtime ({_first_line(error)})", hint="Install this version of romou there.", address=where
+            f"the RPC server at {where} lacks Romou's {served.title} runtime ({_first_line(error)})", hint="Install this version of romou there.", address=where
         ) from error
     except (RuntimeError, concurrent.futures.TimeoutError) as error:
         raise ConnectionLostError(f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where) from error
-    connection = Connection(session=session, server=where, devices=tuple(devices), host=str(theirs.get("host", "")))
+    connection = Connection(session=session, server=where, kind=kind, devices=tuple(devices), host=str(theirs.get("host", "")))
     differing = [f"{name} {theirs.get(name, 'of an unknown version')} (here {version})" for name, version in ours.items() if theirs.get(name) != version]
     if differing:
         connection.close()

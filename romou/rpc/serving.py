@@ -26,6 +26,7 @@ from tvm.rpc import base
 from tvm.rpc import server as tvm_server
 from tvm.support.utils import TempDirectory
 
+from romou.core.interpreter import forget_import_path
 from romou.rpc.serve import ServeOptions
 from romou.rpc.tracker import greeted
 
@@ -233,7 +234,7 @@ def main(options: str, listener: str, heartbeat: str, folder: str) -> None:
     """Entry point; the arguments are those of the command line."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     tvm_server.logger.setLevel(logging.WARNING)
-    os.environ.pop("PYTHONPATH", None)
+    forget_import_path()
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         Serving(ServeOptions(**json.loads(options)), socket.socket(fileno=int(listener)), int(heartbeat), folder).run()
 

@@ -1,15 +1,15 @@
-"""What every schedule template offers: the stages after it know no more of an operator."""
+"""What every schedule template offers. Later stages know nothing else about an operator."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import tvm
 from tvm import tirx
 
+from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.winograd import StoredWeight
@@ -20,11 +20,14 @@ class Template(ABC):
     """The template that fits a fused function, whose last parameter is the output.
 
     func: the function.   family: name of the operator family.
+    knobs: what the template leaves open, for any operator and device; `space` says which choices an operator has.
     """
+
+    knobs: ClassVar[tuple[Knob, ...]]
 
     func: tirx.PrimFunc
     family: str
-    # Whether the kernel is a loop of multiply-adds: then it works in turns, of which each reads its share of data and weight.
+    # Whether the kernel is a loop of multiply-adds, of which each iteration reads its share of data and weight.
     sums_products: bool = True
 
     @property
@@ -40,17 +43,12 @@ class Template(ABC):
     @property
     @abstractmethod
     def names(self) -> Mapping[str, str]:
-        """Of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
-
-    @property
-    @abstractmethod
-    def works_in_texels(self) -> bool:
-        """Whether data and output may lie in images."""
+        """Names of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
 
     @property
     @abstractmethod
     def activations(self) -> set[str]:
-        """Parameters that may lie in images."""
+        """Parameters besides the weight that may lie in images: the schedule accesses them as whole texels."""
 
     @abstractmethod
     def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
@@ -63,7 +61,7 @@ class Template(ABC):
     @property
     @abstractmethod
     def element_bytes(self) -> int:
-        """Of a number of the output in memory."""
+        """Bytes of one number of the output in memory."""
 
     @abstractmethod
     def space(self, limits: Limits) -> Space:
@@ -115,8 +113,3 @@ class Template(ABC):
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
         """Data, weight or output that the schedule could read from an image but that fits into none -> why."""
         return {}
-
-    @property
-    def moved_bytes(self) -> int:
-        """Of all parameters together."""
-        return sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)

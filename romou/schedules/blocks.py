@@ -32,7 +32,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
         made = []
         for store, start in parts:
             part = s_tir.SBlock(block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start)
-            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))  # type: ignore[misc]
+            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))
         return made
 
     if all(len(block.writes) == 1 for block in find_blocks(func)):
@@ -44,7 +44,7 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
-    """The same loops with variables of their own."""
+    """Return the nest with loop variables of its own."""
     found: list[tirx.Var] = []
     structural_walk(nest, [(tirx.For, lambda loop: found.append(loop.loop_var)), (s_tir.SBlock, lambda block: found.extend(i.var for i in block.iter_vars))])
     own = {var: tirx.Var(var.name, var.ty) for var in found}
@@ -184,7 +184,7 @@ class Reduction:
 
     def combine(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         """Two partial results as one."""
-        return self.operation(a, b)  # type: ignore[no-any-return]
+        return self.operation(a, b)
 
 
 def reduction_of(block: s_tir.SBlock) -> Reduction | None:

@@ -19,13 +19,20 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
+from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
 from romou.schedules.blocks import is_regular, reductions_of
 from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, substitute
-from romou.schedules.streaming import Points, StreamingTemplate
+from romou.schedules.loops import VECTOR_WIDTH
+from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
 
 FAMILY = "elementwise"
+KNOBS = (
+    VECTOR_WIDTH,
+    WORK_GROUP,
+    Knob(name="items", choices=(1, 2, 4, 8), default=1, help="vectors that a work-item computes, a group's width apart", scales_outputs=True),
+)
 
 
 def template_of(func: tirx.PrimFunc) -> Elementwise | None:
@@ -37,14 +44,12 @@ class Elementwise(StreamingTemplate):
     """One loop over all vectors of the output."""
 
     family = FAMILY
+    knobs = KNOBS
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
-        space = Space()
-        self._define_width(space, self.shape[-1])
+        space = Space.of(self.knobs, limits, {"vector_width": self._widths(self.shape[-1]), "work_group": self._groups(limits)})
         outputs = math.prod(self.shape)
-        space.define_knob("work_group", self._groups(limits))
-        space.define_knob("items", [1, 2, 4, 8])
         smallest = space.knobs["work_group"][0]
         # A group more than twice as large as the whole operator is mostly idle.
         space.add_constraint(
@@ -58,9 +63,7 @@ class Elementwise(StreamingTemplate):
     def default_config(self, limits: Limits) -> Config:
         """Vectors as wide as can be, one for each of 64 work-items."""
         space = self.space(limits)
-        groups = [g for g in space.knobs["work_group"] if isinstance(g, int) and g <= 64]
-        config = Config({"vector_width": space.knobs["vector_width"][0], "work_group": max(groups, default=space.knobs["work_group"][0]), "items": 1})
-        return next((c for c in (config.replace(work_group=g) for g in sorted(groups, reverse=True)) if space.is_valid(c)), config)
+        return self._with_fitting_group(space)
 
     knobs_of_traffic = ("vector_width", "work_group", "items")
 

@@ -21,7 +21,7 @@ _KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vec
 
 
 def register_type(dtype: str) -> str:
-    """Of a number in registers or local memory: halfs are storage."""
+    """Type of a number in registers or local memory, where memory may hold fp16."""
     return "float32" if dtype == "float16" else dtype
 
 

@@ -1,4 +1,4 @@
-"""Steps of a schedule that several families take: a work-item's tile written out, a work-item for each turn, a group's share in local memory."""
+"""Steps of a schedule that several families take: a work-item's tile written out, a work-item for each iteration, a group's share in local memory."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from tvm import s_tir
 
+from romou.core.knob import Knob
 from romou.tir.primitives import LANES
 
 # On a stage: the axis that, beside the lanes of a texel, runs along memory where the stage reads.
 ALONG_MEMORY = "romou.along_memory"
 # All that a GPU's local memory serves at once: as many banks as there are work-items in a warp, of four bytes each.
 _BANKS_BYTES = 128
+VECTOR_WIDTH = Knob(name="vector_width", choices=(LANES, 2, 1), default=LANES, help="numbers that one instruction loads, computes and stores")
 Loop: TypeAlias = "s_tir.schedule.LoopRV"
 Block: TypeAlias = "s_tir.schedule.SBlockRV"
 
 
 def bind_threads(sch: s_tir.Schedule, y: Loop, x: Loop) -> None:
-    """A work-item of the group for each turn of two loops."""
+    """Bind two loops, so that each of their iterations is a work-item of the group."""
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
 

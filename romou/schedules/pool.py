@@ -10,7 +10,7 @@ unroll        the window is written out, or one loop for each of its axes
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,23 @@ import tvm
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_walk
 
+from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
 from romou.schedules.blocks import Reduction, is_elementwise_of, is_regular, loads_of, reduction_of, reductions_of, replace_loads
 from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
-from romou.schedules.streaming import Points, StreamingTemplate
+from romou.schedules.loops import VECTOR_WIDTH
+from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
 from romou.tir.primitives import LANES
 
 FAMILY = "pool"
+_TILES = (1, 2, 3, 4, 7, 8)
+KNOBS = (
+    VECTOR_WIDTH,
+    WORK_GROUP,
+    Knob(name="tile", choices=_TILES, default=1, help="neighbours of a row that a work-item computes", scales_outputs=True),
+    Knob(name="is_unrolled", choices=(True, False), default=True, help="write the window out instead of a loop for each of its axes"),
+)
 # Loads of a window that is written out, at most.
 _MOST_UNROLLED = 64
 # Taps of all windows of a work group, at most.
@@ -44,6 +53,7 @@ class Pool(StreamingTemplate):
     """Windows in registers."""
 
     family = FAMILY
+    knobs = KNOBS
     knobs_of_traffic = ("vector_width", "work_group", "tile", "is_unrolled")
 
     @property
@@ -62,14 +72,17 @@ class Pool(StreamingTemplate):
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
-        space = Space()
-        self._define_width(space, LANES if self._is_packed else 1)
         first, *larger = self._groups(limits)
         taps = math.prod(self._window)
-        # A large window keeps a work-item busy by itself.
-        space.define_knob("work_group", [first, *(g for g in larger if g * taps <= _MOST_OF_GROUP)])
-        space.define_knob("tile", [t for t in (1, 2, 3, 4, 7, 8) if t == 1 or (t <= self._row and taps <= _MOST_UNROLLED)])
-        space.define_knob("is_unrolled", [True, False] if taps <= _MOST_UNROLLED else [False])
+        tiles = [t for t in _TILES if t == 1 or (t <= self._row and taps <= _MOST_UNROLLED)]
+        own: dict[str, Sequence[Choice]] = {
+            "vector_width": self._widths(LANES if self._is_packed else 1),
+            # A large window keeps a work-item busy by itself.
+            "work_group": [first, *(g for g in larger if g * taps <= _MOST_OF_GROUP)],
+            "tile": tiles,
+            "is_unrolled": [True, False] if taps <= _MOST_UNROLLED else [False],
+        }
+        space = Space.of(self.knobs, limits, own)
         smallest = space.knobs["work_group"][0]
         space.add_constraint(
             lambda config: (
@@ -82,9 +95,7 @@ class Pool(StreamingTemplate):
     def default_config(self, limits: Limits) -> Config:
         """A texel for each of 64 work-items, a small window written out."""
         space = self.space(limits)
-        config = Config({name: choices[0] for name, choices in space.knobs.items()})
-        groups = sorted((g for g in space.knobs["work_group"] if isinstance(g, int) and g <= 64), reverse=True)
-        return next((c for c in (config.replace(work_group=g) for g in groups) if space.is_valid(c)), config)
+        return self._with_fitting_group(space)
 
     @property
     def _reduction(self) -> Reduction:

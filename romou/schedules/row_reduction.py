@@ -24,14 +24,23 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal
 
+from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
 from romou.schedules.blocks import Reduction, is_regular, loads_of, reduction_of, reductions_of, replace_loads, split_tuples
 from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, register_type, substitute
+from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.streaming import Points, StreamingTemplate
 from romou.tir.primitives import LANES
 
 FAMILY = "row_reduction"
+_THREADS, _GROUP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 32, 64)
+KNOBS = (
+    VECTOR_WIDTH,
+    Knob(name="threads", choices=_THREADS, default=1, help="work-items that share a row"),
+    Knob(name="rows", choices=_GROUP_ROWS, default=1, help="rows of a work group", scales_outputs=True),
+    Knob(name="keep", choices=("registers", "local", "memory"), default="registers", help="where a row stays between the passes over it"),
+)
 # Turns of the loop over a work-item's share of a row that are written out, and numbers of it that are kept in registers.
 _MOST_UNROLLED, _MOST_KEPT = 8, 32
 _FLOAT_BYTES = 4
@@ -81,6 +90,7 @@ class RowReduction(StreamingTemplate):
     """Rows shared by work-items."""
 
     family = FAMILY
+    knobs = KNOBS
     knobs_of_traffic = ("vector_width", "threads", "rows")
 
     @cached_property
@@ -184,14 +194,14 @@ class RowReduction(StreamingTemplate):
 
     def space(self, limits: Limits) -> Space:
         """The knobs of this operator on a device with these limits."""
-        space = Space()
-        self._define_width(space, self._axes()[self._axis])
-        _, elements = self._count(1)
-        most = limits.max_work_group_size
-        space.define_knob("threads", [t for t in (1, 2, 4, 8, 16, 32, 64, 128, 256) if t <= most and t < 2 * elements])
-        rows, _ = self._count(1)
-        space.define_knob("rows", [r for r in (1, 2, 4, 8, 16, 32, 64) if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)])
-        space.define_knob("keep", ["memory"] if self._kept is None else ["registers", "local", "memory"])
+        (rows, elements), most = self._count(1), limits.max_work_group_size
+        own: dict[str, Sequence[Choice]] = {
+            "vector_width": self._widths(self._axes()[self._axis]),
+            "threads": [t for t in _THREADS if t <= most and t < 2 * elements],
+            "rows": [r for r in _GROUP_ROWS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)],
+            "keep": ["memory"] if self._kept is None else ["registers", "local", "memory"],
+        }
+        space = Space.of(self.knobs, limits, own)
 
         def is_allowed(config: Columns) -> Any:
             width = config["vector_width"]
@@ -219,7 +229,7 @@ class RowReduction(StreamingTemplate):
         _, elements = self._count(width)
         most, size = (elements, 8) if limits.warp_size == 1 else (4, 64)
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
-        configs = [Config({"vector_width": width, "threads": t, "rows": r, "keep": keep}) for keep, t, r in groups]
+        configs = [space.default(vector_width=width, threads=t, rows=r, keep=keep) for keep, t, r in groups]
 
         def cost(config: Config) -> tuple[float, ...]:
             share = -(-elements // config["threads"])
@@ -250,7 +260,7 @@ class RowReduction(StreamingTemplate):
         return (columns["keep"] == "local") * _FLOAT_BYTES * (len(self._rows.passes) * share + reductions * partial)
 
     def work_group_size(self, columns: Columns) -> Any:
-        """Of all rows."""
+        """Work-items of a group, for all its rows."""
         return columns["threads"] * columns["rows"]
 
     def work_groups(self, columns: Columns) -> Any:
@@ -280,11 +290,11 @@ class RowReduction(StreamingTemplate):
         return self._points(np.arange(1), share if len(share) <= _MOST_UNROLLED else share[:1], knobs["vector_width"])
 
     def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """As many rows."""
+        """Group configs by the rows of a work group."""
         return knobs["rows"] * (knobs["vector_width"] if self._is_across else 1)
 
     def same_one(self, knobs: Mapping[str, int]) -> Hashable:
-        """As large a share of a row."""
+        """Group configs by a work-item's share of a row."""
         return knobs["vector_width"], knobs["threads"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
@@ -315,7 +325,7 @@ class RowReduction(StreamingTemplate):
         return points
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Its rows, or a number for each of them."""
+        """Numbers that a work group stores: its rows, or one for each of them."""
         width = knobs["vector_width"]
         rows, elements = self._count(width)
         return int(min(knobs["rows"], rows)) * ((width * elements) if self._rows.is_normal else width if self._is_across else 1)

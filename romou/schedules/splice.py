@@ -26,6 +26,15 @@ def nests_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
+def read_buffers(block: s_tir.SBlock) -> list[tirx.Buffer]:
+    """The buffers that a block reads, in order of first use."""
+    reads: list[tirx.Buffer] = []
+    for region in block.reads:
+        if not any(region.source.same_as(b) for b in reads):
+            reads.append(region.source)
+    return reads
+
+
 def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace the loop nest of `block` by the body of `variant`.
 
@@ -35,11 +44,7 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
 
     The parameters of `variant` stand for the buffers that `block` reads, in order of first use, and then the one it writes.
     """
-    reads: list[tirx.Buffer] = []
-    for region in block.reads:
-        if not any(region.source.same_as(b) for b in reads):
-            reads.append(region.source)
-    actual = [*reads, block.writes[0].source]
+    actual = [*read_buffers(block), block.writes[0].source]
     formal = list(variant.params)
     if len(actual) != len(formal):
         raise ValueError(f"block {block.name_hint} touches {len(actual)} buffers, its variant has {len(formal)} parameters")

@@ -13,15 +13,17 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
+from romou.core.knob import Knob
 from romou.core.limits import Limits
-from romou.core.space import Columns, Space
+from romou.core.space import Columns, Config, Space
 from romou.schedules.base import Template
 from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.emit import Vectors
+from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.splice import find_blocks
 from romou.tir.primitives import LANES
 
-GROUPS = (16, 32, 64, 128, 256, 512)
+WORK_GROUP = Knob(name="work_group", choices=(16, 32, 64, 128, 256, 512), default=64, help="work-items of a group", scales_outputs=True)
 Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
 
 
@@ -48,7 +50,7 @@ class StreamingTemplate(Template):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of the output."""
+        """Shape of the output."""
         return tuple(int(extent) for extent in self.func.params[-1].shape)
 
     @property
@@ -72,12 +74,12 @@ class StreamingTemplate(Template):
 
     @property
     def elements(self) -> int:
-        """Of the output."""
+        """Numbers of the output."""
         return math.prod(self.shape)
 
     @property
     def element_bytes(self) -> int:
-        """Of a number of the output in memory."""
+        """Bytes of one number of the output in memory."""
         return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
 
     @property
@@ -111,7 +113,7 @@ class StreamingTemplate(Template):
 
     @cached_property
     def blocks(self) -> list[s_tir.SBlock]:
-        """Those that `simplified` left."""
+        """Blocks that `simplified` left."""
         return find_blocks(self.simplified)
 
     knobs_of_traffic: tuple[str, ...]
@@ -149,7 +151,7 @@ class StreamingTemplate(Template):
         """Groups of the launch."""
 
     def local_memory_bytes(self, columns: Columns) -> Any:
-        """Of a work group."""
+        """Local memory of a work group."""
         return 0
 
     def is_staged(self, columns: Columns) -> Any:
@@ -162,14 +164,20 @@ class StreamingTemplate(Template):
 
     def _groups(self, limits: Limits) -> list[int]:
         """Choices for the work-items of a group."""
-        return [g for g in GROUPS if g <= limits.max_work_group_size] or [limits.max_work_group_size]
+        return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [limits.max_work_group_size]
 
-    def _define_width(self, space: Space, extent: int) -> None:
-        """The knob `vector_width`: elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so."""
+    def _widths(self, extent: int) -> list[int]:
+        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so."""
         # OpenCL has no vectors of truth values in memory.
         is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
-        widths = [width for width in (LANES, 2, 1) if width == 1 or (extent % width == 0 and not is_scalar)]
-        space.define_knob("vector_width", [LANES] if self.images else widths)
+        widths = [int(width) for width in VECTOR_WIDTH.choices if width == 1 or (extent % int(width) == 0 and not is_scalar)]
+        return [LANES] if self.images else widths
+
+    def _with_fitting_group(self, space: Space) -> Config:
+        """The default config with the largest group, of at most the default size, that the space admits."""
+        config = space.default()
+        groups = sorted((g for g in space.knobs["work_group"] if isinstance(g, int) and g <= config["work_group"]), reverse=True)
+        return next((c for c in (config.replace(work_group=g) for g in groups) if space.is_valid(c)), config)
 
 
 def _size(parameter: tirx.Buffer) -> int:

@@ -30,7 +30,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config
 from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.schedule import schedule_stages
-from romou.schedules.contraction.stages import contract
+from romou.schedules.contraction.stages import Stage, contract
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.splice import as_module, renest
 from romou.schedules.workload import Conv2d, window_index
@@ -63,7 +63,7 @@ class Matrices:
 
 @functools.cache
 def matrices(tile: int, window: int) -> Matrices:
-    """Those of the algorithm of Toom and Cook, transposed: polynomials are multiplied by their values at points.
+    """Matrices of the algorithm of Toom and Cook, transposed: polynomials are multiplied by their values at points.
 
     The row of a point p in B^T is the product of (x - q) over the other points q, in G 1, p, p^2 ... over its value at p, in A^T 1, p, p^2 ...;
     infinity, the last row, takes the highest powers.
@@ -111,7 +111,7 @@ class StoredWeight:
 
 
 def algorithms(w: Conv2d) -> list[str]:
-    """Those that can compute a convolution besides the direct one: of larger tiles, those that save products."""
+    """Algorithms besides the direct one that can compute a convolution; of larger tiles, the ones that save products."""
     side = w.kernel[0] if w.kernel[0] == w.kernel[1] else 0
     is_plain = w.stride == w.dilation == (1, 1) and w.groups == 1 and min(w.in_channels, w.out_channels) >= LANES
     forms = {name: Winograd(w, tile) for name, tile in TILES.items() if is_plain and tile in SIDES.get(side, ()) and min(w.out_hw) >= tile}
@@ -132,12 +132,12 @@ class Winograd:
 
     @property
     def side(self) -> int:
-        """Of an input tile, in pixels."""
+        """Side of an input tile, in pixels."""
         return self.tile + self.work.kernel[0] - 1
 
     @property
     def products(self) -> int:
-        """Of a channel of data and weight."""
+        """Products for one channel of data and one of the weight."""
         return self.side**2 * self.tiles
 
     @property
@@ -152,17 +152,17 @@ class Winograd:
 
     @property
     def tiles(self) -> int:
-        """Of the whole batch."""
+        """Tiles of the whole batch."""
         return self.work.batch * math.prod(self.grid)
 
     @property
     def transformed_shape(self) -> tuple[int, ...]:
-        """Of the workspace that the contraction reads."""
+        """Shape of the workspace that the contraction reads."""
         return (self.side**2, self.in_texels * self.tiles, LANES)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Of the transformed weight."""
+        """Shape of the transformed weight."""
         return (self.in_texels, self.side**2, LANES, self.work.out_texels, LANES)
 
     @property
@@ -185,7 +185,7 @@ class Winograd:
 
     @property
     def transform_registers(self) -> int:
-        """Of a work-item that transforms data: it holds a tile, or a column or row of one."""
+        """Registers of a work-item that transforms data: it holds a tile, or a column or row of one."""
         return LANES * (self.side if self.is_shared else self.side**2)
 
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
@@ -249,7 +249,7 @@ class Winograd:
         return te.compute(
             self.work.output_shape,
             lambda n, o, y, x, lane: tiles[((o * batch + n) * down + y // tile) * across + x // tile, y % tile, x % tile, lane],
-            name="crop",
+            name=Stage.CROP,
         )
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
@@ -343,7 +343,7 @@ def _add(total: tirx.Expr | None, term: tuple[Fraction, tirx.Expr]) -> tirx.Expr
 
 
 def _bind(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
-    """One work-item for each turn of `items`, with the loops `inner` inside."""
+    """Bind `items`, so that each iteration is a work-item, with the loops `inner` inside."""
     group, item = sch.split(items, [None, GROUP])
     sch.reorder(group, item, *inner)
     sch.bind(group, "blockIdx.x")
@@ -363,7 +363,7 @@ def _place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
 
 
 def _share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> Loop:
-    """The same for the tiles of a group in local memory, a column at a time for each of `across` work-items of a tile; returns the loop around a column."""
+    """Stage the tiles of a group in local memory, a column at a time for each of `across` work-items of a tile; return the loop around a column."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, group, preserve_unit_loops=True)

@@ -2,40 +2,92 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import te, tirx
 
-LANES = 4
+from romou.tir.primitives import LANES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Expr: TypeAlias = "tirx.Expr | int"
+# Annotations of the block that is an operator's plain definition: its family's name and its workload.
+FAMILY, WORKLOAD = "romou.family", "romou.workload"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conv2d:
+class Workload(ABC):
+    """The numbers of one operator. The fields of each kind, in their order, stand in records and in task keys.
+
+    dtype: type of numbers in memory, "float32" or "float16".
+    """
+
+    if TYPE_CHECKING:
+        # Each kind declares it after its shapes: as a field of this class it would come first.
+        dtype: str
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Readable name, without the family."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Multiplications and additions of one call."""
+
+    def block_attrs(self, family: str) -> dict[str, str]:
+        """Annotations by which the operator is found again after fusion."""
+        return {FAMILY: family, WORKLOAD: json.dumps(self.to_dict())}
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The workload that `block_attrs` wrote."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def field_names(cls) -> Set[str]:
+        """Names of the numbers."""
+        return {field.name: None for field in dataclasses.fields(cls)}.keys()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as JSON-ready data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The workload that `to_dict` wrote, also after a way through JSON."""
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv2d(Workload):
     """A 2-D convolution. Channels, pixels and padding (top, left, bottom, right) in elements."""
 
-    batch: int
+    batch: int = 1
     in_channels: int
     in_hw: tuple[int, int]
     out_channels: int
     kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
-    groups: int
-    dtype: str
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    dtype: str = "float32"
 
     @property
     def out_hw(self) -> tuple[int, int]:
         """Height and width of the output, in pixels."""
         top, left, bottom, right = self.padding
-        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
-        padded = (self.in_hw[0] + top + bottom, self.in_hw[1] + left + right)
-        return tuple((p - r) // s + 1 for p, r, s in zip(padded, reach, self.stride, strict=True))  # type: ignore[return-value]
+        (h, w), (kh, kw), (sh, sw), (dh, dw) = self.in_hw, self.kernel, self.stride, self.dilation
+        return (h + top + bottom - (kh - 1) * dh - 1) // sh + 1, (w + left + right - (kw - 1) * dw - 1) // sw + 1
 
     @property
     def out_texels(self) -> int:
@@ -62,16 +114,6 @@ class Conv2d:
             text += f"_d{self.dilation[0]}"
         return text + (f"_g{self.groups}" if self.groups > 1 else "")
 
-    def block_attrs(self, family: str) -> dict[str, str]:
-        """Annotations by which the operator is found again after fusion."""
-        return {"romou.family": family, "romou.workload": json.dumps(asdict(self))}
-
-    @classmethod
-    def from_json(cls, text: str) -> Conv2d:
-        """Inverse of what `block_attrs` writes."""
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()}
-        return cls(**values)
-
     def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:
         """How output pixels are laid over the (h, w) plane of a contraction.
 
@@ -92,65 +134,6 @@ class Conv2d:
             lambda h, w: (h // oh if self.batch > 1 else 0, h % oh if self.batch > 1 else h, w),
             lambda n, o, y, x, lane: (o, n * oh + y, x, lane),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conv2dTranspose(Conv2d):
-    """A transposed 2-D convolution: `padding` is cut off the result, and output_padding (rows, columns) added to it below and on the right."""
-
-    output_padding: tuple[int, int]
-
-    @property
-    def out_hw(self) -> tuple[int, int]:
-        """Height and width of the output, in pixels."""
-        top, left, bottom, right = self.padding
-        sides = zip(self.in_hw, self.stride, self.kernel, self.dilation, (top + bottom, left + right), self.output_padding, strict=True)
-        return tuple((i - 1) * s + (k - 1) * d + 1 - p + more for i, s, k, d, p, more in sides)  # type: ignore[return-value]
-
-    @property
-    def texels(self) -> int:
-        """Texels of output channels, in one phase."""
-        return -(-self.out_channels // LANES)
-
-    @property
-    def phases(self) -> Conv2d:
-        """The convolution of stride 1 whose output channels are those of all phases, from the first pixel that any phase needs to the last one."""
-        taps = tuple(-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True))
-        before, after = [], []
-        for extent, out, tap, stride, cut in zip(self.in_hw, self.out_hw, taps, self.stride, self.padding[:2], strict=True):
-            first, last = cut // stride, (cut + out - 1) // stride
-            before.append(tap - 1 - first)
-            after.append(last - (extent - 1))
-        channels = math.prod(self.stride) * self.texels * LANES
-        values = {name: getattr(self, name) for name in ("batch", "in_hw", "dtype")}
-        return Conv2d(
-            **values,
-            in_channels=self.in_channels if self.groups == 1 else channels,
-            out_channels=channels,
-            kernel=taps,  # type: ignore[arg-type]
-            stride=(1, 1),
-            padding=(*before, *after),  # type: ignore[arg-type]
-            dilation=(1, 1),
-            groups=1 if self.groups == 1 else channels,
-        )
-
-    def phase_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        """The channel texel and pixel of `phases` that is the output's (o, y, x)."""
-        (sh, sw), (top, left, *_) = self.stride, self.padding
-        y, x = y + top, x + left
-        return (y % sh * sw + x % sw) * self.texels + o, y // sh - top // sh, x // sw - left // sw
-
-    def place_of(self, channel: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
-        """Inverse of `phase_of`; some phases begin before the output does, or end after it."""
-        (sh, sw), (top, left, *_) = self.stride, self.padding
-        phase, o = channel // self.texels, channel % self.texels
-        return o, (row + top // sh) * sh + phase // sw - top, (column + left // sw) * sw + phase % sw - left
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of the operator, what it adds to cut off pixels counted."""
-        taps = self.out_channels // self.groups * self.kernel[0] * self.kernel[1]
-        return 2 * self.batch * self.in_channels * self.in_hw[0] * self.in_hw[1] * taps
 
 
 def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callable[[Expr, Expr], tirx.Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
@@ -179,126 +162,3 @@ def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callab
 def stored_as(dtype: str, total: te.Tensor) -> te.Tensor:
     """Sums are single precision whatever the storage; this rounds them once, at the end."""
     return total if dtype == "float32" else te.compute(total.shape, lambda *i: total[i].astype(dtype), name="store")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dense:
-    """A matrix product with a constant right side: (m, k) x (k, n)."""
-
-    m: int
-    k: int
-    n: int
-    dtype: str
-
-    @property
-    def out_texels(self) -> int:
-        """Texels of output columns."""
-        return -(-self.n // LANES)
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions."""
-        return 2 * self.m * self.k * self.n
-
-    @property
-    def name(self) -> str:
-        """Readable name."""
-        return f"{self.m}x{self.k}_{self.n}"
-
-    def block_attrs(self, family: str) -> dict[str, str]:
-        """Annotations by which the operator is found again after fusion."""
-        return {"romou.family": family, "romou.workload": json.dumps(asdict(self))}
-
-    @classmethod
-    def from_json(cls, text: str) -> Dense:
-        """Inverse of what `block_attrs` writes."""
-        return cls(**json.loads(text))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchMatmul:
-    """Products of matrices that are both computed at run time: (*batch, m, k) x (*batch, k, n).
-
-    batch: of the output.   lhs_batch, rhs_batch: of the operands; 1 where one matrix serves all.
-    lhs_axes, rhs_axes, out_axes: the axis of the buffer that holds each of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
-    """
-
-    batch: tuple[int, ...]
-    m: int
-    k: int
-    n: int
-    lhs_batch: tuple[int, ...]
-    rhs_batch: tuple[int, ...]
-    lhs_axes: tuple[int, ...]
-    rhs_axes: tuple[int, ...]
-    out_axes: tuple[int, ...]
-    dtype: str
-
-    @property
-    def batches(self) -> int:
-        """Products."""
-        return math.prod(self.batch)
-
-    @property
-    def out_texels(self) -> int:
-        """Texels of output columns."""
-        return -(-self.n // LANES)
-
-    @property
-    def is_rhs_transposed(self) -> bool:
-        """Whether neighbours in memory of the right side are neighbours in k."""
-        return self.rhs_axes[-2] == len(self.rhs_axes) - 1
-
-    @property
-    def lhs_shape(self) -> tuple[int, ...]:
-        """Of the left operand's buffer."""
-        return _in_order(self.lhs_axes, (*self.lhs_batch, self.m, self.k))
-
-    @property
-    def rhs_shape(self) -> tuple[int, ...]:
-        """Of the right operand's buffer."""
-        return _in_order(self.rhs_axes, (*self.rhs_batch, self.k, self.n))
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Of the output's buffer."""
-        return _in_order(self.out_axes, (*self.batch, self.m, self.n))
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions."""
-        return 2 * self.batches * self.m * self.k * self.n
-
-    @property
-    def name(self) -> str:
-        """Readable name."""
-        return f"{self.batches}x{self.m}x{self.k}_{self.n}" + ("_t" if self.is_rhs_transposed else "")
-
-    def flat_batch(self, position: Sequence[Expr]) -> Expr:
-        """The number of the product at a position of the batch."""
-        flat: Expr = 0
-        for index, extent in zip(position, self.batch, strict=True):
-            flat = flat * extent + index
-        return flat
-
-    def batch_of(self, flat: Expr) -> list[Expr]:
-        """Inverse of `flat_batch`."""
-        position: list[Expr] = []
-        for extent in reversed(self.batch[1:]):
-            position.append(flat % extent)
-            flat = flat // extent
-        return [*([flat] if self.batch else []), *reversed(position)]
-
-    def block_attrs(self, family: str) -> dict[str, str]:
-        """Annotations by which the operator is found again after fusion."""
-        return {"romou.family": family, "romou.workload": json.dumps(asdict(self))}
-
-    @classmethod
-    def from_json(cls, text: str) -> BatchMatmul:
-        """Inverse of what `block_attrs` writes."""
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()}
-        return cls(**values)
-
-
-def _in_order(axes: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
-    return tuple(extent for _, extent in sorted(zip(axes, extents, strict=True)))

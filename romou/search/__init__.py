@@ -2,7 +2,9 @@
 
 from romou.search.options import TuningOptions
 from romou.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, quiet_progress, terminal_progress
-from romou.search.session import TaskResult, TuningSession
+from romou.search.session import TuningSession
+from romou.search.task_search import TaskResult
+from romou.search.trial import Trial, TrialCallback
 
 __all__ = [
     "NoProgress",
@@ -10,6 +12,8 @@ __all__ = [
     "Progress",
     "TaskResult",
     "TerminalProgress",
+    "Trial",
+    "TrialCallback",
     "TuningOptions",
     "TuningSession",
     "quiet_progress",

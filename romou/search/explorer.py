@@ -1,117 +1,38 @@
-"""Chooses the configs of one task to measure next. To add a way to explore: write its function and put it in EXPLORERS."""
+"""Chooses the configs of one task to measure next."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
-from romou.core.space import Choice, Config, Space
-from romou.search.cost_model import CostModel, Features, TransferData
+from romou.core.knob import Choice
+from romou.core.space import Config, Space
+from romou.search.cost_model import CostModel
+from romou.search.features import Features, KnobFeatures
 from romou.search.options import TuningOptions
+from romou.search.strategies import EXPLORERS, Outlook, subspaces
+from romou.search.transfer import TransferData
 
-_PARENTS = 16
-_FRESH = 128
-_CHILDREN = 128
-_GENERATIONS = 4
-_CHAINS = 64
-_STEPS = 32
-# Of the score, log(best time / time): at first a config half as fast is taken every other time.
-_HOTTEST = 1.0
-# Knobs that only spell the same arithmetic: drivers often make the same code of all spellings. One whose kernel took so many times longer than
-# the best in another spelling can wait.
-_SPELLINGS, _HOPELESS = ("autobroadcast", "multiply_add"), 1.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outlook:
-    """What an explorer looks at.
-
-    score: of configs, higher is faster; a model's.
-    fastest: measured configs, the fastest first.   taken: keys of those that were proposed or measured.
-    """
-
-    space: Space
-    score: Callable[[Sequence[Config]], np.ndarray]
-    fastest: Sequence[Config]
-    taken: set[str]
-    rng: np.random.Generator
-
-
-def evolve(look: Outlook) -> list[Config]:
-    """The fastest configs and some random ones are mutated for a few generations; those that the model likes best, the best one first."""
-    population = [*_fastest(look, _PARENTS), *_fresh(look, _FRESH)]
-    seen = {c.key: c for c in population}
-    for _ in range(_GENERATIONS):
-        for _ in range(_CHILDREN):
-            child = look.space.mutate(population[int(look.rng.integers(len(population)))], look.rng)
-            seen.setdefault(child.key, child)
-        population = _ranked(look, list(seen.values()))[: _PARENTS + _FRESH]
-    return population
-
-
-def anneal(look: Outlook) -> list[Config]:
-    """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer they go; the best of all."""
-    fastest = _fastest(look, _CHAINS // 2)
-    chains = [*fastest, *_fresh(look, _CHAINS - len(fastest))]
-    scores = look.score(chains)
-    seen = {c.key: c for c in chains}
-    for step in range(_STEPS):
-        nexts = [look.space.mutate(config, look.rng) for config in chains]
-        seen.update((c.key, c) for c in nexts)
-        found = look.score(nexts)
-        temperature = _HOTTEST * (1 - step / _STEPS)
-        is_taken = np.log(look.rng.random(len(chains))) < (found - scores) / temperature
-        chains = [new if taken else old for new, old, taken in zip(nexts, chains, is_taken, strict=True)]
-        scores = np.where(is_taken, found, scores)
-    return _ranked(look, list(seen.values()))
-
-
-def _fastest(look: Outlook, count: int) -> list[Config]:
-    """The fastest measured configs, of each space that the whole one is made of as many: some have a thousand times the configs of others."""
-    parts = _parts(look.space)
-    return [c for part in parts for c in itertools.islice((c for c in look.fastest if c.items() >= part.items()), -(-count // len(parts)))]
-
-
-def _fresh(look: Outlook, count: int) -> list[Config]:
-    """Random configs, of each space that the whole one is made of as many."""
-    parts = _parts(look.space)
-    return [c for part in parts for c in look.space.sample(look.rng, -(-count // len(parts)), exclude=look.taken, where=part)]
-
-
-def _parts(space: Space) -> list[dict[str, Choice]]:
-    """What tells the spaces apart that the whole one is made of; nothing where it is one."""
-    return [{space.divided_by: choice} for choice in space.knobs[space.divided_by]] if space.divided_by is not None else [{}]
-
-
-def _ranked(look: Outlook, configs: list[Config]) -> list[Config]:
-    return [configs[int(i)] for i in np.argsort(-look.score(configs), kind="stable")] if configs else []
-
-
-Explore: TypeAlias = Callable[[Outlook], list[Config]]
-# Name -> function that the model guides; None: no model, configs at random or one after another.
-EXPLORERS: Mapping[str, Explore | None] = {"evolution": evolve, "annealing": anneal, "random": None, "exhaustive": None}
+# Of the choices of a knob that only spells the same arithmetic, one whose kernel took so many times longer than the best in another spelling can wait.
+_HOPELESS = 1.05
 
 
 class Explorer:
-    """The default config first, then the first ones that it was given, then what `TuningOptions.explorer` says. Never the same config twice.
+    """Proposes the default config first, then the first ones that it was given, then what `TuningOptions.explorer` says. Never the same config twice.
 
-    A guided explorer begins with random configs, until the cost model has a say; from then on it is asked for what the model likes best, mixed
-    with a share of random ones. Where something is expected of configs before any is measured, or other tasks teach, the model has a say from
-    the start, and none are drawn at random while it tells what it knows little of. A space without untried configs proposes nothing.
+    A guided explorer begins with random configs, until the cost model has a say; from then on it proposes what the model likes best, mixed with a
+    share of random ones. With an estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
+    what it knows little of. A space without untried configs proposes nothing.
 
     Parameters
     ----------
     features
-        What the model sees of a config; those of the space where None.
-    expected
-        A score of a config before anything is measured (see `CostModel`); nothing is known where None.
-    lessons
-        What other tasks have taught so far.
+        What the model sees of a config; the knobs of the space where None.
+    transfer_data
+        What is known of other tasks so far.
     """
 
     def __init__(
@@ -122,16 +43,15 @@ class Explorer:
         rng: np.random.Generator,
         *,
         features: Features | None = None,
-        expected: Features | None = None,
-        lessons: Callable[[], TransferData] = TransferData,
+        transfer_data: Callable[[], TransferData] = TransferData,
     ) -> None:
         self._space = space
         self._first = [default]
         self._options = options
         self._rng = rng
-        self._model = CostModel(features or space.features, options.seed, expected=expected, divided_by=space.divided_by)
-        self._knows_before = expected is not None
-        self._lessons = lessons
+        self._features = features or KnobFeatures(space)
+        self._model = CostModel(self._features, options.seed, divided_by=space.divided_by)
+        self._transfer_data = transfer_data
         self._trained_on: int | None = None
         self._proposed: dict[str, Config] = {}
         self._in_order: Iterator[Config] = iter(space)
@@ -162,9 +82,9 @@ class Explorer:
                 add(iter([config]))
         else:
             add(iter(self._guided(count - len(chosen), measured, taken | chosen.keys())))
-            parts = _parts(self._space)
+            spaces = subspaces(self._space)
             # Where one space is exhausted, of all of them.
-            for where in (parts[int(self._rng.integers(len(parts)))], None):
+            for where in (spaces[int(self._rng.integers(len(spaces)))], None):
                 missing = count - len(chosen)
                 add(iter(self._space.sample(self._rng, missing, exclude=taken | chosen.keys(), where=where) if missing else ()))
         self._proposed |= chosen
@@ -174,12 +94,12 @@ class Explorer:
         explore = EXPLORERS[self._options.explorer]
         if count <= 0 or explore is None:
             return []
-        if not self._knows_before and len(measured) < self._options.random_trials and not len(self._lessons()):
+        if not self._features.has_estimate and len(measured) < self._options.random_trials and not len(self._transfer_data()):
             return []
         if len(measured) != self._trained_on:
-            self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._lessons())
+            self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._transfer_data())
             self._trained_on = len(measured)
-        if not (self._knows_before or self._model.is_trained):
+        if not (self._features.has_estimate or self._model.is_trained):
             return []
         if not self._model.knows_doubt:
             count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
@@ -190,16 +110,15 @@ class Explorer:
     def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """In the same order, but last those of which another spelling is under way, comes before or turned out to be slow."""
         best_s = min((t for _, t in measured.values() if t is not None), default=math.inf)
-        tried = {_kernel(c) for key, c in self._proposed.items() if key not in measured}
-        tried |= {_kernel(c) for c, t in measured.values() if t is None or t > _HOPELESS * best_s}
+        tried = {self._kernel(c) for key, c in self._proposed.items() if key not in measured}
+        tried |= {self._kernel(c) for c, t in measured.values() if t is None or t > _HOPELESS * best_s}
         first: list[Config] = []
         last: list[Config] = []
         for config in ranked:
-            (last if _kernel(config) in tried else first).append(config)
-            tried.add(_kernel(config))
+            (last if self._kernel(config) in tried else first).append(config)
+            tried.add(self._kernel(config))
         return first + last
 
-
-def _kernel(config: Config) -> tuple[Choice, ...]:
-    """What a config is but for the spelling of its arithmetic."""
-    return tuple(value for name, value in config.items() if name not in _SPELLINGS)
+    def _kernel(self, config: Config) -> tuple[Choice, ...]:
+        """What a config is but for the spelling of its arithmetic."""
+        return tuple(value for name, value in config.items() if not self._space.declared[name].is_spelling)

@@ -1,63 +1,29 @@
-"""What the cost model sees of a config: its knobs, and what the kernel will use of the device. The same for every task, so tasks teach each other."""
+"""What the cost model sees of a config: its knobs, and what the kernel will use of the device.
+
+Features that several tasks have are the same columns by name, so the data of one task trains the model of another.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
-from romou.core.space import Columns, Config
+from romou.core.space import Columns, Config, Space
 from romou.hardware import HardwareSpec
-from romou.pruning.closed_form import columns_of
+from romou.pruning.columns import columns_of
 from romou.pruning.estimate import estimate_parts, estimate_seconds, occupancy
+from romou.pruning.form import Form
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
+from romou.schedules.families import declared_knobs
 
-# Knobs of the templates; one that a task lacks counts as 0. Words are numbered as they are listed here.
-_KNOBS = (
-    "data",
-    "weight",
-    "output",
-    "pixels",
-    "accumulate",
-    "tile_o",
-    "tile_h",
-    "tile_w",
-    "wg_o",
-    "wg_w",
-    "split_k",
-    "arrangement",
-    "local",
-    "unroll",
-    "vector_width",
-    "autobroadcast",
-    "multiply_add",
-    "steps",
-    "algorithm",
-    "work_group",
-    "items",
-    "local_buffers",
-)
-_WORDS = {
-    word: number
-    for words in (
-        ("buffer", "image"),
-        ("flat", "rows"),
-        ("float32", "float16"),
-        ("blocked", "striped"),
-        ("lanes", "window", "taps", "turn"),
-        ("mad", "fma", "plain", "mma", "tf32"),
-        ("direct", "winograd2", "winograd4", "winograd6"),
-        ("memory", "registers", "local"),
-    )
-    for number, word in enumerate(words)
-}
-# Those whose product is what a work group gives, but for a factor that is the same for all configs of a task.
-_OUTPUTS = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "work_group", "items", "tile", "rows")
 _USAGE = (
     "registers",
     "buffer_bytes",
@@ -74,6 +40,8 @@ _USAGE = (
     "multiply_adds",
     "local_loads",
 )
+# Columns that trained models know by another name than `KernelUsage`.
+_FIELDS = {"turns": "iterations", "literal_buffer_bytes": "unshared_buffer_bytes", "literal_image_bytes": "unshared_image_bytes"}
 # What the device makes of it: cycles by the estimate, in all and for some parts of it; how full cores are, and the last round of work groups; what is
 # loaded in all, out of which cache, also if cores that idle in the last round did the same; and ratios.
 _PARTS = ("issuing", "waiting", "l2")
@@ -95,45 +63,89 @@ _ON_DEVICE = (
     "l1_loads_of_rounds",
     "bytes_in_flight",
 )
-# Columns, in order: knobs, usage, and what `TaskFeatures` adds.
-FEATURES = (*_KNOBS, *_USAGE, "work_items", "sums", "data_loads", "weight_loads", "data_lines", "weight_lines", "outputs_per_byte", *_ON_DEVICE)
+# Features of all tasks, beside their knobs.
+_DERIVED = (*_USAGE, "work_items", "sums", "data_loads", "weight_loads", "data_lines", "weight_lines", "outputs_per_byte", *_ON_DEVICE)
+# Columns of the pretrained models come first, in the order of their training: column sampling and sums of floats depend on it. Only ever appended to.
+_FIRST = tuple((Path(__file__).parent / "pretrained_models/columns.txt").read_text(encoding="utf-8").split())
 # Of a device of which they are not known.
 _WARP, _LINE_BYTES = 32, 128
+
+
+# Features, their columns and expected scores -> corrected scores.
+Correction: TypeAlias = Callable[[np.ndarray, Sequence[str], np.ndarray], np.ndarray]
+
+
+class Features(Protocol):
+    """What a cost model sees of configs.
+
+    columns: names of the features.   has_estimate: whether something is expected of configs before any is measured.
+    """
+
+    columns: tuple[str, ...]
+    has_estimate: bool
+
+    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return the features, shape (configs, columns)."""
+        ...
+
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return a score per config, -log(seconds) up to a constant; all 0 without an estimate."""
+        ...
+
+
+class KnobFeatures:
+    """The knobs of any space as features, without an estimate."""
+
+    has_estimate = False
+
+    def __init__(self, space: Space) -> None:
+        self._knobs = space.declared
+        self.columns = tuple(space.knobs)
+
+    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return what the cost model sees of each knob."""
+        return np.array([[self._knobs[name].number(config[name]) for name in self.columns] for config in configs], dtype=np.float32)
+
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return zeros."""
+        return np.zeros(len(configs), dtype=np.float32)
 
 
 class TaskFeatures:
     """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all as log2(1 + value).
 
-    The loads are those of data and weight in one turn, and the cache lines that a warp touches by one of each. The ratios are those of a roofline:
-    outputs of a work group for each byte that it loads, and work-items in all. Of a device of which enough is known, also what bounds the kernel
-    by the estimate, and how it fills the device; 0 elsewhere. Computed once for each config.
+    The loads are those of data and weight in one iteration, and the cache lines that a warp touches by one of each. The ratios are those of a
+    roofline: outputs of a work group for each byte that it loads, and work-items in all. On a device of which enough is known, there is also what
+    bounds the kernel by the estimate, and how it fills the device; 0 elsewhere. Words of knobs count as their places among the choices, and a knob
+    that the task lacks as 0. Computed once for each config.
 
     Parameters
     ----------
     spec
         Of the device that measures; None where nothing is to be expected of it.
     correct
-        What is known of how wrong the estimate is there: features and estimated scores -> scores.
+        What is known of how wrong the estimate is there: a pretrained model.
     """
 
-    def __init__(
-        self,
-        template: Template,
-        limits: Limits,
-        spec: HardwareSpec | None = None,
-        correct: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-    ) -> None:
-        self._form = form_of(template, limits)
+    def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None, correct: Correction | None = None) -> None:
+        self._template, self._limits = template, limits
         self._correct = correct
         self._spec = spec
         self._rows: dict[str, np.ndarray] = {}
+        self._knobs = {knob.name: knob for knob in template.knobs}
+        self.has_estimate = spec is not None
+        self.columns = (*_FIRST, *(name for name in (*self._knobs, *_DERIVED) if name not in _FIRST))
+
+    @cached_property
+    def _form(self) -> Form:
+        return form_of(self._template, self._limits)
 
     def __call__(self, configs: Sequence[Config]) -> np.ndarray:
-        """One row a config; the columns are the same for every task."""
+        """Return one row a config."""
         return self._all(configs)[:, :-1]
 
     def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """What the cost model learns to predict, before anything is measured: -log(seconds) by the estimate, corrected; all 0 where there is none."""
+        """Return what the estimate says of the configs, -log(seconds), corrected; all 0 where there is none."""
         return self._all(configs)[:, -1]
 
     def _all(self, configs: Sequence[Config]) -> np.ndarray:
@@ -146,18 +158,20 @@ class TaskFeatures:
         columns = columns_of(configs)
         usage = self._form.usage(columns)
         count = len(configs)
-        numbers = [np.broadcast_to(np.asarray(getattr(usage, name), dtype=float), count) for name in _USAGE]
-        outputs = math.prod((columns[name].astype(float) for name in _OUTPUTS if name in columns), start=np.ones(count))
+        # Up to a factor that is the same for all configs of a task.
+        outputs = math.prod((columns[n].astype(float) for n, knob in self._knobs.items() if knob.scales_outputs and n in columns), start=np.ones(count))
         loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
-        items = np.broadcast_to(np.asarray(usage.work_groups * usage.work_group_size, dtype=float), count)
-        loads = [np.broadcast_to(np.asarray(number, dtype=float), count) for number in self._loads(columns, usage)]
-        logs = [np.log2(1 + number) for number in (*numbers, items, *loads)] + [np.log2(outputs / (1 + loaded))]
         seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
+        numbers = [*(getattr(usage, _FIELDS.get(name, name)) for name in _USAGE), usage.work_groups * usage.work_group_size, *self._loads(columns, usage)]
+        logs = [np.log2(1 + np.broadcast_to(np.asarray(number, dtype=float), count)) for number in (*numbers, *self._on_device(usage, seconds))]
+        logs.insert(len(numbers), np.log2(outputs / (1 + loaded)))
+        found = dict(zip(_DERIVED, logs, strict=True))
+        for name, knob in self._knobs.items():
+            found[name] = np.array([knob.number(config.get(name, 0)) for config in configs])
+        rows = np.column_stack([found.get(name, np.zeros(count)) for name in self.columns])
         expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
-        on_device = [np.broadcast_to(np.asarray(number, dtype=float), count) for number in self._on_device(usage, seconds)]
-        rows = np.column_stack([np.array([_knobs(config) for config in configs]), *logs, *(np.log2(1 + number) for number in on_device)])
         if seconds is not None and self._correct is not None:
-            expected = self._correct(rows, expected)
+            expected = self._correct(rows, self.columns, expected)
         return np.column_stack([rows, expected])
 
     def _on_device(self, usage: KernelUsage, seconds: Any | None) -> list[Any]:
@@ -168,8 +182,8 @@ class TaskFeatures:
             return [0.0] * len(_ON_DEVICE)
         cores, (in_flight, of_core, items) = spec.shader_cores or 1, occupied
         at_once, groups, size = np.minimum(in_flight, of_core), usage.work_groups, np.maximum(usage.work_group_size, 1)
-        loaded, literal = usage.buffer_bytes + usage.image_bytes, usage.literal_buffer_bytes + usage.literal_image_bytes
-        loads = literal / (size * usage.access_width)
+        loaded, unshared = usage.buffer_bytes + usage.image_bytes, usage.unshared_buffer_bytes + usage.unshared_image_bytes
+        loads = unshared / (size * usage.access_width)
         return [
             seconds * (spec.clock_mhz or 1) * 1e6,
             *(parts[name] for name in _PARTS),
@@ -180,12 +194,12 @@ class TaskFeatures:
             np.ceil(of_core / in_flight),
             groups * items / cores,
             usage.multiply_adds / np.maximum(loads, 1),
-            literal / np.maximum(loaded, 1),
-            loads * usage.turns,
-            usage.multiply_adds * usage.turns,
-            loaded * usage.turns * groups,
-            loads * usage.turns * groups * items,
-            loads * usage.turns * of_core * cores * items,
+            unshared / np.maximum(loaded, 1),
+            loads * usage.iterations,
+            usage.multiply_adds * usage.iterations,
+            loaded * usage.iterations * groups,
+            loads * usage.iterations * groups * items,
+            loads * usage.iterations * of_core * cores * items,
             at_once * loaded,
         ]
 
@@ -196,6 +210,15 @@ class TaskFeatures:
         return self._form.loads(columns, usage, warp, line_bytes)
 
 
-def _knobs(config: Mapping[str, Any]) -> list[float]:
-    values = (config.get(name, 0) for name in _KNOBS)
-    return [float(_WORDS[value]) if isinstance(value, str) else math.log2(1 + value) for value in values]
+def known_columns() -> set[str]:
+    """Return the names of all features that some task has."""
+    return {*declared_knobs(), *_DERIVED}
+
+
+def aligned(rows: np.ndarray, columns: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
+    """Return the rows over the columns `wanted`; what the rows lack counts as 0."""
+    if tuple(columns) == tuple(wanted):
+        return rows
+    place = {name: at for at, name in enumerate(columns)}
+    missing = np.zeros(len(rows), dtype=rows.dtype)
+    return np.column_stack([rows[:, place[name]] if name in place else missing for name in wanted])

@@ -39,6 +39,6 @@ class GaussianProcess:
         return np.asarray(expected + self._offset + self._whitened @ shared + np.sqrt(variance))
 
     def _covariance(self, rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """Of what was measured with others, (measurements, others)."""
+        """Covariance of what was measured with others, (measurements, others)."""
         distances = np.stack([np.abs(rows - row).mean(axis=1) for row in self._rows])
         return np.asarray(_OFF**2 * np.exp(-distances.astype(float) / _REACH) + _KIND_OFF**2 * (self._kinds[:, None] == kinds))

@@ -6,6 +6,7 @@ import dataclasses
 
 from romou.core.errors import unknown_name
 from romou.measure.options import CheckedOptions, number, whole
+from romou.search.strategies import EXPLORERS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,5 @@ class TuningOptions(CheckedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from romou.search.explorer import EXPLORERS  # it needs these options
-
         if self.explorer not in EXPLORERS:
             raise unknown_name("explorer", str(self.explorer), EXPLORERS)

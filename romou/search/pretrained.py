@@ -1,78 +1,93 @@
-"""By how much the estimate is wrong on a device, learnt out of spaces that were recorded on it: files in `lessons/`, made by scripts/pretrain_cost_model.py.
+"""Pretrained cost models: trees that correct the estimate on a device, trained on spaces that were recorded there by scripts/pretrain_cost_model.py.
 
-They hold for sums of products in OpenCL on the device itself, of which they were recorded.
+They hold for sums of products in OpenCL, on the device itself.
 """
 
 from __future__ import annotations
 
 import gzip
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from romou.core.errors import RecordError
-from romou.search.cost_model import TransferData, added, learn
-from romou.search.features import FEATURES, TaskFeatures
+from romou.search.cost_model import Trees, train_on
+from romou.search.features import TaskFeatures, known_columns
 from romou.search.simulation import SimulatedTask
+from romou.search.transfer import TransferData
 from romou.target import Target
 
+logger = logging.getLogger("romou")
+
 _FOLDER = Path(__file__).parent / "pretrained_models"
+_ANEW = "python scripts/pretrain_cost_model.py makes it anew."
 
 
-class PretrainedModel:
-    """Trees over the features of `TaskFeatures`: what is expected of configs -> the same, corrected."""
-
-    def __init__(self, trees: Any) -> None:
-        self._trees = trees
-
-    def __call__(self, rows: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Corrected scores, -log(seconds) up to a constant, of configs with these features and expected scores."""
-        return added(self._trees, rows, expected)
+class PretrainedModel(Trees):
+    """Trees over the features of `TaskFeatures`, kept in a file."""
 
     @classmethod
     def of_recordings(cls, tasks: Sequence[SimulatedTask], target: Target) -> PretrainedModel:
-        """What all recorded configs of the tasks teach. `target` names their device."""
-        lessons = TransferData()
-        for task in tasks:
-            recorded, configs = task.recorded, list(SimulatedTask.of_recording(task.recorded).space(target))
-            space, features = recorded.space(), TaskFeatures(task.template, target.limits, target.spec)
-            lessons.add(features(configs), [recorded.configs[space.index_of(c)].time_s for c in configs], features.expected(configs))
-        return cls(learn(lessons))
-
-    def save(self, path: Path) -> None:
-        """Write a file that `load` reads."""
-        named = self._trees.copy()
-        named.feature_names = list(FEATURES)
-        # Without the time, equal lessons are equal files.
-        path.write_bytes(gzip.compress(bytes(named.save_raw("ubj")), mtime=0))
-
-    @classmethod
-    def load(cls, path: Path) -> PretrainedModel:
-        """Inverse of `save`.
+        """Return a model trained on all recorded configs of the tasks. `target` names their device.
 
         Raises
         ------
         RecordError
-            The file was made for other features than this version's.
+            Too few configs were recorded.
+        """
+        data = TransferData()
+        for task in tasks:
+            recorded, configs = task.recorded, list(SimulatedTask.of_recording(task.recorded).space(target))
+            space, features = recorded.space(), TaskFeatures(task.template, task.limits(target), target.spec)
+            data.add(features, configs, [recorded.configs[space.index_of(c)].time_s for c in configs])
+        trees = train_on(data)
+        if trees is None:
+            raise RecordError(f"{len(tasks)} recordings hold too few configs to train a cost model on", hint="scripts/record_spaces.py records spaces.")
+        return cls(trees.booster, trees.columns)
+
+    def save(self, path: Path) -> None:
+        """Write a file that `load` reads."""
+        named = self.booster.copy()
+        named.feature_names = list(self.columns)
+        # Without the time, equal models are equal files.
+        path.write_bytes(gzip.compress(bytes(named.save_raw("ubj")), mtime=0))
+
+    @classmethod
+    def load(cls, path: Path) -> PretrainedModel:
+        """Return the model in a file that `save` wrote.
+
+        Raises
+        ------
+        RecordError
+            It was trained on features that this version does not have.
         """
         import xgboost
 
-        trees = xgboost.Booster({"nthread": 1})
-        trees.load_model(bytearray(gzip.decompress(path.read_bytes())))
-        if tuple(trees.feature_names or ()) != FEATURES:
-            raise RecordError(f"{path} was made for other features than this version's", hint="python scripts/pretrain_cost_model.py makes it anew.")
-        trees.feature_names = None
-        return cls(trees)
+        booster = xgboost.Booster({"nthread": 1})
+        booster.load_model(bytearray(gzip.decompress(path.read_bytes())))
+        columns = tuple(booster.feature_names or ())
+        unknown = sorted({*columns} - known_columns())
+        if unknown or not columns:
+            raise RecordError(f"{path} was trained on features that this version does not have: {', '.join(unknown) or 'unnamed ones'}", hint=_ANEW)
+        booster.feature_names = None
+        return cls(booster, columns)
 
 
 def pretrained_for(target: Target) -> PretrainedModel | None:
-    """Those that ship for the target's device; None where there are none."""
+    """Return the model that ships for the target's device.
+
+    None where there is none, and with a warning where the one that ships does not fit this version: a search goes on without it.
+    """
     path = file_of(target)
-    return PretrainedModel.load(path) if target.kind == "opencl" and path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return PretrainedModel.load(path)
+    except RecordError as error:
+        logger.warning("the search goes on without a pretrained cost model: %s", error)
+        return None
 
 
 def file_of(target: Target) -> Path:
-    """Where the lessons of the target's device lie."""
-    return _FOLDER / f"{target.spec.name}.ubj.gz"
+    """Return where the pretrained model for the target's kind and device lies."""
+    return _FOLDER / f"{target.kind}_{target.spec.name}.ubj.gz"

@@ -46,7 +46,7 @@ class Progression:
         best = self.best_s
         if best is None:
             return float("inf") if len(self.times) < 16 else 0.0
-        return self.calls * best / (len(self.times) ** 1.2 * (1 + self.since_improvement / 8))
+        return float(self.calls * best / (len(self.times) ** 1.2 * (1 + self.since_improvement / 8)))
 
 
 def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:

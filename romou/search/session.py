@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from romou.core.outcome import Outcome
 from romou.core.space import Config
@@ -21,147 +17,37 @@ from romou.core.version import __version__
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 from romou.pruning.estimate import can_estimate
 from romou.records import Origin, Record, Records
-from romou.search.cost_model import TransferData
-from romou.search.explorer import Explorer
-from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, Status, quiet_progress
 from romou.search.scheduler import Progression, next_task
+from romou.search.task_search import TaskResult, TaskSearch
+from romou.search.transfer import TransferData
+from romou.search.trial import Trial, TrialCallback
 
 if TYPE_CHECKING:
-    from romou.hardware import HardwareSpec
     from romou.search.pretrained import PretrainedModel
     from romou.target import Target
     from romou.tasks.tunable import TunableTask
 
 logger = logging.getLogger("romou")
 
-# Of one task on one device, at most so many measurements teach other tasks: evenly out of all, so training stays quick with many tasks.
-_LESSONS_EACH = 2000
-# TransferData are given anew when there are so many times more measurements than last time.
-_MORE_LESSONS = 1.5
+# A task's transfer data is collected anew when there are so many times more measurements than last time.
+_MORE_DATA = 1.5
 # Of a task on each other device, so many of the fastest configs are tried right after the default one.
 _STARTS_EACH = 2
-# A trial that makes its task less than this faster is no progress; configs this much apart may be equally fast.
-_PROGRESS, _CLOSE = 1.01, 1.05
+# A trial that makes its task less than this faster is no progress.
+_PROGRESS = 1.01
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskResult:
-    """What the search found for a task. Times are medians of one call in milliseconds.
-
-    config: the best one; None where no config worked, so that the caller falls back to TVM's own schedule.
-    default_ms: of the default config; None where it was not measured or failed.
-    """
-
-    task_key: str
-    config: Config | None
-    best_ms: float | None
-    default_ms: float | None
-    is_default: bool
-    trials: int
-    outcomes: dict[str, int]
-
-
-class _State:
-    """One task during the search."""
-
-    def __init__(
-        self,
-        task: TunableTask,
-        target: Target,
-        options: TuningOptions,
-        index: int,
-        lessons: Callable[[_State], TransferData],
-        spec: HardwareSpec | None,
-        pretrained: PretrainedModel | None,
-    ) -> None:
-        self.task = task
-        self.space = task.space(target)
-        self.default = task.default_config(target)
-        self._limits = target.limits
-        self._spec = spec
-        self._pretrained = pretrained
-        self.explorer = Explorer(
-            self.space,
-            self.default,
-            options,
-            np.random.default_rng([options.seed, index]),
-            features=self.features,
-            expected=None if spec is None else self.expected,
-            lessons=lambda: lessons(self),
-        )
-        # Of each algorithm one is measured, whatever the model expects of it.
-        self.explorer.start_with(task.starts(target)[1:])
-        # Measured elsewhere: origin -> configs and seconds.
-        self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
-        self.measured: dict[str, tuple[Config, float | None]] = {}
-        # Config key -> seconds when the search was over.
-        self.again: dict[str, float | None] = {}
-        self.progression = Progression(calls=task.calls)
-        self.outcomes: dict[str, int] = {}
-        self.waiting = 0
-        # What it was taught last, and out of how many measurements.
-        self.lessons: tuple[TransferData, int] | None = None
-
-    def features(self, configs: Sequence[Config]) -> np.ndarray:
-        """What the cost model sees."""
-        return self._task_features(configs)
-
-    def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """What it thinks of them before anything is measured."""
-        return self._task_features.expected(configs)
-
-    @functools.cached_property
-    def _task_features(self) -> TaskFeatures:
-        template = self.task.template
-        return TaskFeatures(template, self._limits, self._spec, self._pretrained if template.sums_products else None)
-
-    def teach(self, lessons: TransferData, *, is_own: bool) -> None:
-        """Add what was measured of this task: elsewhere, and, where another task learns, also here."""
-        groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
-        for group in groups:
-            chosen = group[:: math.ceil(len(group) / _LESSONS_EACH)] if group else []
-            if len(chosen) > 1:
-                configs = [c for c, _ in chosen]
-                lessons.add(self.features(configs), [t for _, t in chosen], self.expected(configs))
-
-    def add(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
-        self.measured[config.key] = (config, time_s)
-        self.progression.times.append(time_s)
-        self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
-
-    def fastest(self) -> list[tuple[float, Config]]:
-        """Seconds and config of those that work, the fastest first."""
-        return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
-
-    def close_calls(self, count: int) -> list[Config]:
-        """At most `count` configs of which each may be the fastest; none where that is settled."""
-        fastest = self.fastest()
-        close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
-        return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
-
-    def result(self) -> TaskResult:
-        again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
-        best_s, best = min(again, key=lambda pair: pair[0], default=None) or next(iter(self.fastest()), (None, None))
-        default = self.measured.get(self.default.key, (None, None))[1]
-        return TaskResult(
-            task_key=self.task.key,
-            # Nothing measured at all (no budget): the default may well work.
-            config=best if best is not None or self.measured else self.default,
-            best_ms=None if best_s is None else best_s * 1e3,
-            default_ms=None if default is None else default * 1e3,
-            is_default=best == self.default,
-            trials=len(self.measured),
-            outcomes=dict(self.outcomes),
-        )
+def _trial(record: Record, number: int, best_s: float | None) -> Trial:
+    return Trial(task=record.task_name, number=number, config=record.config, outcome=record.outcome, time_s=record.time_s, best_s=best_s, error=record.error)
 
 
 class TuningSession:
     """Tunes tasks on one device.
 
     Records of the same tasks on the same device, with the same versions of driver, Romou and TVM, count as done: they are never measured
-    again, teach the cost model, and use up the budget of trials; why others do not count is logged. Every finished trial is recorded before
+    again, train the cost model, and use up the budget of trials; why others do not count is logged. Every finished trial is recorded before
     the next one starts, so a session that is killed resumes where it was.
 
     Parameters
@@ -173,9 +59,11 @@ class TuningSession:
     alternatives
         Key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
     learn_from
-        Tasks that are not tuned; their records teach the cost model, as do those of the tuned tasks of each other, and of other devices.
+        Tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and of other devices.
+    callback
+        Called with each finished trial after its record is kept; True, or an exception, ends the search.
     pretrained
-        What is known of the target's device beyond the estimate; None: nothing.
+        Corrects the estimate on the target's device; None: the estimate as it is.
     """
 
     def __init__(
@@ -191,9 +79,13 @@ class TuningSession:
         alternatives: Mapping[str, Sequence[str]] | None = None,
         learn_from: Sequence[TunableTask] = (),
         pretrained: PretrainedModel | None = None,
+        callback: TrialCallback | None = None,
     ) -> None:
         self._alternatives = alternatives or {}
         self._clock = clock
+        self._callback = callback
+        self._is_stopped = False
+        self._error: Exception | None = None
         self._target = target
         self._store = store
         self._builder = builder
@@ -202,9 +94,9 @@ class TuningSession:
         self._fingerprint = runner.fingerprint()
         # What is expected of the target's device says nothing of a CPU that stands in for it.
         spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
-        self._states = [_State(task, target, options, index, self._lessons, spec, pretrained) for index, task in enumerate([*tasks, *learn_from])]
+        self._states = [TaskSearch(task, target, options, index, self._transfer_data, spec, pretrained) for index, task in enumerate([*tasks, *learn_from])]
         self._by_key = {state.task.key: state for state in self._states}
-        self._teachers = self._states[len(tasks) :]
+        self._others = self._states[len(tasks) :]
         self._states = self._states[: len(tasks)]
         self._device = self._fingerprint.to_dict()
         self._proposed = 0
@@ -242,15 +134,15 @@ class TuningSession:
         self._proposed = self.done
         self._since_progress = 0
 
-    def _lessons(self, learner: _State) -> TransferData:
-        count = sum(len(state.measured) for state in (*self._states, *self._teachers) if state is not learner)
-        if learner.lessons is not None and count < _MORE_LESSONS * learner.lessons[1]:
-            return learner.lessons[0]
-        lessons = TransferData()
-        learner.lessons = (lessons, max(count, 1))
-        for state in (*self._states, *self._teachers):
-            state.teach(lessons, is_own=state is learner)
-        return lessons
+    def _transfer_data(self, learner: TaskSearch) -> TransferData:
+        count = sum(len(state.measured) for state in (*self._states, *self._others) if state is not learner)
+        if learner.transfer_data is not None and count < _MORE_DATA * learner.transfer_data[1]:
+            return learner.transfer_data[0]
+        data = TransferData()
+        learner.transfer_data = (data, max(count, 1))
+        for state in (*self._states, *self._others):
+            state.add_to(data, is_own=state is learner)
+        return data
 
     @property
     def done(self) -> int:
@@ -260,7 +152,8 @@ class TuningSession:
     def run(self, make_progress: MakeProgress = quiet_progress) -> dict[str, TaskResult]:
         """Search until the budget is spent or all spaces are exhausted; task key -> result.
 
-        Ctrl-C ends the search early; what was measured stays and is returned.
+        Ctrl-C, or a callback that returns True, ends the search early; what was measured stays and is returned. An exception of the callback
+        comes out of here, after every finished trial has its record.
         """
         self._stop_at = None if self._options.seconds is None else self._clock() + self._options.seconds
         progress = make_progress()
@@ -269,7 +162,10 @@ class TuningSession:
             for batch in self._built_batches():
                 for built, result in self._measured(batch):
                     self._keep(built, result, progress.update)
-            self._confirm()
+            if self._error is not None:
+                raise self._error
+            if not self._is_stopped:
+                self._confirm()
         except KeyboardInterrupt:
             logger.warning("interrupted: going on with the %d trials that are finished", self.done)
         finally:
@@ -300,7 +196,7 @@ class TuningSession:
     def _is_over(self) -> bool:
         patience = self._options.no_progress
         is_stuck = patience is not None and self._since_progress >= patience
-        return is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
+        return self._is_stopped or is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
 
     def _confirm(self) -> None:
         """Measure configs that are about equally fast once more, one right after the other; what is fastest then is the result."""
@@ -337,10 +233,10 @@ class TuningSession:
             self._proposed += 1
         return candidates
 
-    def _untried(self, count: int) -> list[_State]:
+    def _untried(self, count: int) -> list[TaskSearch]:
         return [state for state in self._states if not state.measured and not state.waiting][:count]
 
-    def _expected(self, state: _State) -> Progression:
+    def _expected(self, state: TaskSearch) -> Progression:
         """The progression as if what is under way had brought nothing: one task must not take every batch that is built ahead."""
         past, others = state.progression, [self._by_key[key].progression for key in self._alternatives.get(state.task.key, ()) if key in self._by_key]
         is_over = past.is_exhausted or past.is_hopeless_beside(others)
@@ -350,16 +246,20 @@ class TuningSession:
         """Each candidate of a batch with its result, as soon as it is there; one that the time limit cuts off has none."""
         width = self._runner.width
         if width == 1:
-            results = ((built, self._measure(built)) for built in batch)
+            results = ((built, self._measure(built)) for built in batch if not self._is_stopped)
             yield from ((built, result) for built, result in results if result is not None)
             return
         pool = ThreadPoolExecutor(width, thread_name_prefix="romou-run")
         try:
-            running = {pool.submit(self._measure, built): built for built in batch}
+            running = {pool.submit(self._measure, built): built for built in batch if not self._is_stopped}
             for future in as_completed(running):
-                result = future.result()
+                result = None if future.cancelled() else future.result()
                 if result is not None:
                     yield running[future], result
+                if self._is_stopped:
+                    # What runs already is kept; what waits is not started.
+                    for waiting in running:
+                        waiting.cancel()
         finally:
             # After an error the others end by themselves, or when the runner is closed.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -382,6 +282,11 @@ class TuningSession:
         is_progress = after_s is not None and (before_s is None or before_s >= _PROGRESS * after_s)
         self._since_progress = 0 if is_progress else self._since_progress + 1
         tell(self._status(state, record))
+        if self._callback is not None and not self._is_stopped:
+            try:
+                self._is_stopped = self._callback(_trial(record, self.done, after_s)) is True
+            except Exception as error:
+                self._is_stopped, self._error = True, error
 
     def _record(self, task: TunableTask, result: MeasureResult, build_s: float) -> Record:
         import tvm
@@ -405,7 +310,7 @@ class TuningSession:
             tvm=tvm.__version__,
         )
 
-    def _status(self, state: _State, record: Record) -> Status:
+    def _status(self, state: TaskSearch, record: Record) -> Status:
         best_s = state.progression.best_s
         apart = [s for s in self._states if s.task.key not in self._alternatives]
         bests = [s.progression.best_s for s in apart]

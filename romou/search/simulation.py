@@ -1,27 +1,29 @@
-"""A recorded space in place of a device: the search runs as it always does, but time is counted, not spent.
+"""Simulation: a recorded space in place of a device. The search runs as it always does, but time is counted, not spent.
 
-Only configs that were recorded have a result, so the space of a replayed task is made of these alone: random draws pick among them, and a mutation
-is one of the recorded neighbours of a config. So neither the session nor the explorer nor the cost model knows of the replay.
+Only configs that were recorded have a result, so the space of a simulated task is made of these alone: random draws pick among them, and a mutation
+is one of the recorded neighbours of a config. So neither the session nor the explorer nor the cost model knows of the simulation.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from romou.core.errors import RecordError
+from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.outcome import Outcome
-from romou.core.space import Choice, Config, Space
+from romou.core.space import Config, Space
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.types import BuildResult, Candidate, MeasureResult
 from romou.records import RecordedConfig, RecordedSpace
+from romou.schedules.families import workload_of
 from romou.target import Target
-from romou.tasks.operators import task_of, workload_from_dict
+from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
 
 # A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near: a mutation picks one of so many nearest ones.
@@ -31,18 +33,20 @@ _NEIGHBOURS = 24
 class SimulatedSpace(Space):
     """The recorded configs as a space.
 
+    declared: the knobs of the task's template.
     allowed: indices of those that a search may try; None: all. Those outside of it still have neighbours inside.
     """
 
-    def __init__(self, recorded: RecordedSpace, allowed: Collection[int] | None = None) -> None:
+    def __init__(self, recorded: RecordedSpace, declared: Iterable[Knob] = (), allowed: Collection[int] | None = None) -> None:
         super().__init__()
-        self.knobs = dict(recorded.knobs)
+        named = {knob.name: knob for knob in declared}
+        for name, choices in recorded.knobs.items():
+            self.define_knob(named.get(name, name), choices)
         self._all = [self.at(index) for index in sorted(recorded.configs)]
         self._place = {config.key: place for place, config in enumerate(self._all)}
         inside = set(recorded.configs if allowed is None else allowed)
         self._inside = np.array([place for place, index in enumerate(sorted(recorded.configs)) if index in inside], dtype=np.int64)
         self._valid = {self._all[place].key for place in self._inside}
-        self._rows = super().features(self._all)
 
     def __len__(self) -> int:
         return len(self._inside)
@@ -69,10 +73,6 @@ class SimulatedSpace(Space):
         """One of the nearest allowed configs: fewest knobs changed, then fewest steps along their choices; `config` where there is no other."""
         near = self._neighbours[self._place[config.key]]
         return self._all[near[int(rng.integers(len(near)))]] if len(near) else config
-
-    def features(self, configs: Sequence[Config]) -> np.ndarray:
-        """Those of `Space.features`, computed once."""
-        return self._rows[[self._place[config.key] for config in configs]]
 
     @cached_property
     def _neighbours(self) -> list[np.ndarray]:
@@ -109,7 +109,7 @@ class SimulatedTask(TunableTask):
         RecordError
             This version of Romou makes another kernel of the recorded operator, or the default config was not recorded.
         """
-        task = task_of(workload_from_dict(recorded.task["workload"])).with_free_images()
+        task = task_of(workload_of(recorded.task["workload"])).with_free_images()
         if task.key != recorded.task["key"]:
             raise RecordError(f"{recorded.name}: recorded for kernel {recorded.task['key']}, this version makes {task.key}", hint="Record the space anew.")
         if recorded.context["default"] not in recorded.configs:
@@ -127,7 +127,7 @@ class SimulatedTask(TunableTask):
         return self._space
 
     def limits(self, target: Target) -> Limits:
-        """Those of the recording, whatever the target."""
+        """Limits of the recorded device, whatever the target."""
         return _limits(self.recorded)
 
     def default_config(self, target: Target) -> Config:
@@ -136,7 +136,7 @@ class SimulatedTask(TunableTask):
 
     @cached_property
     def _space(self) -> SimulatedSpace:
-        return SimulatedSpace(self.recorded, self.allowed)
+        return SimulatedSpace(self.recorded, self.template.knobs, self.allowed)
 
 
 def _limits(recorded: RecordedSpace) -> Limits:
@@ -167,7 +167,7 @@ class SimulatedDevice:
         self._spaces = {task.key: task.recorded.space() for task in tasks}
         devices = [recorded.device for recorded in self._recorded.values()]
         if any(device != devices[0] for device in devices):
-            raise RecordError(f"spaces of several devices cannot be replayed as one: {sorted({str(d['name']) for d in devices})}")
+            raise RecordError(f"spaces of several devices cannot be simulated as one device: {sorted({str(d['name']) for d in devices})}")
         self._device = devices[0]
         self._workers = workers
         self._batches: list[list[float]] = []

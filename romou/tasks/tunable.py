@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,9 +14,10 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
-from romou.analysis.registers import register_use
-from romou.analysis.usage import work_group_size
+from romou.analysis.registers import estimate_registers
+from romou.analysis.structure import launch_size, thread_extents
 from romou.core.errors import InvalidConfigError
+from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.core.task import Task
 from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
@@ -23,10 +25,10 @@ from romou.pruning.forms import form_of
 from romou.pruning.prune import LEAST_KEPT
 from romou.schedules.base import Template
 from romou.schedules.blocks import is_scheduled
-from romou.schedules.templates import template_of
+from romou.schedules.families import template_of
 from romou.schedules.winograd import StoredWeight
 from romou.tir.primitives import FREE_IMAGES
-from romou.tir.slices import alone
+from romou.tir.slices import without_slices
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -46,7 +48,7 @@ class TunableTask(Task):
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> TunableTask | None:
         """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
-        func = alone(func)
+        func = without_slices(func)
         if is_scheduled(func) or template_of(func) is None:
             return None
         plain = plain_form(func)
@@ -57,16 +59,17 @@ class TunableTask(Task):
     @property
     def is_small(self) -> bool:
         """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
-        return not self.template.sums_products and self.template.moved_bytes < _SMALL_BYTES
+        moved = sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)
+        return not self.template.sums_products and moved < _SMALL_BYTES
 
     def with_free_images(self) -> TunableTask:
-        """The same operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
+        """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
         task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
 
     def pruned(self, target: Target) -> PrunedTask:
-        """The same task with the pruned space for `target` as its space."""
+        """Return the task with the pruned space for `target` as its space."""
         space = self.pruned_space(target)
         slacks = {count.criterion: count.slack for count in space.report.criteria if count.slack is not None}
         task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops, slacks=slacks)
@@ -80,34 +83,38 @@ class TunableTask(Task):
         assert template is not None, "a Task is made by TunableTask.of or from_json, from a function that has a template"
         return template
 
+    def limits(self, target: Target) -> Limits:
+        """What schedules look at on the target's device."""
+        return target.limits
+
     def space(self, target: Target) -> Space:
         """The knob space on `target`."""
-        return self.template.space(target.limits)
+        return self.template.space(self.limits(target))
 
     def pruned_space(self, target: Target, rules: Rules | None = None) -> PrunedSpace:
         """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured."""
-        limits = target.limits
+        limits = self.limits(target)
         least_kept = LEAST_KEPT if self.template.sums_products else _LEAST_OF_FEW
         return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept)
 
     def default_config(self, target: Target) -> Config:
         """The config that is tried first, and used where nothing was tuned."""
-        return self.template.default_config(target.limits)
+        return self.template.default_config(self.limits(target))
 
     def starts(self, target: Target) -> list[Config]:
         """A decent config of each algorithm, the default config first."""
-        return self.template.starts(target.limits)
+        return self.template.starts(self.limits(target))
 
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
         """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
         # Of the whole space: a process that builds one config has no need of what pruning leaves.
-        limits = target.limits
+        limits = self.limits(target)
         self.template.space(limits).index_of(config)
         return self.template.schedule(config, limits)
 
     def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
         """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
-        return self.template.image_scopes(config, target.limits)
+        return self.template.image_scopes(config, self.limits(target))
 
     def stored_weight(self, config: Config) -> StoredWeight | None:
         """How the kernel of `config` wants the weight; None where it takes that of `func` as it is."""
@@ -157,7 +164,7 @@ class PrunedTask(TunableTask):
 
     @cached_property
     def spaces(self) -> dict[Target, PrunedSpace]:
-        """Those that were made."""
+        """Pruned spaces that were made, by target."""
         return {}
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
@@ -170,10 +177,10 @@ class PrunedTask(TunableTask):
         """
         if config == self.default_config(target):
             return
-        formula = form_of(self.template, target.limits).usage({name: np.asarray(value) for name, value in config.items()})
-        registers = register_use(kernel)
+        formula = form_of(self.template, self.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
+        registers = estimate_registers(kernel)
         # Each kernel of several by itself: their groups differ in size.
-        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": work_group_size(kernel)}
+        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": launch_size(thread_extents(kernel))[1]}
         verdicts = judge(replace(formula, **own), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(_SURE * self.slacks[name]):
@@ -186,7 +193,7 @@ class PrunedTask(TunableTask):
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
-    func = alone(func)
+    func = without_slices(func)
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)

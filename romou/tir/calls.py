@@ -30,18 +30,18 @@ def extern_name(expr: Any) -> str | None:
     return str(getattr(expr.args[0], "value", "")) if op_name(expr) == "tirx.call_pure_extern" else None
 
 
-def is_half_load(expr: Any) -> bool:
-    """Whether halfs are read from memory as floats (`passes/half_storage.py`)."""
+def is_fp16_load(expr: Any) -> bool:
+    """Whether fp16 is read from memory as fp32 (`passes/fp16_storage.py`)."""
     return (extern_name(expr) or "").startswith("vload_half")
 
 
-def is_half_store(expr: Any) -> bool:
-    """Whether floats are written to memory as halfs."""
+def is_fp16_store(expr: Any) -> bool:
+    """Whether fp32 is written to memory as fp16."""
     return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith("vstore_half")
 
 
-def is_half_conversion(expr: Any) -> bool:
-    """Whether the bits of halfs that were read before become floats."""
+def is_fp16_conversion(expr: Any) -> bool:
+    """Whether the bits of fp16 that were read before become fp32."""
     return extern_name(expr) == "float_of_half"
 
 
@@ -63,7 +63,7 @@ def is_async_copy(expr: Any) -> bool:
 
 
 def texel_bytes(expr: Any) -> int:
-    """Of a texel that a call reads as it is."""
+    """Bytes of a texel that a call reads as it is."""
     return 16 if _called(expr) == "copy_floats_async" else 8
 
 

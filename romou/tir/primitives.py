@@ -14,8 +14,8 @@ LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The OpenCL runtime lays images out by the same rule (tvm_patches/opencl_runtime/memory.h).
 SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2}
-# Marks on a block, which `passes/arithmetic.py` and `passes/half_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
-AUTOBROADCAST, MULTIPLY_ADD, HALF_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
+# Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
+AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
 
 # On a loop, which `passes/tensor_cores.py` carries out.
 TENSOR_CORES = "pragma_romou_tensor_cores"
@@ -63,7 +63,7 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
 
 
 def replace_parameter(func: tirx.PrimFunc, name: str, *, shape: Sequence[int] | None = None, scope: str | None = None) -> tirx.PrimFunc:
-    """The same function with its parameter `name` in another shape, whose axes its accesses have to fit, or in another memory scope."""
+    """Return the function with its parameter `name` in another shape, whose axes its accesses have to fit, or in another memory scope."""
     old = _parameter(func, name)
     new = tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope()))
     body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
@@ -88,9 +88,9 @@ def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: 
     sch.annotate(block, MULTIPLY_ADD, function)
 
 
-def half_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Compute with halfs in the kernel of `block`; otherwise halfs are storage, and arithmetic is single precision (`passes/half_storage.py`)."""
-    sch.annotate(block, HALF_ARITHMETIC, 1)
+def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Compute with fp16 in the kernel of `block`; otherwise memory holds fp16, and arithmetic is fp32 (`passes/fp16_storage.py`)."""
+    sch.annotate(block, FP16_ARITHMETIC, 1)
 
 
 def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
@@ -99,7 +99,7 @@ def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
 
 
 def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
-    """Stage in two halves of local memory what `loop` stages there: the next turn's share is loaded while this turn's is summed up."""
+    """Stage in two halves of local memory what `loop` stages there: the next iteration's share is loaded while this one's is summed up."""
     sch.annotate(loop, DOUBLE_BUFFER, 1)
 
 

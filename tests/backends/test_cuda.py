@@ -14,14 +14,12 @@ from small_networks import random_inputs, residual_net
 
 import romou
 from romou import models
-from romou.backends import backend
-from romou.backends.cuda import compiler, devices
-from romou.backends.dialects import complete_cuda
+from romou.backends.cuda import BACKEND, compiler
+from romou.backends.cuda.dialect import complete
 from romou.cli import main
 from romou.core.errors import BuildError, CompatError, DeviceError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.measure.fingerprint import device_fingerprint
-from romou.module.tuned_model import split_kernels
 from romou.target import Target
 from romou.tasks.build import build_task
 from romou.tvm_patches import cuda_runtime
@@ -54,7 +52,7 @@ def test_models(name: str, cuda_target: Target) -> None:
         assert f" {kernel}(" in source
         assert source.count("__global__") == 1
         # By itself, and by the header that it brings.
-        assert compiler.compile_cuda(source, str(cuda_target.arch)).startswith(b"\x7fELF")
+        assert compiler.compile_cuda(source, str(cuda_target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
     if has_device(cuda_target):
         assert error_of(compiled, model) < (2e-2 if name == "half" else 1e-4)
 
@@ -98,8 +96,8 @@ def test_what_opencl_spells_otherwise_is_not_left() -> None:
 
 
 def test_functions_come_before_the_kernels_that_call_them() -> None:
-    assert complete_cuda("__global__ void f() {}") == "__global__ void f() {}"
-    text = complete_cuda("__global__ void f(float* a, unsigned short* b) { a[0] = float_of_half(b[0]); }")
+    assert complete("__global__ void f() {}") == "__global__ void f() {}"
+    text = complete("__global__ void f(float* a, unsigned short* b) { a[0] = float_of_half(b[0]); }")
     assert compiler.compile_cuda(text, "sm_90a")
     assert "half_of_float" not in text
 
@@ -114,7 +112,7 @@ def test_the_library_headers_say_the_truth() -> None:
     static_assert(std::is_same<std::conditional<true, int, float>::type, int>::value && std::is_same_v<std::enable_if<true, int>::type, int>, "");
     """
     task = task_of(conv(8, (7, 7), 8, (1, 1)))
-    (source,) = split_kernels(build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()).values()
+    (source,) = BACKEND.split_kernels(build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()).values()
     assert compiler.compile_cuda(source + checks, "sm_90a")
 
 
@@ -135,14 +133,14 @@ def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_attached_gpu_or_none() -> None:
     if has_device(TARGET):
-        report = backend("cuda").check_device(0)
+        report = BACKEND.check_device(0)
         assert report.is_usable, report
         assert not report.has_images
         found = device_fingerprint("cuda:0")
         assert (found.kind, found.is_host_cpu, found.name) == ("cuda", False, tvm.cuda(0).device_name)
         assert romou.tune(residual_net(), target="cuda", trials=12).summary().is_right
         return
-    assert devices.list_devices() == []
+    assert BACKEND.list_devices() == []
     assert cuda_runtime.load() is not None
     with pytest.raises(DeviceError, match="no CUDA device: "):
         device_fingerprint("cuda:0")

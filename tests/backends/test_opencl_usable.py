@@ -11,49 +11,46 @@ from typing import Any
 import numpy as np
 import pytest
 
-from romou.backends import BACKENDS, backend, probe, usable
-from romou.backends.opencl import devices
+from romou.backends import backend, base, probe, usable
+from romou.backends.opencl import BACKEND, OpenCL
 from romou.core.errors import DeviceError, UsageError
 
 FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_size", "local_mem_bytes", "constant_mem_bytes", "clock_mhz")
 
 
-def test_registry() -> None:
-    for kind in BACKENDS:
-        for function in ("list_devices", "check_device", "is_usable", "device_index", "no_device_error", "attached_spec"):
-            assert callable(getattr(backend(kind), function))
+def test_an_unknown_kind_is_one_error_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         backend("opengl")
-    assert str(caught.value) == "unknown backend 'opengl'; known: cuda, opencl\nDid you mean 'opencl'?"
+    assert str(caught.value) == "unknown target kind 'opengl'; known: cuda, null, opencl\nDid you mean 'opencl'?"
 
 
 def test_a_device_is_attached_and_described() -> None:
-    found = devices.list_devices()
+    found = BACKEND.list_devices()
     assert found, "no OpenCL device; install pocl-opencl-icd"
     for facts in found:
         assert set(FACTS) <= set(facts)
 
 
 def test_every_device_computes_correctly() -> None:
-    for index in range(len(devices.list_devices())):
-        report = usable.check_device_of("opencl", index)
+    for index in range(len(BACKEND.list_devices())):
+        report = BACKEND.check_device(index)
         assert report.is_usable, report
         assert report.problem is None
-        assert report.device == devices.list_devices()[index]["name"]
-    assert usable.is_usable_of("opencl", 0)
+        assert report.device == BACKEND.list_devices()[index]["name"]
+    assert BACKEND.is_usable(0)
 
 
 def test_the_cpu_has_images() -> None:
-    report = usable.check_device_of("opencl", devices.device_index("host"))
+    report = BACKEND.check_device(BACKEND.device_index("host"))
     assert report.has_images, report.notes
 
 
 def test_unknown_index() -> None:
-    count = len(devices.list_devices())
+    count = len(BACKEND.list_devices())
     with pytest.raises(DeviceError, match=f"there is no OpenCL device {count}; the runtime sees 0: "):
-        usable.check_device_of("opencl", count)
-    assert not usable.is_usable_of("opencl", count)
-    assert str(devices.no_device_error(0, [])).startswith("no OpenCL device: ")
+        BACKEND.check_device(count)
+    assert not BACKEND.is_usable(count)
+    assert str(BACKEND.no_device_error(0, [])).startswith("no OpenCL device: ")
 
 
 def test_a_wrong_result_is_a_problem() -> None:
@@ -68,18 +65,28 @@ def test_a_wrong_result_is_a_problem() -> None:
         ({}, "the driver crashed on a tiny kernel (signal 11): no message", "the driver crashed on a tiny kernel (signal 11): no message"),
     ],
 )
-def test_a_broken_device_is_reported_with_how_to_mend_it(monkeypatch: pytest.MonkeyPatch, answers: Any, crash: Any, problem: str) -> None:
-    monkeypatch.setattr(usable, "_probe", lambda kind, index, timeout_s: (answers, crash))
-    report = usable.check_device_of("opencl", 0)
+def test_a_broken_device_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch, answers: Any, crash: Any, problem: str) -> None:
+    monkeypatch.setattr(base, "run_probe", lambda kind, index, timeout_s, without: (answers, crash))
+    report = BACKEND.check_device(0)
     assert (report.is_usable, report.has_images, report.has_fp16, report.problem) == (False, False, False, problem)
-    assert report.mend is not None
-    assert "ROMOU_OPENCL_DEVICE" in report.mend
+    assert report.hint is not None
+    assert "ROMOU_OPENCL_DEVICE" in report.hint
 
 
 def test_a_missing_aspect_is_only_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usable, "_probe", lambda kind, index, timeout_s: ({"buffers": None, "images": "no images\nlong log", "fp16": None}, None))
-    report = usable.check_device_of("opencl", 0)
+    answers = {"buffers": None, "images": "no images\nlong log", "fp16": None}
+    monkeypatch.setattr(base, "run_probe", lambda kind, index, timeout_s, without: (answers, None))
+    monkeypatch.setattr(OpenCL, "lacks", lambda self, facts: {})
+    report = BACKEND.check_device(0)
     assert (report.is_usable, report.has_images, report.has_fp16, report.notes) == (True, False, True, ("images: no images",))
+
+
+def test_fp16_that_the_driver_does_not_offer_is_one_line_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {**BACKEND.facts(0), "extensions": "cl_khr_command_buffer"}
+    monkeypatch.setattr(OpenCL, "list_devices", lambda self: [facts])
+    report = BACKEND.check_device(0)
+    assert (report.is_usable, report.has_fp16) == (True, False)
+    assert report.notes == ("fp16: the driver offers no arithmetic (cl_khr_fp16); kernels store fp16 and compute in fp32",)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +100,18 @@ def test_a_missing_aspect_is_only_a_note(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_crash_and_hang_do_not_end_the_caller(monkeypatch: pytest.MonkeyPatch, code: str, expected: str) -> None:
     real_run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda command, **options: real_run([sys.executable, "-c", code], **options))
-    answers, problem = usable._probe("opencl", 0, 0.5)
+    answers, problem = usable.run_probe("opencl", 0, 0.5)
     assert answers == {}
     assert problem is not None
     assert problem.startswith(expected)
 
 
 def test_host_without_a_cpu_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "list_devices", lambda: [{"name": "Big GPU", "type": "gpu"}])
-    assert devices.device_index(None) == devices.device_index("adreno640") == 0
+    monkeypatch.setattr(OpenCL, "list_devices", lambda self: [{"name": "Big GPU", "type": "gpu"}])
+    assert BACKEND.device_index(None) == BACKEND.device_index("adreno640") == 0
     with pytest.raises(DeviceError, match="-device=host means the CPU through OpenCL, but the runtime sees only Big GPU"):
-        devices.device_index("host")
-    assert devices.host_spec().source_of("local_mem_bytes").startswith("minimum that OpenCL 1.2 asks")
+        BACKEND.device_index("host")
+    assert BACKEND.spec("host").source_of("local_mem_bytes").startswith("minimum that OpenCL 1.2 asks")
 
 
 def test_no_platform_is_an_error_not_a_crash(tmp_path: Path) -> None:

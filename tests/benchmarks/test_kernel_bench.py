@@ -20,7 +20,8 @@ from operators import conv, task_of
 from romou.core.errors import UsageError
 from romou.measure import verify
 from romou.records import Record, RecordStore
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search import TaskResult
 from romou.target import Target
 from romou.tasks.build import build_reference

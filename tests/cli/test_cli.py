@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from romou.backends import backend
 from romou.cli import COMMANDS, main
 from romou.core.errors import DeviceError, UsageError
 
@@ -57,7 +58,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tune", "resnet18"], "romou: model file 'resnet18' does not exist\nbundled:resnet18 is a bundled network."),
         (["tune", "bundled:resnet19"], "romou: unknown bundled model 'resnet19'"),
         (["tune", "bundled:squeezenet1_0", "--allow-tf32"], "romou: TF32 is a format of NVIDIA's tensor cores; the target is 'opencl'"),
-        (["tune", "x.onnx", "--target", "vulkan"], "romou: target kind 'vulkan' is not supported in this version"),
+        (["tune", "x.onnx", "--target", "vulkan"], "romou: unknown target kind 'vulkan'; known: cuda, null, opencl"),
         (["tune", "x.onnx", "--shape", "a"], "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224"),
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
         (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),
@@ -130,7 +131,7 @@ def test_without_a_platform_the_exit_code_is_3_and_doctor_says_what_to_install(n
     assert "apt-get install pocl-opencl-icd" in words
     data = json.loads(run_process("doctor", "--json", **no_platform).stdout)
     assert (data["has_usable_device"], data["exit_code"], data["devices"]) == (False, 3, [])
-    assert any("pocl-opencl-icd" in (finding["mend"] or "") for finding in data["findings"])
+    assert any("pocl-opencl-icd" in (finding["hint"] or "") for finding in data["findings"])
 
 
 def test_devices_without_a_platform(no_platform: dict[str, str]) -> None:
@@ -144,7 +145,6 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     import ctypes.util
     import shutil
 
-    from romou.cli import doctor
     from romou.core.errors import CompatError
     from romou.tvm_patches import compat
 
@@ -157,39 +157,40 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     result = invoke("doctor", "--json")
     assert result.exit_code == 1
     findings = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
-    assert findings["packages"]["mend"] == "pip install apache-tvm==0.27.0.post1"
-    assert findings["compiler"]["mend"] == "apt-get install g++ (Debian, Ubuntu)."
+    assert findings["packages"]["hint"] == "pip install apache-tvm==0.27.0.post1"
+    assert findings["compiler"]["hint"] == "apt-get install g++ (Debian, Ubuntu)."
     assert "did you mean ROMOU_DEBUG" in findings["environment"]["detail"]
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
-    assert "apt-get install ocl-icd-libopencl1" in (doctor._nothing_attached("opencl").mend or "")
+    assert "apt-get install ocl-icd-libopencl1" in (backend("opencl").diagnose().hint or "")
 
 
 def test_an_unexpected_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    from romou.backends import opencl
+    from romou.backends.opencl import OpenCL
 
-    def bug() -> Any:
+    def bug(self: OpenCL) -> Any:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(opencl, "list_devices", bug)
+    monkeypatch.setattr(OpenCL, "list_devices", bug)
     result = invoke("devices")
     assert result.exit_code == 1
     assert isinstance(result.exception, ZeroDivisionError)
 
 
 def test_a_device_error_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    from romou.backends import opencl
+    from romou.backends.opencl import OpenCL
 
-    def broken() -> Any:
+    def broken(self: OpenCL) -> Any:
         raise DeviceError("gone", hint="plug it in")
 
-    monkeypatch.setattr(opencl, "list_devices", broken)
+    monkeypatch.setattr(OpenCL, "list_devices", broken)
     result = invoke("devices")
     assert result.exit_code == 3
     assert result.stderr == "romou: gone\nplug it in\n"
 
 
 def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
-    from romou.cli.run import random_inputs, read_inputs
+    from romou.cli.run import read_inputs
+    from romou.module import random_inputs
 
     signature = {"x": ((1, 3), "float32"), "ids": ((2,), "int64")}
     np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))

@@ -6,18 +6,28 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tvm
 from click.testing import CliRunner
 from documents import ROOT
-from operators import conv, task_of
+from operators import conv, error_on, random_arrays, reference, relax_tasks, task_of
+from small_networks import random_inputs, residual_net
+from tvm import relax
 
 import archprobe.probes
+import romou
 import romou.hardware.spec
 import romou.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
+from romou.backends import installed
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.hardware import known_devices
+from romou.passes import pipeline
 from romou.target import Target
+from romou.tasks.build import build_task
+from romou.tasks.tunable import TunableTask
 
 _PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -40,12 +50,59 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (limits.max_work_group_size, limits.local_memory_bytes) == (512, 16384)
 
 
+def test_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by its entry point, it compiles a model, and the kernels compute the right numbers."""
+    (tmp_path / "toy_backend.py").write_text(code("A backend"))
+    about = tmp_path / "toy_backend-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[romou.backends]\ntoy = toy_backend:BACKEND\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.cache_clear()
+    try:
+        assert list(installed()) == ["opencl", "cuda", "null", "toy"]
+        target, model = Target("toy -max_num_threads=64"), residual_net()
+        compiled = romou.compile(model, target=target)
+        assert Target(target.tvm_target).kind == "opencl", "TVM knows it as what generates its code"
+        assert target.limits.max_work_group_size == 64
+        assert all("__kernel void" in source for source in compiled.sources().values())
+        inputs = random_inputs(model, seed=0)
+        reference = run_onnxruntime(model, inputs)
+        assert reference is not None
+        assert max(relative_l2_error(a, b) for a, b in zip(compiled.run(inputs), reference, strict=True)) < 1e-4
+    finally:
+        installed.cache_clear()
+
+
+def test_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(x: relax.Expr) -> relax.Expr:
+        return relax.op.multiply(relax.op.exp(x), relax.const(2.0))
+
+    (task,), target = relax_tasks(doubled, (64, 256)), Target("opencl -device=host")
+    config = task.default_config(target)
+    space: dict[str, Any] = {}
+    exec(code("A pass"), space)
+    sources = {"before": _source(task, target)}
+    monkeypatch.setattr(pipeline, "share_loads", tvm.transform.Sequential([space["add_to_double"], pipeline.share_loads]))
+    for place, left_out in (("after", []), ("left out", ["add_to_double"])):
+        with tvm.transform.PassContext(disabled_pass=left_out):
+            sources[place] = _source(task, target)
+    assert "2.0" in sources["before"]
+    assert "2.0" not in sources["after"]
+    assert sources["left out"] == sources["before"]
+    arrays = random_arrays(task, np.random.default_rng(0))
+    assert error_on(target, task, config, arrays, reference(task, arrays)) < 1e-6
+
+
+def _source(task: TunableTask, target: Target) -> str:
+    return build_task(task, task.default_config(target), target).imports[0].inspect_source()
+
+
 def test_a_criterion(monkeypatch: pytest.MonkeyPatch) -> None:
     task, target = task_of(conv(64, (14, 14), 64, (1, 1))), Target("opencl -device=adreno640")
     before = task.pruned_space(target).report
-    space: dict[str, Any] = {}
-    exec(code("A criterion"), space)
-    monkeypatch.setitem(romou.pruning.criteria.CRITERIA, "half_full", space["half_full"])
+    monkeypatch.setattr(romou.pruning.criteria, "CRITERIA", dict(romou.pruning.criteria.CRITERIA))
+    exec(code("A criterion"), {})
     after = task.pruned_space(target).report
     counts = {count.criterion: count for count in after.criteria}
     assert "half_full" not in {count.criterion for count in before.criteria}

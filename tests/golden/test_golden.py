@@ -13,7 +13,9 @@ import pytest
 from operators import assert_agrees, conv, kind_id, matmul, random_arrays, reference, target_of, task_of
 
 from romou.core.space import Config
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.build import build_task
 
@@ -75,7 +77,7 @@ CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["dat
 def test_kernel(name: str, suffix: str, request: pytest.FixtureRequest) -> None:
     (work, choices), target = KERNELS[name], TARGETS[suffix]
     if choices.get("multiply_add") == "tf32":
-        target = target.allowing_tf32()
+        target = target.with_options(tf32="allow")
     task = task_of(work).with_free_images()
     knobs = task.space(target).knobs
     wanted = {knob: value for knob, value in (TILES | SPELLING | choices).items() if knob in knobs}

@@ -88,8 +88,8 @@ def test_a_model_takes_what_was_faster(tmp_path: Path, opencl_device: tvm.runtim
     assert joined_of(2.1) == []
     assert len(joined_of(1.9)) == 1
     # A bench takes them as well, and what is compared with it what it has.
-    bench = romou.bench(model, target="opencl", work_dir=tmp_path, has_times=False)
-    compared = romou.compare(bench, model, fail_over=0, has_times=False)
+    bench = romou.bench(model, target="opencl", work_dir=tmp_path, times=False)
+    compared = romou.compare(bench, model, fail_over=0, times=False)
     assert compared.regressions == []
     assert {row.name for row in compared.rows} == {operator.name for operator in bench.operators}
     assert any("pointwise" in row.name for row in compared.rows)

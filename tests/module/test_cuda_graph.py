@@ -1,4 +1,4 @@
-"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what replays compute, where there is one."""
+"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what captured runs compute, where there is one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from tvm import relax
 
 import romou
 from romou import models
+from romou.backends.cuda import graph as cuda_graph
+from romou.backends.cuda.graph import CudaGraph
 from romou.core.errors import DeviceError
-from romou.module import random_inputs, replay
-from romou.module.replay import CudaGraph
+from romou.module import random_inputs
 from romou.target import Target
 
 STREAM = 77
@@ -61,7 +62,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver()
-    monkeypatch.setattr(replay, "_cuda_driver", lambda: found)
+    monkeypatch.setattr(cuda_graph, "_cuda_driver", lambda: found)
     return found
 
 
@@ -170,17 +171,17 @@ def test_an_empty_capture_is_no_recording(driver: Driver) -> None:
 def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
     with pytest.raises(DeviceError, match=r"(?s)the Python package cuda-bindings.*pip install 'romou\[cuda\]'"):
-        replay._cuda_driver()
+        cuda_graph._cuda_driver()
 
 
-def test_replays_on_a_gpu(cuda_target: Target) -> None:
+def test_captured_runs_on_a_gpu(cuda_target: Target) -> None:
     """Equal to plain runs for changed inputs, with two models alternately."""
     plain = {"residual": romou.compile(residual_net(), target=cuda_target)}
     if has_device(cuda_target):
         plain["bert_2layer"] = romou.compile(models.load("bert_2layer"), target=cuda_target)
     recorded = {name: copy.copy(model) for name, model in plain.items()}
     for name in plain:
-        plain[name].replay, recorded[name].replay = False, True
+        plain[name].capture, recorded[name].capture = False, True
     if not has_device(cuda_target):
         assert all(model.sources() for model in recorded.values())
         return

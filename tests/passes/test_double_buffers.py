@@ -15,8 +15,10 @@ from tvm_ffi.structural import structural_walk
 from romou.core.space import Config
 from romou.inspection.kernels import inspect_function
 from romou.passes import double_buffers
+from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.schedules.families.dense import Dense
 from romou.schedules.loops import padded_texels
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
 from romou.tir.calls import op_name

@@ -14,7 +14,8 @@ from tvm.script import tirx as T
 from romou.core.errors import BuildError
 from romou.passes import pipeline
 from romou.passes.image_addressing import address_images, image_loads
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.build import build_task
 from romou.tasks.tunable import TunableTask

@@ -11,7 +11,8 @@ from tvm_ffi.structural import structural_visit
 
 from romou.core.space import Config
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
 

@@ -9,7 +9,8 @@ import pytest
 from operators import conv, task_of
 
 from romou.inspection.kernels import inspect_function
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 
 CUDA = Target("cuda -arch=sm_90a")

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operators import assert_agrees, conv, has_device, kind_id, random_arrays, reference, target_of, task_of
 
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 
 TARGETS = {"opencl": Target("opencl -device=adreno640 -half=storage"), "cuda": target_of("cuda")}

@@ -15,10 +15,13 @@ from streams import OPERATORS
 from romou.core.space import Config
 from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
-from romou.pruning import KernelUsage, Rules, judge, read_usage
-from romou.pruning.closed_form import BOUNDED, ClosedForm, columns_of
+from romou.pruning import BOUNDED, KernelUsage, Rules, judge, read_usage
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.columns import columns_of
 from romou.pruning.forms import form_of
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
 
@@ -104,7 +107,7 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     ids=lambda w: f"{w.name}_{w.dtype}",
 )
 def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None:
-    target, task = target_of("cuda").allowing_tf32(), task_of(work)
+    target, task = target_of("cuda").with_options(tf32="allow"), task_of(work)
     configs = [c for c in task.space(target).sample(np.random.default_rng(3), 600) if c["multiply_add"] != "fma"]
     ahead = [c for c in configs if c["local"]]
     closed_form_and_tir_agree(target, task, [c for c in configs if not c["local"]][:2] + ahead[:2], devices=())
@@ -159,7 +162,7 @@ def closed_form_and_tir_agree(target: Target, task: TunableTask, configs: list[C
         assert same == exact, config
         for device in devices:
             spec = load_device(device)
-            for rules in (Rules(), Rules(is_literal=True)):
+            for rules in (Rules(), Rules(count_per_work_item=True)):
                 by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices[device]) for usage in (exact, formula))
                 assert by_tir.keys() == by_form.keys()
                 for name, verdict in by_tir.items():

@@ -7,22 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from operators import conv, task_of
 
 from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec, load_device
-from romou.pruning import CRITERIA, Choices, KernelUsage, Rules, judge
+from romou.pruning import BOUNDED, CRITERIA, Choices, KernelUsage, Rules, Verdict, criteria, judge
 from romou.pruning.estimate import estimate_seconds
+from romou.report.spaces import criteria_table
+from romou.target import Target
 
 FINE = KernelUsage(
     registers=40,
     needed_registers=40,
     buffer_bytes=0,
     image_bytes=1024,
-    literal_buffer_bytes=0,
-    literal_image_bytes=1024,
+    unshared_buffer_bytes=0,
+    unshared_image_bytes=1024,
     access_width=4,
     output_bytes=4096,
-    turns=16,
+    iterations=16,
     multiply_adds=64,
     local_loads=0,
     work_group_size=64,
@@ -80,14 +83,14 @@ def test_limits(spec: HardwareSpec, criterion: str, within: dict[str, Any], beyo
 
 
 def test_the_literal_rule_counts_shared_bytes_for_each_work_item() -> None:
-    assert "l1_cache" not in failed(ADRENO, literal_image_bytes=8192)
-    assert "l1_cache" in failed(ADRENO, Rules(is_literal=True), literal_image_bytes=8192)
+    assert "l1_cache" not in failed(ADRENO, unshared_image_bytes=8192)
+    assert "l1_cache" in failed(ADRENO, Rules(count_per_work_item=True), unshared_image_bytes=8192)
 
 
 def test_what_is_staged_need_not_fit_into_the_cache_but_by_the_literal_rule() -> None:
-    staged = {"is_staged": True, "image_bytes": 9999, "literal_image_bytes": 9999, "buffer_bytes": 16}
+    staged = {"is_staged": True, "image_bytes": 9999, "unshared_image_bytes": 9999, "buffer_bytes": 16}
     assert "l1_cache" not in failed(ADRENO, **staged)
-    assert "l1_cache" in failed(ADRENO, Rules(is_literal=True), **staged)
+    assert "l1_cache" in failed(ADRENO, Rules(count_per_work_item=True), **staged)
 
 
 def test_a_kernel_is_not_blamed_for_what_its_operator_cannot_do() -> None:
@@ -107,9 +110,9 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     assert seconds is not None
     fastest = dataclasses.replace(CHOICES, fastest_s={0: float(seconds)})
     assert "estimate" not in failed(ADRENO, choices=fastest)
-    assert "estimate" not in failed(ADRENO, choices=fastest, turns=32)
-    assert "estimate" in failed(ADRENO, choices=fastest, turns=160)
-    assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, turns=160)
+    assert "estimate" not in failed(ADRENO, choices=fastest, iterations=32)
+    assert "estimate" in failed(ADRENO, choices=fastest, iterations=160)
+    assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, iterations=160)
     # Another algorithm's configs are held to its own fastest one.
     both = dataclasses.replace(CHOICES, fastest_s={0: float(seconds) / 100, 4096: float(seconds)})
     assert "estimate" in failed(ADRENO, choices=both)
@@ -119,16 +122,16 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"turns": 32},
+        {"iterations": 32},
         {"multiply_adds": 640},
         {"work_groups": 1000},
-        {"literal_image_bytes": 65536},
+        {"unshared_image_bytes": 65536},
         {"image_bytes": 10**7},
         {"output_bytes": 10**9},
         {"transform_bytes": 10**7},
         {"local_loads": 4096},
         {"needed_registers": 182},
-        {"literal_image_bytes": 0, "literal_buffer_bytes": 1024},
+        {"unshared_image_bytes": 0, "unshared_buffer_bytes": 1024},
     ],
     ids=lambda changes: "-".join(changes),
 )
@@ -182,3 +185,28 @@ def test_rules_are_checked() -> None:
 
 def test_names() -> None:
     assert all(name == function.__name__ for name, function in CRITERIA.items())
+    assert set(CRITERIA) >= BOUNDED
+
+
+def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a new function under `@criterion` takes part in without another line: verdicts, reports, giving way, the table, the second look at registers."""
+    monkeypatch.setattr(criteria, "CRITERIA", dict(CRITERIA))
+    monkeypatch.setattr(criteria, "BOUNDED", set(BOUNDED))
+
+    @criteria.criterion
+    @criteria.bounded
+    def tiles(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+        """Toy: no work group of more than 32 work-items."""
+        return Verdict(criterion="tiles", used=usage.work_group_size, limit=32, unit="work-items", source="toy")
+
+    assert "tiles" in failed(ADRENO)
+    assert "tiles" in criteria.BOUNDED
+    task, target = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))), Target("opencl -device=adreno640")
+    space = task.pruned_space(target)
+    (count,) = (count for count in space.report.criteria if count.criterion == "tiles")
+    assert count.alone > 0
+    assert count.source == "toy"
+    # The last in the file is the last to give way.
+    assert list(judge(FINE, ADRENO))[-1] == "tiles"
+    assert all(config["wg_o"] * config["wg_w"] * config["split_k"] <= 32 for config in space.sample(np.random.default_rng(0), 20)) or count.slack != 1
+    assert "tiles" in "".join(str(column._cells) for column in criteria_table([space.report]).columns)

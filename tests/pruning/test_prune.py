@@ -14,8 +14,9 @@ from operators import conv, task_of
 from romou.core.errors import InvalidConfigError, UsageError
 from romou.core.space import Config, Space
 from romou.pruning import PrunedSpace, Rules, judge, prune
-from romou.pruning.closed_form import ClosedForm, columns_of
-from romou.schedules.workload import Dense
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.columns import columns_of
+from romou.schedules.families.dense import Dense
 from romou.target import Target
 from romou.tasks.build import build_task
 from romou.tasks.tunable import PrunedTask, TunableTask
@@ -110,7 +111,7 @@ def test_criteria_give_way_one_by_one_and_say_so() -> None:
 
 def test_the_literal_rule_never_empties_a_space() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1))).with_free_images()
-    literal = task.pruned_space(ADRENO, Rules(is_literal=True))
+    literal = task.pruned_space(ADRENO, Rules(count_per_work_item=True))
     assert literal.kept
     assert any(c.slack != 1 for c in literal.report.criteria)
 

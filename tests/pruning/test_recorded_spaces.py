@@ -9,7 +9,8 @@ import pytest
 
 from romou.hardware import load_device
 from romou.pruning import prune
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.columns import columns_of
 from romou.pruning.estimate import estimate_seconds
 from romou.records import RecordedSpace
 from romou.search.simulation import SimulatedTask

@@ -13,6 +13,7 @@ from benches import bench, operator
 
 from romou.core.errors import UsageError
 from romou.regression import Bench, load_module
+from romou.regression.comparison import compare_benches
 
 
 def test_written_and_read(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_untimed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(schema=2), "written in schema 2, this Romou reads 1"),
+        (lambda d: d.update(schema=3), "written in schema 3, this Romou reads 1 and 2"),
         (lambda d: d.update(kind="archprobe"), "this is no file of `romou bench`"),
         (lambda d: d.update(target="opencl"), "target: target is not JSON"),
         (lambda d: d.update(target='{"kind": "opengl"}'), "target: unknown target kind 'opengl'"),
@@ -55,6 +56,21 @@ def test_what_is_no_bench_is_refused(tmp_path: Path, change: Callable[[dict[str,
     path.write_text(json.dumps(data))
     with pytest.raises(UsageError, match=f"b.json: {message}(?s:.*)\nWrite it anew: romou bench MODEL --save"):
         Bench.load(path)
+
+
+def test_registers_of_an_older_file_are_not_compared(tmp_path: Path) -> None:
+    """Schema 1 held the number of an estimate that is gone; everything else in such a file still counts."""
+    now = bench(operator("conv", measures={"registers": 96, "local_memory_bytes": 64}))
+    data = json.loads(now.to_json())
+    data["schema"] = 1
+    data["operators"][0]["measures"] = {"registers": 54, "local_memory_bytes": 32}
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(data))
+    old = Bench.load(path)
+    assert dict(old.operators[0].measures) == {"local_memory_bytes": 32}
+    (row,) = compare_benches(old, now, fail_over=0).rows
+    assert [rise.measure for rise in row.rises] == ["local_memory_bytes"]
+    assert "registers: not compared, the baseline lacks it or was counted otherwise" in row.notes
 
 
 def test_every_truncated_file_is_refused(tmp_path: Path) -> None:

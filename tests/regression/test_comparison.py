@@ -70,37 +70,37 @@ def test_a_slower_machine_is_no_slower_kernel() -> None:
 
 @pytest.mark.parametrize("measure", [name for name in MEASURES if name != "multiply_adds_per_iteration"])
 def test_every_measure_can_fail(measure: str) -> None:
-    found = romou.compare(BEFORE, with_measures(**{measure: 2 * MEASURES[measure] + 1}), has_times=False)
+    found = romou.compare(BEFORE, with_measures(**{measure: 2 * MEASURES[measure] + 1}), times=False)
     (row,) = found.regressions
     assert [(row.name, rise.measure) for rise in row.rises] == [("conv", measure)]
-    better = romou.compare(BEFORE, with_measures(**{measure: MEASURES[measure] // 2}), has_times=False)
+    better = romou.compare(BEFORE, with_measures(**{measure: MEASURES[measure] // 2}), times=False)
     assert better.regressions == []
     if MEASURES[measure]:
         assert measure in row_of(better, "conv").notes[0]
 
 
 def test_measures_have_the_threshold_too_and_bytes_count_by_multiply_adds() -> None:
-    assert romou.compare(BEFORE, with_measures(registers=52), has_times=False).regressions == []
-    assert romou.compare(BEFORE, with_measures(registers=53), has_times=False).regressions != []
-    assert romou.compare(BEFORE, with_measures(registers=51), fail_over=0, has_times=False).regressions != []
+    assert romou.compare(BEFORE, with_measures(registers=52), times=False).regressions == []
+    assert romou.compare(BEFORE, with_measures(registers=53), times=False).regressions != []
+    assert romou.compare(BEFORE, with_measures(registers=51), fail_over=0, times=False).regressions != []
     unrolled = with_measures(bytes_per_iteration=256, multiply_adds_per_iteration=128, group_bytes_per_iteration=2048)
-    assert romou.compare(BEFORE, unrolled, has_times=False).regressions == []
+    assert romou.compare(BEFORE, unrolled, times=False).regressions == []
 
 
 def test_another_text_alone_is_told_and_passes() -> None:
-    found = romou.compare(BEFORE, bench(operator("conv", source_sha256="1" * 64), operator("pool")), has_times=False)
+    found = romou.compare(BEFORE, bench(operator("conv", source_sha256="1" * 64), operator("pool")), times=False)
     assert found.regressions == []
     assert row_of(found, "conv").notes == ("another text",)
 
 
 def test_measures_of_another_config_are_not_compared() -> None:
-    found = romou.compare(BEFORE, bench(operator("conv", config={"tile_w": 8}, measures=MEASURES | {"registers": 99}), operator("pool")), has_times=False)
+    found = romou.compare(BEFORE, bench(operator("conv", config={"tile_w": 8}, measures=MEASURES | {"registers": 99}), operator("pool")), times=False)
     assert found.regressions == []
     assert row_of(found, "conv").notes == ("another config (tile_w): measures not compared",)
 
 
 def test_operators_that_come_and_go_are_told() -> None:
-    found = romou.compare(BEFORE, bench(operator("conv"), operator("dense")), has_times=False)
+    found = romou.compare(BEFORE, bench(operator("conv"), operator("dense")), times=False)
     assert [(row.name, row.notes) for row in found.rows] == [("conv", ()), ("dense", ("new",)), ("pool", ("gone",))]
     with pytest.raises(UsageError, match=r"have no operator in common\nAre they of one model\?"):
         romou.compare(BEFORE, bench(operator("dense")))
@@ -115,7 +115,7 @@ def test_times_of_another_device_are_refused_with_the_reason() -> None:
     assert [row.name for row in found.regressions] == ["conv"], "measures count on any machine"
     assert all(row.times is None for row in found.rows)
     with pytest.raises(UsageError, match=r"times cannot be compared: the baseline was measured on(?s:.*)\.romou folder"):
-        romou.compare(BEFORE, other, has_measures=False)
+        romou.compare(BEFORE, other, measures=False)
     driver = dataclasses.replace(BEFORE, device=DEVICE | {"driver": "2.0"})
     assert "measured with driver '1.0', this one is '2.0'" in (romou.compare(BEFORE, driver).reason or "")
 
@@ -134,7 +134,7 @@ def test_untimed_benches_compare_measures() -> None:
     assert romou.compare(untimed, BEFORE).reason == "the baseline has no times"
     assert romou.compare(BEFORE, untimed).reason == "the current bench has no times"
     with pytest.raises(UsageError, match="neither times nor measures"):
-        romou.compare(BEFORE, BEFORE, has_times=False, has_measures=False)
+        romou.compare(BEFORE, BEFORE, times=False, measures=False)
     with pytest.raises(UsageError, match="repeats=7: must be a whole number, at least 8"):
         romou.compare(BEFORE, BEFORE, repeats=7)
 

@@ -27,10 +27,10 @@ NETWORKS = {"squeezenet1_0": "adreno640", "mobilenetv1_100": "mali_g76", "resnet
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_kernel_became_worse(name: str, request: pytest.FixtureRequest) -> None:
     path = BASELINES / f"{name}_{NETWORKS[name]}.json"
-    current = romou.bench(models.load(name), target=f"opencl -device={NETWORKS[name]}", has_times=False, label=f"bundled:{name}")
+    current = romou.bench(models.load(name), target=f"opencl -device={NETWORKS[name]}", times=False, label=f"bundled:{name}")
     if request.config.getoption("--update-baseline"):
         current.save(path)
-    found = romou.compare(path, current, fail_over=0, has_times=False)
+    found = romou.compare(path, current, fail_over=0, times=False)
     for row in found.rows:
         if row.notes:
             warnings.warn(f"{name}: {row.name}: {'; '.join(row.notes)}; if that is meant: pytest tests/regression --update-baseline", stacklevel=1)
@@ -43,9 +43,9 @@ def test_each_baseline_is_tested() -> None:
 
 def test_a_pass_left_out_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     network, target = residual_net(), "opencl -device=adreno640"
-    before = romou.bench(network, target=target, has_times=False)
+    before = romou.bench(network, target=target, times=False)
     monkeypatch.setattr(operators, "inspect_function", partial(inspect_function, without=["eliminate_addresses"]))
-    after = romou.bench(network, target=target, has_times=False)
-    worse = {rise.measure for row in romou.compare(before, after, fail_over=0, has_times=False).regressions for rise in row.rises}
+    after = romou.bench(network, target=target, times=False)
+    worse = {rise.measure for row in romou.compare(before, after, fail_over=0, times=False).regressions for rise in row.rises}
     assert "integer_operations_in_loops_weighted" in worse
-    assert romou.compare(before, before, fail_over=0, has_times=False).regressions == []
+    assert romou.compare(before, before, fail_over=0, times=False).regressions == []

@@ -87,7 +87,7 @@ def test_equal_models_are_measured_in_turns_in_one_session(model: Path, baseline
 
 def test_a_bench_at_hand_moves_into_the_session(model: Path, baseline: Path, server: Server, connections: list[RemoteDevice]) -> None:
     made = romou.bench(model, target=TARGET, repeats=8, rpc=server.address)
-    found = romou.compare(baseline, made, fail_over=0.5, repeats=8, has_measures=False, rpc=server.address)
+    found = romou.compare(baseline, made, fail_over=0.5, repeats=8, measures=False, rpc=server.address)
     assert found.timing == "in turns"
     assert len(connections) == 2, "one for the bench, one for both sides of the comparison"
 

@@ -96,7 +96,7 @@ def test_a_kernel_that_really_is_slower_fails(model: Path, baseline: Path, tmp_p
     assert row["times"]["verdict"] == "slower", "behind a connection, too"
     assert row["times"]["shift"]["ratio"] > 1.1
     # The registered function must not stay.
-    assert romou.bench(model, has_times=False).operators[0].source_sha256 in {o.source_sha256 for o in Bench.load(baseline).operators}
+    assert romou.bench(model, times=False).operators[0].source_sha256 in {o.source_sha256 for o in Bench.load(baseline).operators}
 
 
 def test_without_the_compiled_model_recorded_times_are_compared(model: Path, baseline: Path, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_without_the_compiled_model_recorded_times_are_compared(model: Path, bas
 
 
 def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    plain = romou.bench(model, has_times=False)
+    plain = romou.bench(model, times=False)
     conv = next(o for o in plain.operators if o.name == CONV)
     other = {**conv.config, "tile_w": 2 if conv.config["tile_w"] != 2 else 1}
     # Faster, but what this target has no choice for: it was allowed to another one.
@@ -131,13 +131,13 @@ def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_p
     with RecordStore(tmp_path / "records") as store:
         store.append(Record(task_key=conv.key, task_name=CONV, config=elsewhere, device={}, outcome="ok", times_s=(0.5,)))
         store.append(Record(task_key=conv.key, task_name=CONV, config=other, device={}, outcome="ok", times_s=(1.0,)))
-    tuned = romou.bench(model, has_times=False, work_dir=tmp_path / "records")
+    tuned = romou.bench(model, times=False, work_dir=tmp_path / "records")
     assert next(o for o in tuned.operators if o.name == CONV).config == other
     assert "1 records in" in caplog.text
     assert "made for other knobs than this version and target have" in caplog.text
-    found = romou.compare(tuned, model, has_times=False)
+    found = romou.compare(tuned, model, times=False)
     assert all(row.notes == () for row in found.rows), "built again as the baseline was"
-    found = romou.compare(plain, tuned, has_times=False)
+    found = romou.compare(plain, tuned, times=False)
     assert next(row for row in found.rows if row.name == CONV).notes == ("another config (tile_w): measures not compared",)
 
 

@@ -103,7 +103,7 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
         inputs = random_inputs(model, seed=seed)
         for mine, theirs in zip(here.run(inputs), there.run(inputs), strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-6)
-    assert there.launching == "kernel by kernel: runs behind a connection are not recorded"
+    assert there.launching == "kernel by kernel: runs behind a connection are not captured"
     assert all(t > 0 for clock in ("device", "wall") for t in there.times(repeat=2, clock=clock))
     # The server's side dies between two calls: the model is sent again.
     server.session().kill()

@@ -11,7 +11,7 @@ import tvm
 from operators import assert_agrees, error_of, has_device, pair_of, random_arrays, reference, run, target_of
 
 from romou.core.space import Config
-from romou.schedules.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from operators import assert_agrees, conv, conv_transpose, error_of, has_device, matmul, random_arrays, reference, target_of, task_of
 
-from romou.schedules.workload import BatchMatmul, Conv2d, Dense
+from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.build import build_task
 

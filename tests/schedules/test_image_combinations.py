@@ -10,7 +10,8 @@ import pytest
 import tvm
 from operators import conv, error_of, random_arrays, reference, run, task_of
 
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.target import Target
 
 # Limits and preferences of a phone; PoCL has images of the same size.

@@ -13,13 +13,14 @@ from cuda_on_cpu import run_on_cpu
 from operators import assert_agrees, compile_only, conv, error_of, has_device, kind_id, random_arrays, reference, target_of, task_of
 from tvm import tirx
 
-from romou.backends import dialects
+from romou.backends.cuda import dialect
 from romou.core.errors import BuildError, UsageError
 from romou.core.space import Config
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.tensor_cores import use_tensor_cores
 from romou.schedules.contraction.tensor_core import MMA, TF32
-from romou.schedules.workload import Conv2d, Dense
+from romou.schedules.families.dense import Dense
+from romou.schedules.workload import Conv2d
 from romou.search.features import TaskFeatures
 from romou.target import Target
 from romou.tasks.build import build_task
@@ -27,7 +28,7 @@ from romou.tasks.tunable import TunableTask
 from romou.tir.primitives import TENSOR_CORES
 
 # It changes nothing for halfs.
-TARGET = target_of("cuda").allowing_tf32()
+TARGET = target_of("cuda").with_options(tf32="allow")
 SEED = 20
 # Of kernels with float factors: two rounded factors are off by 2.8e-4 of a product in the root mean square.
 LIMITS = {"float16": 1e-3, "float32": 5e-4}
@@ -97,10 +98,10 @@ def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) 
 @pytest.mark.parametrize(("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["halfs", "floats"])
 def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(work)
-    right = dialects._CUDA_FUNCTIONS[name]
+    right = dialect._FUNCTIONS[name]
     swapped = right.replace('"+f"(c[4]), "+f"(c[1])', '"+f"(c[1]), "+f"(c[4])')
     assert swapped != right
-    monkeypatch.setitem(dialects._CUDA_FUNCTIONS, name, swapped)
+    monkeypatch.setitem(dialect._FUNCTIONS, name, swapped)
     assert error_of_text(task, tensor_core_config(task)) > 0.1
 
 
@@ -145,7 +146,7 @@ def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> N
     """Handed over as they are, their last bits would be cut off: twice the error."""
     task, name = task_of(FLOAT_SHAPES[0]), "tf32_of_float"
     rounded = error_of_text(task, tensor_core_config(task))
-    monkeypatch.setitem(dialects._CUDA_FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }")
+    monkeypatch.setitem(dialect._FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }")
     assert error_of_text(task, tensor_core_config(task)) > 1.7 * rounded
 
 

@@ -26,7 +26,7 @@ from romou.inspection.kernels import inspect_function
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner
 from romou.records import RecordStore
 from romou.rpc import Address
-from romou.schedules import conv2d
+from romou.schedules.families.conv2d import FAMILY
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.winograd import SIDES, TILES, matrices
 from romou.schedules.workload import Conv2d
@@ -69,9 +69,9 @@ def configs_of(task: TunableTask, target: Target, algorithm: str, count: int, **
 def residual_task(w: Conv2d) -> TunableTask:
     """The operator with a bias, the sum with another tensor, and a ReLU behind it."""
     data = te.placeholder((w.batch, -(-w.in_channels // 4), *w.in_hw, 4), w.dtype, "data")
-    weight = te.placeholder(conv2d.weight_shape(w), w.dtype, "weight")
+    weight = te.placeholder(FAMILY.weight_shape(w), w.dtype, "weight")
     bias, other = te.placeholder((1, w.out_texels, 1, 1, 4), w.dtype, "bias"), te.placeholder(w.output_shape, w.dtype, "other")
-    total = conv2d.define(w, data, weight)
+    total = FAMILY.define(w, data, weight)
     zero = tirx.const(0, w.dtype)
     out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c] + other[n, o, y, x, c], zero), name="out")
     task = TunableTask.of(te.create_prim_func([data, weight, bias, other, out]))
@@ -288,7 +288,7 @@ def test_a_model_in_images(algorithm: str, opencl_device: tvm.runtime.Device, mo
     assert model_error(monkeypatch, model, target, algorithm) < 1e-5
     kernels = Counter(kernel.function for kernel in romou.inspect(model, target=target) if kernel.config.get("algorithm") == algorithm)
     assert set(kernels.values()) == {3}
-    measured = romou.bench(model, target=target, has_times=False)
+    measured = romou.bench(model, target=target, times=False)
     assert all("group_bytes_per_iteration" in one.measures for one in measured.operators if one.config.get("algorithm") == algorithm)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from romou.core.knob import Knob
 from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
 from romou.search.explorer import Explorer
+from romou.search.features import KnobFeatures
 from romou.search.options import TuningOptions
 
 POWERS = [1, 2, 4, 8, 16, 32, 64]
@@ -26,6 +28,19 @@ def large_space() -> Space:
     space.define_knob("mode", ["x", "y"])
     space.add_constraint(lambda c: c["a"] * c["b"] <= 512)
     return space
+
+
+class Estimated(KnobFeatures):
+    """Features of a space with an estimate: `expected` gives the score of each config."""
+
+    has_estimate = True
+
+    def __init__(self, space: Space, expected: Callable[[Config], float]) -> None:
+        super().__init__(space)
+        self._expected = expected
+
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        return np.asarray([self._expected(config) for config in configs])
 
 
 def cost(config: Config) -> float:
@@ -103,10 +118,8 @@ def test_what_is_expected_is_tried_first_and_corrected_by_what_is_measured() -> 
     """The expectation takes the wrong mode for the better one, and is right otherwise."""
     space = large_space()
 
-    def expected(configs: Sequence[Config]) -> np.ndarray:
-        return np.asarray([-math.log(cost(c.replace(mode="x" if c["mode"] == "y" else "y"))) for c in configs])
-
-    explorer = Explorer(space, space.at(0), TuningOptions(random_share=0), np.random.default_rng(0), expected=expected)
+    features = Estimated(space, lambda c: -math.log(cost(c.replace(mode="x" if c["mode"] == "y" else "y"))))
+    explorer = Explorer(space, space.at(0), TuningOptions(random_share=0), np.random.default_rng(0), features=features)
     measured: dict[str, tuple[Config, float | None]] = {}
     first = explorer.propose(8, measured)[1:]
     assert max(cost(c.replace(mode="y")) for c in first) < 4e-3
@@ -121,7 +134,8 @@ def test_where_something_is_expected_none_is_drawn_at_random_but_what_is_little_
     space = large_space()
 
     def proposed(random_share: float) -> list[Config]:
-        explorer = Explorer(space, space.at(0), TuningOptions(random_share=random_share), np.random.default_rng(0), expected=lambda some: np.zeros(len(some)))
+        options = TuningOptions(random_share=random_share)
+        explorer = Explorer(space, space.at(0), options, np.random.default_rng(0), features=Estimated(space, lambda _: 0.0))
         measured: dict[str, tuple[Config, float | None]] = {}
         for _ in range(6):
             measured.update((c.key, (c, cost(c))) for c in explorer.propose(8, measured))
@@ -141,7 +155,7 @@ def test_the_model_ranks_what_it_has_not_seen() -> None:
     space, rng = large_space(), np.random.default_rng(0)
     configs = space.sample(rng, 260)
     seen, unseen = configs[:60], configs[60:]
-    model = CostModel(space.features)
+    model = CostModel(KnobFeatures(space))
     model.fit(seen, [cost(c) if c["a"] < 64 else None for c in seen])
     predicted, actual = model.predict(unseen), np.array([cost(c) if c["a"] < 64 else 1.0 for c in unseen])
     ranks = [np.argsort(np.argsort(x)) for x in (-predicted, actual)]
@@ -153,7 +167,7 @@ def test_the_model_ranks_what_it_has_not_seen() -> None:
 
 def test_too_few_points_teach_nothing() -> None:
     space = large_space()
-    model = CostModel(space.features)
+    model = CostModel(KnobFeatures(space))
     model.fit([space.at(0)], [1.0])
     assert not model.is_trained
 
@@ -190,13 +204,11 @@ def test_a_small_space_inside_of_a_large_one_is_searched_as_well(explorer: str) 
 def test_another_spelling_waits_until_the_kernel_is_known_to_be_fast() -> None:
     space = Space()
     space.define_knob("tile", list(range(1, 41)))
-    space.define_knob("multiply_add", ["mad", "fma", "plain"])
+    spelling = Knob(name="spelling", choices=("mad", "fma", "plain"), default="mad", help="how products are added", is_spelling=True)
+    space.define_knob(spelling, spelling.choices)
 
-    def expected(configs: Sequence[Config]) -> np.ndarray:
-        return np.asarray([-math.log(c["tile"]) for c in configs])
-
-    options = TuningOptions(random_share=0)
-    explorer = Explorer(space, space.at(119), options, np.random.default_rng(0), expected=expected)
+    options, features = TuningOptions(random_share=0), Estimated(space, lambda c: -math.log(c["tile"]))
+    explorer = Explorer(space, space.at(119), options, np.random.default_rng(0), features=features)
     measured: dict[str, tuple[Config, float | None]] = {}
     first = explorer.propose(7, measured)[1:]
     assert sorted(c["tile"] for c in first) == [1, 2, 3, 4, 5, 6]

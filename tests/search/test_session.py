@@ -10,10 +10,11 @@ from pathlib import Path
 
 import faulty_kernels
 import pytest
+from made_up_device import Builder, Runner
 from operators import small_tasks
 
 from romou.core.errors import UsageError
-from romou.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
+from romou.measure import BuildResult, DeviceFingerprint, MeasureResult
 from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession
 from romou.search.explorer import EXPLORERS
@@ -21,56 +22,6 @@ from romou.search.progress import PlainProgress, Status
 from romou.target import Target
 
 TARGET = Target("opencl -device=host")
-FINGERPRINT = DeviceFingerprint(kind="opencl", name="made up", driver="1", platform="p")
-
-
-class Builder:
-    def __init__(self, invalid_every: int = 0) -> None:
-        self.built = 0
-        self.invalid_every = invalid_every
-
-    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
-        results = []
-        for candidate in batch:
-            self.built += 1
-            bad = bool(self.invalid_every) and self.built % self.invalid_every == 0
-            results.append(
-                BuildResult(candidate=candidate, outcome="invalid" if bad else "ok", library=None if bad else "x", seconds=0.01, error="no" if bad else None)
-            )
-        return results
-
-    def close(self) -> None: ...
-
-
-class Runner:
-    """Seconds are a function of the config; every `wrong` task fails."""
-
-    width = 1
-
-    def __init__(self, wrong: str = "", fail_after: int = 1_000_000, error: type[BaseException] = KeyboardInterrupt, seconds: float = 0.0) -> None:
-        self.seen: list[str] = []
-        self.wrong, self.fail_after, self.error, self.seconds = wrong, fail_after, error, seconds
-
-    def fingerprint(self) -> DeviceFingerprint:
-        return FINGERPRINT
-
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
-        for built in batch:
-            if len(self.seen) >= self.fail_after:
-                raise self.error
-            if stop_at is not None and time.monotonic() > stop_at:
-                return
-            time.sleep(self.seconds)
-            candidate = built.candidate
-            self.seen.append(f"{candidate.task.key} {candidate.config.key}")
-            if candidate.task.key == self.wrong:
-                yield MeasureResult(candidate=candidate, outcome="wrong_result", error="nothing works")
-            else:
-                yield MeasureResult(
-                    candidate=candidate, outcome="ok", times_s=(0.001 + sum(map(len, candidate.config.key.split(","))) * 1e-6,), relative_l2_error=0.0
-                )
-
-    def close(self) -> None: ...
 
 
 def session(folder: Path, runner: Runner, builder: Builder | None = None, **options: object) -> dict[str, TaskResult]:

@@ -92,6 +92,6 @@ def test_what_does_not_belong_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.json.gz")), ids=lambda path: path.name.partition(".")[0])
-def test_committed_recordings_replay(path: Path) -> None:
+def test_committed_recordings_are_simulated(path: Path) -> None:
     task = SimulatedTask.of_recording(RecordedSpace.load(path))
     assert len(run(task, trials=10)[0]) == 10

@@ -1,50 +1,54 @@
-"""What tasks teach each other: features that mean the same for every task, and records of other tasks and devices that make a model before the first trial."""
+"""Transfer data: features that mean the same for every task, and records of other tasks and devices that make a model before the first trial."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from operators import small_tasks
+from operators import relax_tasks, small_tasks
 from recordings import recorded
+from tvm.relax import op
 
-from romou.pruning.closed_form import ClosedForm, columns_of
+from romou.core.outcome import Outcome
+from romou.pruning.closed_form import ClosedForm
+from romou.pruning.columns import columns_of
 from romou.records import MemoryRecords, Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
-from romou.search.cost_model import CostModel, TransferData, scores
-from romou.search.features import _ON_DEVICE, TaskFeatures
+from romou.search.cost_model import CostModel
+from romou.search.features import TaskFeatures
 from romou.search.simulation import SimulatedDevice, SimulatedTask
+from romou.search.transfer import TransferData, scores
 from romou.target import Target
 from romou.tasks.operators import conv, task_of
 
 TARGET = Target("opencl -device=host")
 
 
-def test_features_of_all_tasks_have_the_same_columns() -> None:
-    widths = set()
+def test_features_are_finite_and_do_not_depend_on_the_order() -> None:
     for task in small_tasks():
         features = TaskFeatures(task.template, TARGET.limits)
         configs = task.space(TARGET).sample(np.random.default_rng(0), 9)
         rows = features(configs)
         assert np.isfinite(rows).all()
         assert np.array_equal(features(configs[::-1]), rows[::-1])
-        widths.add(rows.shape[1])
-    assert len(widths) == 1
+        assert rows.shape == (9, len(features.columns))
 
 
 def test_features_of_a_known_device_say_what_bounds_a_kernel() -> None:
     known, task = Target("opencl -device=nvidia_h200"), task_of(conv(256, (28, 28), 256, (1, 1)))
-    limits, count = known.limits, len(_ON_DEVICE)
+    limits = known.limits
     configs = task.space(known).sample(np.random.default_rng(0), 40)
     form = ClosedForm(task.template, limits)
     usage = form.usage(columns_of(configs))
-    rows = TaskFeatures(task.template, limits, known.spec)(configs)[:, -count:]
-    named = {name: 2 ** rows[:, place].astype(float) - 1 for place, name in enumerate(_ON_DEVICE)}
+    features = TaskFeatures(task.template, limits, known.spec)
+    named = dict(zip(features.columns, 2 ** features(configs).T.astype(float) - 1, strict=True))
     # The norm of all parts is at least each of them, and no kernel of this one is transformed or spills that much.
     assert all((named["cycles"] >= 0.99 * named[part]).all() for part in ("issuing", "waiting", "l2"))
     groups = np.broadcast_to(usage.work_groups, len(configs))
     assert named["groups_of_core"] == pytest.approx(groups / 132, rel=1e-3)
     assert named["last_round"] == pytest.approx(groups / (132 * np.ceil(groups / 132)), rel=1e-3)
-    assert not TaskFeatures(task.template, limits)(configs)[:, -count:].any()
+    unknown = TaskFeatures(task.template, limits)
+    blind = dict(zip(unknown.columns, unknown(configs).T, strict=True))
+    assert not any(blind[name].any() for name in ("cycles", "issuing", "groups_of_core", "last_round", "bytes_in_flight"))
 
 
 def test_scores() -> None:
@@ -52,68 +56,88 @@ def test_scores() -> None:
     assert scores([None]) == pytest.approx([-np.log(32)])
 
 
-def test_too_little_teaches_nothing() -> None:
-    lessons = TransferData()
-    lessons.add(np.zeros((3, 2)), [1.0, 2.0, 3.0])
-    lessons.add(np.zeros((8, 2)), [None] * 7 + [1.0])
-    assert lessons.joined() is None
+def test_too_few_measurements_are_no_data() -> None:
+    task = small_tasks()[0]
+    features = TaskFeatures(task.template, TARGET.limits)
+    configs, data = task.space(TARGET).sample(np.random.default_rng(0), 8), TransferData()
+    data.add(features, configs[:3], [1.0, 2.0, 3.0])
+    data.add(features, configs, [None] * 7 + [1.0])
+    assert data.joined() is None
 
 
-def test_a_model_knows_what_other_tasks_taught() -> None:
+def test_tasks_with_other_knobs_are_joined_by_name() -> None:
+    (softmax,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (16, 64))
+    data, rows = TransferData(), []
+    for task in (small_tasks()[0], softmax):
+        features = TaskFeatures(task.template, TARGET.limits)
+        configs = task.space(TARGET).sample(np.random.default_rng(0), 8)
+        data.add(features, configs, [1.0 + i for i in range(8)])
+        rows.append(dict(zip(features.columns, features(configs).T, strict=True)))
+    joined = data.joined()
+    assert joined is not None
+    named = dict(zip(data.columns, joined[0].T, strict=True))
+    assert {"tile_w", "threads", "registers"} <= named.keys()
+    for name, column in named.items():
+        assert np.array_equal(column, np.concatenate([some.get(name, np.zeros(8)) for some in rows]))
+
+
+def test_a_model_knows_the_data_of_other_tasks() -> None:
     task = small_tasks()[0]
     features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 80)
-    lessons = TransferData()
-    lessons.add(features(configs[:60]), [float(c["tile_w"]) for c in configs[:60]])
+    data = TransferData()
+    data.add(features, configs[:60], [float(c["tile_w"]) for c in configs[:60]])
     model = CostModel(features)
-    model.fit([], [], lessons)
+    model.fit([], [], data)
     predicted, wide = model.predict(configs[60:]), np.array([float(c["tile_w"]) for c in configs[60:]])
     assert np.corrcoef(predicted, -np.log(wide))[0, 1] > 0.8
 
 
-def test_a_few_own_measurements_correct_what_others_taught() -> None:
+def test_a_few_own_measurements_correct_the_transfer_data() -> None:
     task = small_tasks()[0]
     features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 100)
     wide = np.array([float(c["tile_w"]) for c in configs])
-    lessons = TransferData()
-    lessons.add(features(configs[:40]), list(wide[:40]))
-    # Trees; a Gaussian process where something is expected of the device, be it as wrong as this.
-    for expected, least in ((None, 0.8), (lambda some: np.zeros(len(some)), 0.5)):
-        model = CostModel(features, expected=expected)
-        model.fit([], [], lessons)
+    data = TransferData()
+    data.add(features, configs[:40], list(wide[:40]))
+    # Trees; a Gaussian process where there is an estimate, be it as wrong as this.
+    for has_estimate, least in ((False, 0.8), (True, 0.5)):
+        features.has_estimate = has_estimate
+        model = CostModel(features)
+        model.fit([], [], data)
         assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] < -0.8
-        model.fit(configs[40:70], list(1 / wide[40:70]), lessons)
+        model.fit(configs[40:70], list(1 / wide[40:70]), data)
         assert np.corrcoef(model.predict(configs[70:]), np.log(wide[70:]))[0, 1] > least
 
 
-def test_lessons_are_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer_data_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task = small_tasks()[0]
     features = TaskFeatures(task.template, TARGET.limits)
     configs = task.space(TARGET).sample(np.random.default_rng(0), 40)
-    lessons = TransferData()
-    lessons.add(features(configs[:30]), [float(c["tile_w"]) for c in configs[:30]])
-    model = CostModel(features, expected=lambda some: np.zeros(len(some)))
+    data = TransferData()
+    data.add(features, configs[:30], [float(c["tile_w"]) for c in configs[:30]])
+    features.has_estimate = True
+    model = CostModel(features)
     trained: list[int] = []
     train = cost_model._train
     monkeypatch.setattr(cost_model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named))
     for count in (5, 10):
-        model.fit(configs[30:][:count], [1.0] * count, lessons)
+        model.fit(configs[30:][:count], [1.0] * count, data)
     assert trained == [30]
 
 
-def test_lessons_are_given_anew_when_there_are_half_as_many_more() -> None:
+def test_transfer_data_is_collected_anew_when_there_is_half_as_much_more() -> None:
     tasks = [SimulatedTask.of_recording(recorded(40))]
     others = small_tasks()[:1]
     device = SimulatedDevice(tasks)
     session = TuningSession(tasks, TARGET, store=MemoryRecords(), builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=others)
-    (learner,), (teacher,) = session._states, session._teachers
+    (learner,), (other,) = session._states, session._others
     configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
 
     def after(count: int) -> TransferData:
         for seconds in range(count):
-            teacher.add(next(configs), "ok", 1.0 + seconds)
-        return session._lessons(learner)
+            other.add(next(configs), Outcome.OK, 1.0 + seconds)
+        return session._transfer_data(learner)
 
     first = after(20)
     assert len(first) == 1

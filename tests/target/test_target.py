@@ -9,20 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from romou.backends import backend, installed
 from romou.core.errors import UsageError
-from romou.hardware import known_devices
-from romou.target import COMMON_LIMITS, CUDA_ARCHITECTURES, KINDS, LIMITS, Target
+from romou.target import Target
 
+LIMITS = backend("opencl").limit_names
 PHONES = ("adreno630", "adreno640", "mali_g76")
 
 
 @st.composite
 def target_texts(draw: st.DrawFn) -> str:
-    kind = draw(st.sampled_from(KINDS))
-    names = known_devices() if kind == "opencl" else tuple(CUDA_ARCHITECTURES)
+    kind = draw(st.sampled_from(list(installed())))
+    names = backend(kind).named_devices()
     options = [f"-device={draw(st.sampled_from(names))}"] if draw(st.booleans()) else []
-    limits = draw(st.dictionaries(st.sampled_from(LIMITS if kind == "opencl" else COMMON_LIMITS), st.integers(1, 1 << 20)))
-    options += [f"-{name}={value}" for name, value in limits.items()]
+    limits = draw(st.dictionaries(st.sampled_from(("", *backend(kind).limit_names)), st.integers(1, 1 << 20)))
+    options += [f"-{name}={value}" for name, value in limits.items() if name]
     if kind == "cuda" and draw(st.booleans()):
         options.append(f"-arch={draw(st.sampled_from(['sm_80', 'sm_90a']))}")
     if draw(st.booleans()):
@@ -37,7 +38,7 @@ def test_text_and_json_come_back_equal(text: str) -> None:
         assert other == target
         assert hash(other) == hash(target)
         assert str(other) == str(target)
-        assert (other.kind, other.device_name, other.host, other.given_limits) == (target.kind, target.device_name, target.host, target.given_limits)
+        assert (other.kind, other.device_name, other.host, other.options) == (target.kind, target.device_name, target.host, target.options)
 
 
 @given(target_texts())
@@ -79,7 +80,7 @@ def test_cuda_compiles_for_the_architecture_of_the_device_unless_told_otherwise(
     target = Target("cuda -device=nvidia_h200")
     exported = target.tvm_target.export()
     assert (exported["kind"], exported["arch"], exported["max_num_threads"], exported["max_shared_memory_per_block"]) == ("cuda", "sm_90a", 1024, 49152)
-    assert not target.has_half_arithmetic
+    assert not target.limits.has_fp16_arithmetic
     assert Target("cuda -device=nvidia_h200 -arch=sm_80").tvm_target.export()["arch"] == "sm_80"
     for text in ("cuda -device=nvidia_h200", "cuda -device=nvidia_h200 -arch=sm_80 -max_num_threads=256"):
         assert Target(Target(text).tvm_target) == Target(text)
@@ -87,13 +88,13 @@ def test_cuda_compiles_for_the_architecture_of_the_device_unless_told_otherwise(
 
 def test_tf32_has_to_be_allowed_and_reaches_other_processes() -> None:
     target = Target("cuda -device=nvidia_h200")
-    allowed = target.allowing_tf32()
+    allowed = target.with_options(tf32="allow")
     assert str(allowed) == "cuda -device=nvidia_h200 -tf32=allow"
-    assert (target.allows_tf32, allowed.allows_tf32) == (False, True)
-    assert Target.from_json(allowed.to_json()) == Target(str(allowed)) == allowed.allowing_tf32() == allowed
-    assert not Target("cuda -arch=sm_75 -tf32=allow").allows_tf32, "no tensor cores that could"
-    with pytest.raises(UsageError, match="TF32 is a format of NVIDIA's tensor cores; the target is 'opencl"):
-        Target("opencl -device=adreno640").allowing_tf32()
+    assert (target.limits.allows_tf32, allowed.limits.allows_tf32) == (False, True)
+    assert Target.from_json(allowed.to_json()) == Target(str(allowed)) == allowed.with_options(tf32="allow") == allowed
+    assert not Target("cuda -arch=sm_75 -tf32=allow").limits.allows_tf32, "no tensor cores that could"
+    with pytest.raises(UsageError, match="unknown target option 'tf32'; known: device, half, host"):
+        Target("opencl -device=adreno640").with_options(tf32="allow")
 
 
 def test_given_limits_win_over_the_device() -> None:
@@ -130,14 +131,14 @@ def test_host_is_named_host() -> None:
     assert Target("opencl").device_name is None
 
 
-KINDS_TEXT = "known kinds: opencl, cuda (vulkan is planned, not in this version)"
+KINDS_TEXT = "known: cuda, null, opencl"
 DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ("opengl", f"unknown target kind 'opengl'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
+        ("opengl", f"unknown target kind 'opengl'; {KINDS_TEXT}\nDid you mean 'opencl'?"),
         ("", f"unknown target kind ''; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
         (
             "cuda -device=adreno640",
@@ -149,7 +150,7 @@ DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
             "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block, tf32, thread_warp_size",
         ),
         ("cuda -tf32=yes", "target option -tf32=yes: must be allow, or left out"),
-        ("vulkan -device=host", f"target kind 'vulkan' is not supported in this version; {KINDS_TEXT}\nUse 'opencl'."),
+        ("vulkan -device=host", f"unknown target kind 'vulkan'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
         ("opencl -device=adreno64", f"unknown device 'adreno64'; {DEVICES_TEXT}\nDid you mean 'adreno640'?"),
         ("opencl -device=Mali-G76x", f"unknown device 'Mali-G76x'; {DEVICES_TEXT}\nDid you mean 'mali_g76'?"),
         ("opencl -device=zzz", f"unknown device 'zzz'; {DEVICES_TEXT}"),
@@ -196,3 +197,10 @@ def test_a_target_does_not_import_tvm() -> None:
 
     code = "import sys, romou.target; romou.target.Target('opencl -device=adreno640').spec; print('tvm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_limits_that_are_not_known_are_those_that_tvm_takes() -> None:
+    import tvm.target
+
+    exported = tvm.target.Target({"kind": "opencl"}).export()
+    assert backend("opencl").default_limits == {name: exported[name] for name in backend("opencl").default_limits}

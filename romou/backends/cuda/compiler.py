@@ -14,7 +14,7 @@ from typing import Any
 
 from romou.core.errors import BuildError, CompatError, DeviceError
 
-MEND = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
+INSTALL = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
 
 # What TVM's preamble includes from the C++ library, which only a toolkit brings; a dozen lines do, and are read in no time.
 _INTEGERS = {"int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long long"}
@@ -72,7 +72,7 @@ def compile_cuda(source: str, arch: str) -> bytes:
 
 
 def version() -> str:
-    """Of the NVRTC that compiles, "13.0"; CompatError where there is none."""
+    """Return the version of NVRTC, "13.0"; CompatError where there is none."""
     nvrtc = _nvrtc()
     status, major, minor = nvrtc.nvrtcVersion()
     assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
@@ -87,28 +87,28 @@ def install() -> None:
     """
     import tvm_ffi
 
-    from romou.backends.dialects import complete_cuda
+    from romou.backends.cuda.dialect import complete
 
-    def complete(source: str, target: Any) -> str:
+    def with_functions(source: str, target: Any) -> str:
         # The compiler is called next, and is not told the target.
         _building.arch = str(target.attrs["arch"])
-        return complete_cuda(str(source))
+        return complete(str(source))
 
     def compile_text(source: str) -> bytes:
-        from romou.backends.cuda.devices import attached_architecture
+        from romou.backends.cuda import BACKEND
 
         arch, _building.arch = _building.arch, None
-        return compile_cuda(str(source), arch or attached_architecture())
+        return compile_cuda(str(source), arch or BACKEND.architecture({}))
 
     for error in (BuildError, CompatError, DeviceError):
         # They pass through TVM as what they are.
         tvm_ffi.register_error(error.__name__, error)
-    tvm_ffi.register_global_func("tvm_callback_cuda_postproc", complete, override=True)
+    tvm_ffi.register_global_func("tvm_callback_cuda_postproc", with_functions, override=True)
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_text, override=True)
 
 
 class _Building(threading.local):
-    """arch: of the module whose text was just completed in this thread."""
+    """arch: the architecture of the module whose text was just completed in this thread."""
 
     arch: str | None = None
 
@@ -124,15 +124,15 @@ def _nvrtc() -> Any:
         # The first call opens the library.
         nvrtc.nvrtcVersion()
     except ImportError as error:
-        raise CompatError("compiling for CUDA needs NVIDIA's NVRTC: the Python package cuda-bindings is not installed", hint=MEND) from error
+        raise CompatError("compiling for CUDA needs NVIDIA's NVRTC: the Python package cuda-bindings is not installed", hint=INSTALL) from error
     except RuntimeError as error:
-        raise CompatError(f"compiling for CUDA needs NVIDIA's NVRTC, which cuda-bindings does not find: {str(error).splitlines()[0]}", hint=MEND) from error
+        raise CompatError(f"compiling for CUDA needs NVIDIA's NVRTC, which cuda-bindings does not find: {str(error).splitlines()[0]}", hint=INSTALL) from error
     return nvrtc
 
 
 @functools.cache
 def _include_folders() -> tuple[str, ...]:
-    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with half or bfloat16 arithmetic do."""
+    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with fp16 or bfloat16 arithmetic do."""
     from cuda import pathfinder
 
     # Before 1.3, it found libraries alone.

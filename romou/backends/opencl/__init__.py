@@ -1,11 +1,7 @@
-"""OpenCL: which devices there are and whether they work."""
+"""OpenCL: any device with a driver for it; the runtime is Romou's own (`tvm_patches/opencl_runtime`)."""
 
-import functools
+from romou.backends.opencl.backend import OpenCL
 
-from romou.backends.opencl.devices import attached_spec, device_index, list_devices, no_device_error
-from romou.backends.usable import DeviceReport, check_device_of, is_usable_of
+BACKEND = OpenCL()
 
-check_device = functools.partial(check_device_of, "opencl")
-is_usable = functools.partial(is_usable_of, "opencl")
-
-__all__ = ["DeviceReport", "attached_spec", "check_device", "device_index", "is_usable", "list_devices", "no_device_error"]
+__all__ = ["BACKEND", "OpenCL"]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from romou.core.knob import nearest
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import tensor_core
@@ -25,27 +26,10 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     Operators with few outputs leave most of a large GPU idle: for them the reduction is split, then the tile made smaller, until the
     device is busy.
     """
-    wanted: dict[str, Any] = {
-        "tile_o": 1,
-        "tile_h": 1,
-        "tile_w": 4,
-        "wg_o": 8,
-        "wg_w": 8,
-        "split_k": 1,
-        "arrangement": "blocked",
-        "local": 0,
-        "unroll": "lanes",
-        "vector_width": 4,
-        "autobroadcast": True,
-        "multiply_add": "mad",
-        "steps": 1,
-        "accumulate": "float32",
-        "local_buffers": 1,
-        **dict.fromkeys(("data", "weight", "output"), "image" if limits.prefers_images else "buffer"),
-    }
-    wanted["pixels"] = "rows" if _at_most(space.knobs["data"], wanted["data"]) == "image" else "flat"
-    contraction = rows if wanted["pixels"] == "rows" else flat
-    config = Config({name: _at_most(choices, wanted[name]) for name, choices in space.knobs.items()})
+    place = "image" if limits.prefers_images else "buffer"
+    pixels = "rows" if nearest(space.knobs["data"], place) == "image" else "flat"
+    contraction = rows if pixels == "rows" else flat
+    config = space.default(data=place, weight=place, output=place, pixels=pixels)
     while not space.is_valid(config):
         # Too large for a small operator: halve the larger side of the group, then the tile.
         name = max(("wg_w", "wg_o", "tile_w"), key=lambda n: config[n])
@@ -58,11 +42,11 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     # A split below four steps costs more in the final sum than it brings.
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
         # The group keeps its size: what the split adds, its other sides give.
-        candidate = config.replace(split_k=split, wg_o=_at_most(space.knobs["wg_o"], max(1, 16 // split)))
+        candidate = config.replace(split_k=split, wg_o=nearest(space.knobs["wg_o"], max(1, 16 // split)))
         if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
             config = candidate
     for tile_w in (2, 1):
-        candidate = config.replace(tile_w=_at_most(space.knobs["tile_w"], tile_w))
+        candidate = config.replace(tile_w=nearest(space.knobs["tile_w"], tile_w))
         if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
             config = candidate
     return tensor_core_config(space, contraction, config, limits)
@@ -84,14 +68,6 @@ def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size
     return max(enough, key=lambda c: (c["wg_o"] * c["wg_w"], c["wg_w"]), default=config)
 
 
-def _at_most(choices: Sequence[Any], wanted: Any) -> Any:
-    """`wanted` if it is a choice, else the largest one below it, else the first."""
-    if wanted in choices:
-        return wanted
-    smaller = [c for c in choices if isinstance(c, int) and isinstance(wanted, int) and c < wanted]
-    return max(smaller) if smaller else choices[0]
-
-
 def _work_items(contraction: Contraction, config: Config) -> int:
     o, h, w = contraction.extents
     tiles = -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"])
@@ -102,7 +78,7 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
     """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
 
     A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction, of which
-    floats need twice as many; a turn waits for its loads, while other groups on the core go on.
+    fp32 needs twice as many; an iteration waits for its loads, while other groups on the core go on.
     """
     choice = _choice_of(space)
     if choice is None:
@@ -125,9 +101,9 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
 
 
 def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
-    """A decent config whose operands are staged, by the cycles of a turn; None where there is none.
+    """A decent config whose operands are staged, by the cycles of one iteration; None where there is none.
 
-    In a turn every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
+    In an iteration every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
     memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough
     ahead.
     """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction
-from romou.schedules.loops import padded_texels
+from romou.schedules.loops import VECTOR_WIDTH, padded_texels
+from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
@@ -18,41 +21,104 @@ MAX_TILE = 32
 _LEAST_BUFFERED = 3
 # Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
 TURN, _MOST_UNROLLED = "turn", 2048
+# Choices of the knobs that say where an operand lies, and which devices have them.
+PLACES = tuple(place.value for place in Place)
+HAS_IMAGES = "image: OpenCL devices with large enough images; the default where buffers pass by the first-level cache"
 
 
-def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Limits, dtype: str) -> None:
-    """The knobs of every contraction, cut down to what this one's extents make different.
+# In the order by which configs are numbered.
+KNOBS = (
+    Knob(name="data", choices=PLACES, default=Place.BUFFER.value, help="memory that the activations are read from", devices=HAS_IMAGES),
+    Knob(name="weight", choices=PLACES, default=Place.BUFFER.value, help="memory that the weight is read from", devices=HAS_IMAGES),
+    Knob(name="output", choices=PLACES, default=Place.BUFFER.value, help="memory that the output is written to", devices=HAS_IMAGES),
+    Knob(name="pixels", choices=("flat", "rows"), default="flat", help="pixels in one row, or row by row as images need"),
+    Knob(
+        name="accumulate",
+        choices=("float32", "float16"),
+        default="float32",
+        help="type of the partial sums",
+        devices="float16: devices that compute with fp16",
+    ),
+    Knob(name="tile_o", choices=(1, 2, 4), default=1, help="texels of output channels that a work-item computes", scales_outputs=True),
+    Knob(name="tile_h", choices=(1, 2, 4), default=1, help="rows of pixels that a work-item computes", scales_outputs=True),
+    Knob(name="tile_w", choices=(1, 2, 3, 4, 7, 8), default=4, help="pixels of a row that a work-item computes", scales_outputs=True),
+    Knob(name="wg_o", choices=(1, 2, 4, 8, 16, 32, 64), default=8, help="work-items of a group along the output channels", scales_outputs=True),
+    Knob(name="wg_w", choices=(1, 2, 4, 8, 16, 32, 64, 128), default=8, help="work-items of a group along the pixels", scales_outputs=True),
+    Knob(name="split_k", choices=(1, 2, 4, 8, 16, 32), default=1, help="work-items that share a sum and add up their parts in local memory"),
+    Knob(name="arrangement", choices=("blocked", "striped"), default="blocked", help="neighbouring outputs belong to one work-item, or to neighbours"),
+    Knob(name="local", choices=(0, 1, 2, 4, 8, 16), default=0, help="texels of the reduction staged in local memory at a time; 0: none"),
+    Knob(
+        name="unroll",
+        choices=("lanes", "window", tensor_core.TAPS, TURN),
+        default="lanes",
+        help="loops that are unrolled: lanes alone, the window too, or a whole step between barriers; taps: one tap at a time",
+        devices="taps: tensor cores",
+    ),
+    VECTOR_WIDTH,
+    Knob(
+        name="autobroadcast",
+        choices=(False, True),
+        default=True,
+        help="write scalar * vector instead of a vector of copies",
+        devices="yes: OpenCL",
+        is_spelling=True,
+    ),
+    Knob(
+        name="multiply_add",
+        choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32),
+        default="mad",
+        help="how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats)",
+        devices="mad, plain: OpenCL; mma, tf32: tensor cores",
+        is_spelling=True,
+    ),
+    Knob(
+        name="steps",
+        choices=tensor_core.STEPS,
+        default=1,
+        help="steps of the reduction loaded before the first is multiplied",
+        devices="tensor cores",
+        exists_on=lambda limits: limits.has_tensor_cores or limits.allows_tf32,
+    ),
+    Knob(name="local_buffers", choices=(1, 2), default=1, help="copies of the staged operands in local memory: 2 loads one while the other is used"),
+)
 
-    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds. The knobs
-    `data`, `weight` and `output` are declared before: whether each lies in a buffer or in an image, whose texels are accessed whole.
+
+def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]) -> Space:
+    """Return the space of a contraction: the knobs with the choices that its extents make different, and the constraints between them.
+
+    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds.
     `dtype` is that of numbers in memory.
+    `own` are choices that the extents do not tell: where operands may lie, pixels and sums.
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"
     instruction = tensor_core.instruction(dtype, limits)
     has_mma = instruction is not None and not flat.is_batched and tensor_core.can_use(flat)
     first, *window = flat.reduce.values()
-    space.define_knob("tile_o", [t for t in (1, 2, 4) if t <= o] if is_shared else [1])
-    # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
-    space.define_knob("tile_h", [t for t in (1, 2, 4) if t <= reach_h] if not has_mma and not flat.is_batched else [1])
-    space.define_knob("tile_w", [t for t in ((1, 2, 3, 4, 7, 8) if not has_mma else (1, 2, 4, 8)) if t <= reach_w])
-    space.define_knob("wg_o", [t for t in (1, 2, 4, 8, 16, 32, 64) if t < 2 * o or (has_mma and t == tensor_core.WARP_O)])
-    space.define_knob("wg_w", [t for t in (1, 2, 4, 8, 16, 32, 64, 128) if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)])
-    space.define_knob("split_k", [k for k in (1, 2, 4, 8, 16, 32) if first % k == 0 or has_mma] if is_shared else [1])
-    space.define_knob("arrangement", ["blocked", "striped"] if not has_mma else ["blocked"])
     can_stage = is_shared and flat.rhs_vector != "none"
-    space.define_knob("local", [0] + [s for s in ((1, 2, 4, 8, 16) if not has_mma else (4, 8, 16)) if first % s == 0] if can_stage else [0])
+    local = [s for s in _numbers("local") if s == 0 or (can_stage and first % s == 0 and (s >= tensor_core.GROUP or not has_mma))]
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
-    space.define_knob("unroll", ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma) + [TURN] * (len(space.knobs["local"]) > 1))
-    space.define_knob("vector_width", ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1])
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
-    space.define_knob("autobroadcast", [True, False] if is_broadcast else [False])
-    space.define_knob("multiply_add", ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"] + [instruction] * has_mma)
-    if instruction is not None:
-        space.define_knob("steps", tensor_core.STEPS if has_mma else [1])
-    # With two turns alone, half of all loads would be waited for as before.
-    space.define_knob("local_buffers", [1, 2] if any(isinstance(s, int) and 0 < _LEAST_BUFFERED * s <= first for s in space.knobs["local"]) else [1])
+    choices: dict[str, Sequence[Choice]] = {
+        "tile_o": [t for t in _numbers("tile_o") if t <= o] if is_shared else [1],
+        # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
+        "tile_h": [t for t in _numbers("tile_h") if t <= reach_h] if not has_mma and not flat.is_batched else [1],
+        "tile_w": [t for t in _numbers("tile_w") if t <= reach_w and (t & (t - 1) == 0 or not has_mma)],
+        "wg_o": [t for t in _numbers("wg_o") if t < 2 * o or (has_mma and t == tensor_core.WARP_O)],
+        "wg_w": [t for t in _numbers("wg_w") if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)],
+        "split_k": [k for k in _numbers("split_k") if first % k == 0 or has_mma] if is_shared else [1],
+        "arrangement": ["blocked", "striped"] if not has_mma else ["blocked"],
+        "local": local,
+        "unroll": ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma) + [TURN] * (len(local) > 1),
+        "vector_width": ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1],
+        "autobroadcast": [True, False] if is_broadcast else [False],
+        "multiply_add": ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma", *([instruction] if instruction and has_mma else [])],
+        "steps": [] if instruction is None else tensor_core.STEPS if has_mma else [1],
+        # With two iterations alone, half of all loads would be waited for as before.
+        "local_buffers": [1, 2] if any(0 < _LEAST_BUFFERED * s <= first for s in local) else [1],
+    }
+    space = Space.of(KNOBS, limits, choices | dict(own))
     if has_mma:
         space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
 
@@ -88,6 +154,11 @@ def declare_knobs(space: Space, flat: Contraction, rows: Contraction, limits: Li
         )
 
     space.add_constraint(is_allowed)
+    return space
+
+
+def _numbers(name: str) -> list[int]:
+    return [choice for knob in KNOBS if knob.name == name for choice in knob.choices if isinstance(choice, int)]
 
 
 def local_bytes(config: Columns, c: Contraction) -> Any:
@@ -110,5 +181,5 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
 
 
 def number_bytes(config: Columns) -> Any:
-    """Of a number that is computed with."""
+    """Bytes of a number that is computed with."""
     return 4 - 2 * (config["accumulate"] == "float16")

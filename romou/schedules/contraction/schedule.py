@@ -8,11 +8,12 @@ from tvm import s_tir
 
 from romou.core.space import Config
 from romou.schedules.contraction.knobs import TURN, number_bytes
+from romou.schedules.contraction.stages import Stage
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
-from romou.tir.primitives import autobroadcast, double_buffer, half_arithmetic, multiply_add, unroll_by_compiler
+from romou.tir.primitives import autobroadcast, double_buffer, fp16_arithmetic, multiply_add, unroll_by_compiler
 
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
-_TEXELS, _STAGED_TEXELS = ("patch", "right"), ("texels", "right")
+_TEXELS, _STAGED_TEXELS = (Stage.PATCH, Stage.RIGHT), (Stage.TEXELS, Stage.RIGHT)
 
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
@@ -38,9 +39,9 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     if config["split_k"] > 1:
         _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
         return
-    acc = sch.get_sblock("acc")
+    acc = sch.get_sblock(Stage.ACC)
     # TVM sees which registers a group needs as long as nothing is cropped.
-    tile = sch.get_sblock("tile")
+    tile = sch.get_sblock(Stage.TILE)
     sch.compute_at(tile, grid_x, preserve_unit_loops=True)
     sch.compute_at(acc, grid_x, preserve_unit_loops=True)
     sch.compute_inline(tile)
@@ -51,7 +52,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         sch.reorder(outer, inner, *reduction[1:], *spatial)
         for block in _stages_of(sch, _STAGED_TEXELS):
             load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
-        for block in _stages_of(sch, ("patch", "kernel")):
+        for block in _stages_of(sch, (Stage.PATCH, Stage.KERNEL)):
             stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(number_bytes(config)))
         if config["unroll"] == TURN:
             for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
@@ -79,17 +80,17 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None
     if config["multiply_add"] != "plain":
         multiply_add(sch, block, config["multiply_add"])
     if config["accumulate"] == "float16":
-        half_arithmetic(sch, block)
+        fp16_arithmetic(sch, block)
 
 
-def _bind_items(sch: s_tir.Schedule, loops: Sequence) -> tuple[Sequence, Sequence]:
+def _bind_items(sch: s_tir.Schedule, loops: Sequence[Loop]) -> tuple[Sequence[Loop], Sequence[Loop]]:
     """Bind the loops over the work-items of a group; returns those of a work-item's tile and those of the reduction."""
     item_o, item_w, *own = loops
     bind_threads(sch, item_o, item_w)
     return own[:4], own[4:]
 
 
-def _unroll_inner(sch: s_tir.Schedule, spatial: Sequence, reduction: Sequence, config: Config) -> None:
+def _unroll_inner(sch: s_tir.Schedule, spatial: Sequence[Loop], reduction: Sequence[Loop], config: Config) -> None:
     """Unroll the register tile, the lanes of the reduction, and on request the window."""
     if len(reduction) > 1:
         sch.unroll(reduction[-1])
@@ -106,7 +107,7 @@ def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[Block]:
 def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], config: Config, store: Config) -> None:
     """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
     # TVM sees which shares a group needs as long as nothing is cropped.
-    part, total = sch.get_sblock("part"), sch.get_sblock("acc")
+    part, total = sch.get_sblock(Stage.PART), sch.get_sblock(Stage.ACC)
     sch.compute_at(total, group, preserve_unit_loops=True)
     sch.set_scope(part, 0, "shared")
     sch.compute_at(part, group, preserve_unit_loops=True)

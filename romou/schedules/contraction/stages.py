@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from tvm import te, tirx
 
@@ -10,7 +13,33 @@ from romou.core.space import Config
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, Expr, round_up
 from romou.schedules.loops import ALONG_MEMORY
+from romou.tir.places import Place
 from romou.tir.primitives import LANES
+
+
+class Stage(str, Enum):
+    """A stage; its value is the name of its TIR block, which kernels show.
+
+        data -> patch -> texels ─┐
+                                 ├─> acc -> tile -> crop             one work-item sums a whole reduction
+        weight -> kernel -> right┘
+                                 └─> part -> acc -> crop             `split_k` work-items share one
+
+    patch: the data that is staged in local memory, or loaded into registers where nothing is staged.   texels: what of it is in registers.
+    kernel: the weight that is staged in local memory.   right: what of it is loaded into registers several reduction steps at a time.
+    """
+
+    PATCH = "patch"
+    TEXELS = "texels"
+    KERNEL = "kernel"
+    RIGHT = "right"
+    PART = "part"
+    ACC = "acc"
+    TILE = "tile"
+    CROP = "crop"
+
+    # Messages, records and kernels show the word alone.
+    __str__, __repr__ = str.__str__, str.__repr__
 
 
 @dataclass(frozen=True)
@@ -47,7 +76,7 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
     return te.create_prim_func([*c.inputs, contract(c, config)])
 
 
-def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str = "float32") -> te.Tensor:
+def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: str = "float32") -> te.Tensor:
     """Stages over a domain padded to whole work groups: [patch, texels, kernel, right,] acc, tile | part, acc; and last `name`, without the padding, in
     `dtype`.
 
@@ -70,7 +99,7 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
 
     def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         pair = tensor_core.pair_of_weights(config, o)
-        inside = clamp(config["weight"] == "image", oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
+        inside = clamp(config["weight"] == Place.IMAGE, oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
         return c.rhs(inside, lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())
@@ -83,32 +112,33 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
     # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
     whole = c.texel or extents[-1]
     if c.lhs_varies == "by texel":
-        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name="patch")
-        factor = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
+        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name=Stage.PATCH)
+        factor: Callable[..., Any] = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
     elif c.lhs_varies == "never":
         shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
             along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else None
-            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name="patch", attrs=along)
-            texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name="texels")
+            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name=Stage.PATCH, attrs=along)
+            texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name=Stage.TEXELS)
         else:
-            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name="patch")
+            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name=Stage.PATCH)
         factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
     else:
         factor = left
-    right, rows = rhs, [domain[1]] * c.is_batched
+    right: Callable[..., Any] = rhs
+    rows = [domain[1]] * c.is_batched
     has_steps = c.rhs_vector == "reduction"
     if config["local"] and has_steps:
         shape, along = (*rows, *extents[:-1], domain[0], LANES, extents[-1]), {ALONG_MEMORY: len(rows)}
-        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name="kernel", attrs=along)
+        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name=Stage.KERNEL, attrs=along)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
     elif config["local"]:
-        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name="kernel")
+        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name=Stage.KERNEL)
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
-    own_right = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
+    own_right: Callable[..., Any] = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
     if has_steps:
         shape = (*rows, *extents[:-1], axis_o.items, owned[2], LANES, extents[-1])
-        steps = te.compute(shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name="right")
+        steps = te.compute(shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name=Stage.RIGHT)
         own_right = lambda item_o, o, h, lane, *r: steps[(*[h] * c.is_batched, *r[:-1], item_o, o, lane, r[-1])]
 
     def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
@@ -124,10 +154,10 @@ def contract(c: Contraction, config: Config, *, name: str = "crop", dtype: str =
         return item_o, item_w, own_o, h, own_w, lane
 
     if pieces > 1:
-        part = te.compute((pieces, *owned, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name="part")
+        part = te.compute((pieces, *owned, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name=Stage.PART)
         piece = te.reduce_axis((0, pieces), "piece")
-        tile = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *of_item(*i))], axis=piece), name="acc")
+        tile = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *of_item(*i))], axis=piece), name=Stage.ACC)
     else:
-        acc = te.compute((*owned, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name="acc")
-        tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name="tile")
+        acc = te.compute((*owned, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name=Stage.ACC)
+        tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name=Stage.TILE)
     return te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype(dtype), name=name)

@@ -1,6 +1,6 @@
 """Contractions on tensor cores: the same work groups and register tiles as `contraction`, dealt out so that a warp can sum up together.
 
-Halfs are multiplied as they are; floats are rounded to TF32 (10 bits behind the point, as halfs have; the range of floats), where the user allows it.
+fp16 is multiplied as it is. fp32 is rounded to TF32 (10 bits behind the point, as in fp16; the range of fp32), where the user allows it.
 
 A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input
 channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each work-item; here stands only the nest
@@ -68,12 +68,12 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
 
 def is_mma(config: Columns) -> Any:
     """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing depends on the knob."""
-    found = takes_halfs(config) | (config["multiply_add"] == TF32)
+    found = takes_fp16(config) | (config["multiply_add"] == TF32)
     return found if np.any(found) else False
 
 
-def takes_halfs(config: Columns) -> Any:
-    """Whether a config, or which of many, hands halfs to tensor cores as they lie in memory."""
+def takes_fp16(config: Columns) -> Any:
+    """Whether a config, or which of many, hands fp16 to tensor cores as it lies in memory."""
     return config["multiply_add"] == MMA
 
 
@@ -84,14 +84,14 @@ def fills_warps(config: Columns) -> Any:
 
 
 def together(config: Columns) -> Any:
-    """Texels of input channels that a piece of the reduction takes in one turn, where nothing is staged."""
+    """Texels of input channels that a piece of the reduction takes in one iteration, where nothing is staged."""
     return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
 
 
 def pair_of_weights(config: Config, texels: int) -> int:
     """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
     # A texel of floats is as much as one load brings.
-    return PAIR if takes_halfs(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
+    return PAIR if takes_fp16(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
@@ -106,7 +106,7 @@ def turns_of_staged(config: Columns, c: Contraction) -> Any:
 
 
 def staged_bytes(config: Columns) -> Any:
-    """Of local memory, where operands are staged: those of the turn that is summed up, and of as many more as are copied ahead."""
+    """Bytes of local memory where operands are staged: for the current iteration, and for as many more as are copied ahead."""
     number = number_bytes(config)
 
     def row(numbers: Any) -> Any:
@@ -118,11 +118,11 @@ def staged_bytes(config: Columns) -> Any:
 
 def number_bytes(config: Columns) -> Any:
     """Bytes of a number that tensor cores read."""
-    return 4 - 2 * takes_halfs(config)
+    return 4 - 2 * takes_fp16(config)
 
 
 def flatten(c: Contraction) -> Contraction:
-    """The same sums over (texel, *window, lane), or over (texel and window, lane) where the texels by themselves would leave much of a group empty."""
+    """Reduce over (texel, *window, lane), or over (texel and window, lane) where the texels alone would leave much of a group empty."""
     (first, extent), *window, (last, lanes) = c.reduce.items()
     taps = math.prod(e for _, e in window)
     if 4 * round_up(extent, GROUP) * taps <= 5 * round_up(extent * taps, GROUP):
@@ -145,7 +145,7 @@ def flatten(c: Contraction) -> Contraction:
 
 
 def regroup(c: Contraction, config: Config) -> Contraction:
-    """The same sums with the first axis cut into groups of four texels: (groups, *window, 4, lanes). What fills the last groups adds zeros."""
+    """Cut the first reduction axis into groups of four texels: (groups, *window, 4, lanes). What fills the last groups adds zeros."""
     c = flatten(c)
     (first, extent), *window, (last, lanes) = c.reduce.items()
     groups = padded(extent, config) // GROUP

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from tvm import s_tir
 
 from romou.core.space import Config
+from romou.schedules.contraction.stages import Stage
 from romou.schedules.contraction.tensor_core import APART_BYTES, GROUP, LINE_BYTES, PAIR, TAPS, WARP_O, WARP_W, number_bytes
 from romou.schedules.loops import Block, Loop, bind_threads, loops_below, stage_in_local_memory, unroll_tile
 from romou.tir.primitives import LANES, tensor_cores
 
 
 def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
-    """As `contraction.schedule.schedule_stages`, for the stages that are made of `regroup`."""
+    """Schedule the stages that `regroup` makes, as `contraction.schedule.schedule_stages` does the others."""
     width = LANES if has_whole_texels else 1
     o, h, w, lane = loops
     block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
@@ -24,7 +25,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     sch.bind(grid, "blockIdx.x")
     # TVM sees what a group needs as long as nothing is cropped.
     is_split = config["split_k"] > 1
-    total, sums = (sch.get_sblock(name) for name in (("acc", "part") if is_split else ("tile", "acc")))
+    total, sums = (sch.get_sblock(name) for name in ((Stage.ACC, Stage.PART) if is_split else (Stage.TILE, Stage.ACC)))
     sch.compute_at(total, grid, preserve_unit_loops=True)
     sch.compute_at(sums, grid, preserve_unit_loops=True)
     if is_split:
@@ -42,8 +43,8 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         sch.reorder(outer, *window, inner, group)
         outer = sch.fuse(outer, *window)
         window = []
-        sch.compute_inline(sch.get_sblock("texels"))
-        for name in ("patch", "kernel"):
+        sch.compute_inline(sch.get_sblock(Stage.TEXELS))
+        for name in (Stage.PATCH, Stage.KERNEL):
             block = sch.get_sblock(name)
             stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
             sch.unroll(loops_below(sch, block, outer)[0])
@@ -58,7 +59,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         outer, inner = sch.split(first, [None, config["steps"]])
         order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]
         sch.reorder(*order, inner, group)
-        sch.compute_inline(sch.get_sblock("patch"))
+        sch.compute_inline(sch.get_sblock(Stage.PATCH))
         sch.unroll(inner)
         outer = order[0]
     if config["unroll"] == "window":

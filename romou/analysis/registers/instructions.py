@@ -1,0 +1,96 @@
+"""Instructions of a work-item, as the reader makes them and the scheduler puts them in order, and what is known of Adreno's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+# A variable, an element of a private array or the whole array, or one lane of either.
+Value: TypeAlias = tuple[Any, ...]
+Place: TypeAlias = Literal["image", "buffer", "local"]
+Kind: TypeAlias = Literal["load", "store", "index", "value", "copy", "barrier"]
+
+# Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
+ADDRESS: dict[str, int] = {"image": 3, "buffer": 2}
+# For so many instructions what uses a load is put off (Mesa, soft_ss_delay and soft_sy_delay), and how many compute an address, without its index.
+DELAY = {"local": 10, "image": 100, "buffer": 176}
+SLOTS = {"local": 1, "image": 6, "buffer": 10}
+# An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
+_LOCAL_REACH = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One load, store or group of arithmetic.
+
+    kind
+        "index" is integers, which wait for nothing that is loaded. A "copy" of values takes no registers. No access of memory passes a "barrier".
+    uses, defines
+        Values.
+    place
+        Memory that it reads or writes.
+    address
+        Registers of its address. The values that it is made of are among `uses` of a load, and are `indices` of a store.
+    base, offset
+        An address in local memory: the variables in it with the bytes that each adds, and its constant bytes, those before its array included.
+    strides, moved
+        Loops with the bytes that each of their iterations adds, and the bytes that iterations of unrolled loops have added.
+    slots
+        Instructions that compute the index.
+    """
+
+    kind: Kind
+    uses: tuple[Value, ...]
+    defines: tuple[Value, ...] = ()
+    place: Place | None = None
+    address: int = 0
+    indices: tuple[Value, ...] = ()
+    base: frozenset[tuple[Value, int]] | None = None
+    offset: int = 0
+    strides: Mapping[int, int] = field(default_factory=dict)
+    moved: int = 0
+    slots: int = 0
+
+    def in_iteration(self, loop: int, iteration: int, *, is_early: bool) -> Instruction:
+        """Return it as in that iteration of an unrolled loop: early, when all constants become one, or late."""
+        if not iteration or loop not in self.strides:
+            return self
+        bytes_moved = iteration * self.strides[loop]
+        return replace(self, offset=self.offset + bytes_moved) if is_early else replace(self, moved=self.moved + bytes_moved)
+
+    @property
+    def far_address(self) -> Value | None:
+        """The address that it needs because a constant offset does not reach so far from `base`; as much as is within reach is left to the offset."""
+        if self.base is None or self.offset + self.moved < _LOCAL_REACH:
+            return None
+        parts = self.moved if self.offset < _LOCAL_REACH else self.offset if self.moved < _LOCAL_REACH else self.offset + self.moved
+        return ("address", self.base, parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop that a compiler keeps."""
+
+    body: list[Code]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockEnd:
+    """The end of a basic block: a branch, or the start or the end of a loop."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A basic block, and the values that are live before and behind it.
+
+    carried: of the former, those that a loop, which the block begins, hands from iteration to iteration.
+    """
+
+    instructions: Sequence[Instruction]
+    before: frozenset[Value]
+    behind: frozenset[Value]
+    carried: frozenset[Value] = frozenset()
+
+
+Code: TypeAlias = Instruction | Loop | BlockEnd | Block

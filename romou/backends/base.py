@@ -1,0 +1,324 @@
+"""What Romou asks of a device kind: its target options, limits, devices, kernel language, compiler and runtime."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
+from romou.core.errors import DeviceError, RomouError, UsageError
+from romou.hardware import HardwareSpec, known_devices, load_device
+
+if TYPE_CHECKING:
+    import tvm.runtime
+
+    from romou.backends.dialect import Dialect
+
+# Limits that the text of any target may set, by TVM's names; all are whole numbers above zero.
+COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOption:
+    """An option of a target's text.
+
+    pattern: what its whole value has to match.   error, hint: the words where it does not, with {value} for the value.
+    """
+
+    name: str
+    pattern: str
+    error: str
+    hint: str | None = None
+
+    def checked(self, value: Any) -> str:
+        """The value as text; UsageError where it does not match."""
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise UsageError(self.error.format(value=value), hint=self.hint, option=self.name, value=value)
+        return value
+
+
+DEVICE = TargetOption(name="device", pattern=".+", error="target option -device={value}: must be the name of a device")
+HOST = TargetOption(
+    name="host",
+    pattern=r"[\w.]*(-[\w.]*){2,}",
+    error="host {value!r} is not an LLVM triple",
+    hint="For example aarch64-linux-android; leave it out for this machine.",
+)
+
+
+class CapturedRun(Protocol):
+    """A run that the driver keeps and starts as a whole: a captured CUDA graph, a recorded command buffer.
+
+    It reads and writes the memory that it was captured with, whatever the arguments of a later call are. what: its description for a person.
+    """
+
+    what: str
+
+    def launch(self) -> None:
+        """Start it, behind whatever was enqueued before; does not wait."""
+
+    def time_ms(self) -> float:
+        """Start it, wait, and return its time on the device in milliseconds, from its first kernel to its last."""
+
+
+class Backend:
+    """A device kind. A subclass in the kind's folder overrides what differs; one instance of it stands behind the entry point.
+
+    name                what target texts, records and messages call the kind
+    title               the kind for a person
+    language            the kernel language of `TunedModel.sources`; "" without kernels
+    source_suffix       of a file that holds a kernel
+    options             options of a target's text besides limits, in the order in which a target prints them
+    limit_names         limits that a target's text may set, by TVM's names
+    default_limits      values of those limits where the device's are not known
+    search_options      fields of `TuningOptions` that are not to have their usual default
+    device_variable     how to choose one of several devices, for hints
+    has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels on a device
+    has_images          whether kernels can read and write images
+    is_served           whether `romou serve` offers such devices over RPC
+    is_optional         whether a machine without such a device is as it should be
+    """
+
+    name: str
+    title: str
+    language: str = ""
+    source_suffix: str = ""
+    options: tuple[TargetOption, ...] = (DEVICE, HOST)
+    limit_names: tuple[str, ...] = COMMON_LIMITS
+    default_limits: Mapping[str, int] = {"max_num_threads": 256, "max_shared_memory_per_block": 16384}
+    search_options: Mapping[str, int] = {}
+    device_variable: str = ""
+    has_kernels: bool = True
+    has_images: bool = False
+    is_served: bool = False
+    is_optional: bool = True
+
+    @property
+    def tvm_kind(self) -> str:
+        """TVM's target kind, which chooses its code generator."""
+        return self.name
+
+    @property
+    def device_type(self) -> str:
+        """TVM's name of the device type in `tvm.device`."""
+        return self.name
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How the kernel language spells what TIR has no word for."""
+        from romou.backends.dialect import Dialect
+
+        return Dialect()
+
+    # Facts and limits
+
+    def named_devices(self) -> tuple[str, ...]:
+        """The names that `-device=` accepts."""
+        return known_devices()
+
+    def check_named_device(self, device_name: str) -> None:
+        """UsageError for a name that `-device=` does not accept."""
+        load_device(device_name)
+
+    def attached_spec(self) -> HardwareSpec:
+        """Facts of the attached device, asked from its driver; DeviceError without one."""
+        raise NotImplementedError
+
+    def spec(self, device_name: str | None) -> HardwareSpec:
+        """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""
+        return self.attached_spec() if device_name is None else load_device(device_name)
+
+    def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
+        """The limits that are known of a device, by TVM's names."""
+        found = {
+            "max_num_threads": spec.max_work_group_size,
+            # With a larger number TVM leaves out barriers between work-items of a warp. OpenCL promises no lockstep, drivers choose the
+            # warp size by kernel, and a CPU that stands in for the phone has none: the sums of such a kernel are wrong there.
+            "thread_warp_size": 1,
+            "max_shared_memory_per_block": spec.local_mem_bytes,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
+        """Fields of `romou.core.limits.Limits` that say what kernels can compute with; those left out keep their default."""
+        return {}
+
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Target options that keep kernels for one device within what another one allows.
+
+        limits, abilities: of the target, see `device_limits` and `abilities`.   facts: of the attached device, see `list_devices`.
+        """
+        allowed = self.allowed_limits(facts)
+        return {name: limit for name, limit in allowed.items() if limit < limits[name]}
+
+    def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
+        """The limits of an attached device, by TVM's names."""
+        return {"max_num_threads": int(facts["max_work_group_size"]), "max_shared_memory_per_block": int(facts["local_mem_bytes"])}
+
+    def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+        """The target in TVM's form, without its host; `options` and `limits` are those of a `Target`."""
+        # TVM has two names for the largest work group; its passes read one or the other.
+        both = {"max_threads_per_block": limits["max_num_threads"]} if "max_num_threads" in limits else {}
+        return {"kind": self.tvm_kind, **limits, **both}
+
+    @property
+    def bare_tvm_config(self) -> dict[str, Any]:
+        """The least that TVM takes for a target of this kind without looking for a device."""
+        return {"kind": self.tvm_kind}
+
+    # Devices
+
+    def list_devices(self) -> list[dict[str, Any]]:
+        """Facts of every attached device, in `device(i)` order; empty without one.
+
+        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size, local_mem_bytes, has_images and
+        extensions.
+        """
+        raise NotImplementedError
+
+    def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
+        """The error for a device index that does not exist, with what to do about it."""
+        if found:
+            names = ", ".join(f"{i}: {facts['name']}" for i, facts in enumerate(found))
+            return DeviceError(f"there is no {self.title} device {index}; the runtime sees {names}", index=index, hint="`romou devices` lists them.")
+        return DeviceError(f"no {self.title} device is attached", index=index, hint="`romou doctor` says what is missing.")
+
+    def diagnose(self) -> RomouError:
+        """Why no device is attached, as far as this machine tells; for `romou doctor`."""
+        return self.no_device_error(0, [])
+
+    def facts(self, index: int) -> dict[str, Any]:
+        """The entry of `list_devices` for a device; DeviceError where it does not exist."""
+        found = self.list_devices()
+        if not 0 <= index < len(found):
+            raise self.no_device_error(index, found)
+        return found[index]
+
+    def device(self, index: int = 0) -> tvm.runtime.Device:
+        """TVM's handle of a device."""
+        import tvm
+
+        return tvm.device(self.device_type, index)
+
+    def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
+        """Index of the device that a target runs on: the first one.
+
+        Parameters
+        ----------
+        found
+            The devices of another machine; None: those of this one.
+
+        Raises
+        ------
+        DeviceError
+            No device is attached.
+        """
+        if not (self.list_devices() if found is None else found):
+            raise self.no_device_error(0, [])
+        return 0
+
+    def check_device(self, index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
+        """Build and run tiny kernels on a device in a child process.
+
+        Raises
+        ------
+        DeviceError
+            There is no device with this index; says how many there are and how to get one.
+        """
+        facts = self.facts(index)
+        lacks = self.lacks(facts)
+        answers, crash = run_probe(self.name, index, timeout_s, without=lacks)
+        problem = crash or answers.get("buffers")
+        notes = [*dict.fromkeys(lacks.values()), *(f"{aspect}: {first_line(text)}" for aspect, text in answers.items() if text)]
+        return DeviceReport(
+            index=index,
+            device=str(facts["name"]),
+            platform=str(facts["platform"]),
+            driver=str(facts["driver"]),
+            is_usable=problem is None,
+            has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
+            has_fp16=problem is None and "fp16" not in lacks and answers.get("fp16") is None,
+            has_recorded_runs=problem is None and self.can_record(facts),
+            problem=problem,
+            hint=self._repair(facts) if problem else None,
+            notes=tuple(notes) if problem is None else (),
+        )
+
+    def is_usable(self, index: int = 0) -> bool:
+        """True if device `index` exists and computed a tiny kernel correctly; `check_device` gives the reasons."""
+        try:
+            return self.check_device(index).is_usable
+        except DeviceError:
+            return False
+
+    def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
+        """Aspects of `romou.backends.probe` that the driver says a device has not, with one line each for a person."""
+        return {}
+
+    def _repair(self, facts: Mapping[str, Any]) -> str:
+        choose = f", or choose another device with {self.device_variable}" if self.device_variable else ""
+        return f"Update or reinstall the vendor's driver{choose}."
+
+    # Compiler and runtime
+
+    def toolchain(self) -> tuple[str, Callable[[], str]] | None:
+        """Name of a compiler that is part of Romou's way to kernels, and a call that describes it or raises RomouError; None without one."""
+        return None
+
+    def split_kernels(self, source: str) -> dict[str, str]:
+        """Name -> text that compiles by itself, of each kernel in the text of a module."""
+        return {}
+
+    def prepare_to_load(self) -> None:
+        """Make this process ready for a compiled library; DeviceError where it cannot be."""
+
+    def can_record(self, facts: Mapping[str, Any]) -> bool:
+        """Whether `record` works on a device."""
+        return False
+
+    def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
+        """Record what `run` has a virtual machine enqueue; nothing is computed.
+
+        Parameters
+        ----------
+        device
+            A device of this machine; everything that `vm` launches goes there.
+        run
+            Was called before: kernels are loaded, and memory has its size.
+
+        Raises
+        ------
+        DeviceError
+            The device cannot record, or not this run; says why.
+        RuntimeError
+            TVM failed while it ran.
+        """
+        raise DeviceError(f"{self.name} devices record no runs")
+
+    def compile_kernels(self, module: tvm.runtime.Module, index: int) -> bool:
+        """Let the driver compile the kernels of a module now; False where it does so at their first launch and cannot be asked."""
+        import tvm
+
+        compiler = tvm.get_global_func(self.function("compile"), allow_missing=True)
+        if compiler is not None:
+            compiler(module, index)
+        return compiler is not None
+
+    # Over RPC
+
+    def function(self, name: str) -> str:
+        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel"."""
+        return f"romou.{self.name}.{name}"
+
+    def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
+        """Seconds of a fixed piece of arithmetic on a server's device, the least of a few launches; it tells whether the device throttles.
+
+        Raises
+        ------
+        DeviceError
+            The device computes wrong numbers.
+        """
+        raise DeviceError(f"{self.name} devices have no reference kernel")

@@ -1,0 +1,101 @@
+"""How a kernel language spells what TIR has no word for: the one place for text that passes put into kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+
+
+class Dialect:
+    """A kernel language; each backend's is in its own folder, and overrides what differs from this one.
+
+    has_vector_arithmetic     whether vectors are added and multiplied as such; else every lane is an operation of its own
+    has_images                whether kernels may access images, which takes buffers that keep the tensor's axes until vectors are made
+    has_negative_truth        whether a lane that is true is -1, so that a vector of truth values cannot be cast to numbers
+    has_unroll_pragma         whether a loop can be left to the compiler to unroll
+    takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
+    converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
+    """
+
+    has_vector_arithmetic = True
+    has_images = True
+    has_negative_truth = False
+    has_unroll_pragma = False
+    takes_vectors_apart = False
+    converts_fp16_in_memory = True
+
+    def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+        """A vector of copies, where there is vector arithmetic."""
+        raise NotImplementedError
+
+    def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+        """A scalar in the place of a vector, where there is vector arithmetic."""
+        raise NotImplementedError
+
+    def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
+        """A pointer to fp16 numbers that are declared as anything else."""
+        raise NotImplementedError
+
+    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
+        """Read fp16 numbers from pointer[lanes * offset] on as fp32."""
+        raise NotImplementedError
+
+    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
+        """Write fp32 numbers as fp16 from pointer[lanes * offset] on."""
+        raise NotImplementedError
+
+    def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
+        """The bits of fp16 numbers, as unsigned integers, as fp32."""
+        raise NotImplementedError
+
+    def fp16_of_fp32(self, value: tirx.Expr) -> tirx.Expr:
+        """The bits of fp32 numbers rounded to fp16, as unsigned integers."""
+        raise NotImplementedError
+
+
+def dialect_of(func: tirx.PrimFunc) -> Dialect:
+    """The language that a function bound to a target is going to be written in; that of the default kind for host functions and where none is bound."""
+    from romou.backends import DEFAULT_KIND, backend, installed
+
+    target = func.attrs.get("target", None) if func.attrs else None
+    kind = "" if target is None else str(target.kind.name)
+    return backend(kind if kind in installed() else DEFAULT_KIND).dialect
+
+
+# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`). Texels are four numbers that lie together.
+
+
+def load_texel(offset: tirx.Expr, buffer: tirx.Var) -> tirx.Expr:
+    """Four fp16 numbers from buffer[4 * offset] on, as they lie in memory: 64 bits."""
+    return tirx.call_pure_extern("uint64", "load_texel", offset, buffer.data)
+
+
+def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx.Stmt:
+    """Read the eight fp16 numbers from buffer[8 * offset] on, as they lie in memory, into two numbers of 64 bits."""
+    return tirx.Evaluate(tirx.call_extern("int32", "load_texel_pair", offset, buffer.data, into.data))
+
+
+def copy_texel_async(offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr) -> tirx.Stmt:
+    """Begin to copy the texel buffer[4 * offset] and on to into[4 * into_offset] and on, in local memory; zeros where it is not `inside`."""
+    name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
+    return tirx.Evaluate(tirx.call_extern("int32", name, offset, buffer.data, into_offset, into.data, inside))
+
+
+def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:
+    """Floats rounded to TF32: to the nearest, and away from zero where two are equally near."""
+    return tirx.call_pure_extern(str(value.ty), "tf32_of_float", value)
+
+
+def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
+    """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four lanes.
+
+    weight: four output channels for each of four input channels.   data: four input channels.   Both are bits of fp16, or fp32 rounded to TF32.
+    """
+    name = "tensor_core_fma_tf32" if "float32" in str(data.ty) else "tensor_core_fma"
+    return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
+
+
+def vector_type(base: str, lanes: int) -> str:
+    """TVM's name of a vector type; of one lane, of the scalar."""
+    return base if lanes == 1 else f"{base}x{lanes}"

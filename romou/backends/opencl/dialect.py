@@ -1,0 +1,48 @@
+"""OpenCL C as passes write it."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from romou.backends.dialect import Dialect, vector_type
+
+_NAMES = {"float32": "float", "float16": "half"}
+
+
+class OpenCLC(Dialect):
+    """Vectors are values like scalars, and any device's memory holds fp16, whether or not it computes with it.
+
+    four copies of a scalar     (float4)(x)
+    a scalar times a vector     x * v
+    a * b + c                   mad(a, b, c), fma(a, b, c)
+    read fp16 as fp32           vload_half4(i, (half*)p)
+    write fp32 as fp16          vstore_half4(v, i, (half*)p)
+
+    An external call with a vector as its type is called once.
+    """
+
+    has_negative_truth = True
+
+    def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+        """See `Dialect.broadcast`."""
+        base, _, lanes = dtype.partition("x")
+        return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", scalar)
+
+    def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+        """See `Dialect.bare_scalar`: a call of a function without a name prints its argument in parentheses."""
+        return tirx.call_pure_extern(dtype, "", scalar)
+
+    def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
+        """See `Dialect.fp16_pointer`."""
+        # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
+        return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)
+
+    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
+        """See `Dialect.load_fp16`."""
+        suffix = "" if lanes == 1 else str(lanes)
+        return tirx.call_pure_extern(vector_type("float32", lanes), f"vload_half{suffix}", offset, pointer)
+
+    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
+        """See `Dialect.store_fp16`."""
+        suffix = "" if lanes == 1 else str(lanes)
+        return tirx.Evaluate(tirx.call_extern("int32", f"vstore_half{suffix}", value, offset, pointer))

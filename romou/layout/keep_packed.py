@@ -1,0 +1,201 @@
+"""Operators that keep channels packed where they find them packed: element-wise ones, pooling, global means, resizing, concatenations, slices.
+
+The lanes that pad the last texel of a tensor hold finite values of no meaning: weights are zero there, so nothing that
+is stored depends on them. An operator that could make an infinity or NaN out of a zero (division) keeps the plain
+layout where the last texel is not full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from tvm import relax, te, tirx, topi
+
+from romou.schedules.family import Graph
+from romou.tir.calls import op_name
+from romou.tir.expressions import FLOATS, dtype_of, is_constant, shape_of, static_shape
+from romou.tir.primitives import LANES
+
+# TVM's pattern kind for "an operator that nothing is fused with".
+OPAQUE = 8
+
+# Operators of one tensor whose value at zero is finite; further arguments are scalars.
+UNARY = {
+    f"relax.{name}"
+    for name in [
+        "abs",
+        "ceil",
+        "clip",
+        "cos",
+        "erf",
+        "exp",
+        "floor",
+        "negative",
+        "round",
+        "sigmoid",
+        "sin",
+        "sqrt",
+        "square",
+        "tanh",
+        "nn.gelu",
+        "nn.gelu_tanh",
+        "nn.leakyrelu",
+        "nn.relu",
+        "nn.relu6",
+        "nn.silu",
+        "nn.softplus",
+    ]
+}
+BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
+POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
+MEAN = "relax.mean"
+
+
+class PackedGraph(Graph, Protocol):
+    """A graph that knows which tensors are packed.
+
+    packed: variable of the old graph -> its packed form.   packing: Relax operators that families rewrite into packed tensors, each a kernel of its own.
+    """
+
+    packed: dict[relax.Var, relax.Expr]
+    packing: frozenset[str]
+
+
+def keep_packed(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    """A call in packed form; None where the operator needs the plain layout, or nothing of what it reads is packed."""
+    rule, shape = _RULES.get(op_name(call)), shape_of(call)
+    if rule is None or shape is None or len(shape) != 4 or dtype_of(call) not in FLOATS:
+        return None
+    reads = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else call.args
+    return rule(call, graph) if any(arg in graph.packed for arg in reads) else None
+
+
+def _unary(call: relax.Call, graph: PackedGraph) -> relax.Expr:
+    return graph.bb.emit(relax.Call(call.op, [graph.packed[call.args[0]], *call.args[1:]], call.attrs))
+
+
+def _binary(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    shape = static_shape(call)
+    divides = call.op.name == "relax.divide"
+    operands = []
+    for position, arg in enumerate(call.args):
+        operand_shape = shape_of(arg)
+        divisor = divides and position == 1
+        if operand_shape is None or len(operand_shape) > 4:
+            return None
+        full = (1,) * (4 - len(operand_shape)) + operand_shape
+        if int(np.prod(full)) == 1 and is_constant(arg):
+            operands.append(relax.const(arg.value.numpy().reshape(()), dtype_of(arg)))
+        elif full[1] == 1:
+            # The same for all channels: one lane that broadcasts.
+            if not is_constant(arg):
+                return None
+            operands.append(relax.const(arg.value.numpy().reshape((*full, 1)), dtype_of(arg)))
+        elif is_constant(arg):
+            operands.append(relax.const(_pack_constant(arg.value.numpy().reshape(full), float(divisor)), dtype_of(arg)))
+        elif len(operand_shape) == 4 and not (divisor and shape[1] % LANES):
+            operands.append(arg)
+        else:
+            return None
+    # Packed only now: a transform that is emitted for an operator which then stays plain would be left over.
+    packed = [arg if is_constant(arg) else graph.packed_expr(arg) for arg in operands]
+    return graph.bb.emit(relax.Call(call.op, packed, call.attrs))
+
+
+def _pool(call: relax.Call, graph: PackedGraph) -> relax.Expr:
+    attrs = call.attrs
+    op = relax.op.nn.max_pool2d if call.op.name == "relax.nn.max_pool2d" else relax.op.nn.avg_pool2d
+    return graph.bb.emit(
+        op(
+            graph.packed[call.args[0]],
+            pool_size=[int(p) for p in attrs.pool_size],
+            strides=[int(s) for s in attrs.strides],
+            padding=[int(p) for p in attrs.padding],
+            dilation=[int(d) for d in attrs.dilation],
+            ceil_mode=bool(attrs.ceil_mode),
+            count_include_pad=bool(attrs.count_include_pad),
+            layout=f"NCHW{LANES}c",
+        )
+    )
+
+
+def _mean(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    """A mean over all pixels."""
+    if tuple(int(a) for a in call.attrs.axis or ()) != (2, 3) or not call.attrs.keepdims:
+        return None
+    return graph.bb.emit(relax.op.mean(graph.packed[call.args[0]], axis=[2, 3], keepdims=True))
+
+
+def _concat(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    fields = list(call.args[0].fields)
+    if int(call.attrs.axis) != 1 or any(static_shape(field)[1] % LANES for field in fields[:-1]):
+        return None
+    packed = [graph.packed_expr(field) for field in fields]
+    if not _is_free(fields, graph):
+        return graph.bb.emit(relax.op.concat(packed, axis=1))
+    define: Callable[..., te.Tensor] = lambda *parts: topi.concatenate(parts, axis=1)
+    return graph.bb.emit_te(define, *packed, primfunc_name_hint="concatenate", primfunc_attrs={"op_pattern": OPAQUE})
+
+
+def _is_free(fields: Sequence[relax.Expr], graph: PackedGraph) -> bool:
+    """Whether a concatenation is expected to cost nothing by itself (`share_buffers`), and what is fused into it would make it a kernel.
+
+    Where several inputs would need kernels of their own then, one for all is better.
+    """
+
+    def is_only_here(field: relax.Expr) -> bool:
+        return isinstance(field, relax.Var) and sum(op_name(graph.bound.get(user)) == "relax.concat" for user in graph.users.get(field, ())) == 1
+
+    has_pixels = all(static_shape(f)[2:] != (1, 1) for f in fields)
+    return has_pixels and all(map(is_only_here, fields)) and len({*fields}) == len(fields) and sum(not _ends_a_kernel(f, graph) for f in fields) <= 1
+
+
+def _ends_a_kernel(expr: relax.Expr, graph: PackedGraph) -> bool:
+    """Whether an input is the output of a kernel whether or not other operators follow."""
+    value = graph.bound.get(expr) if isinstance(expr, relax.Var) else None
+    if isinstance(value, relax.Call) and op_name(value) in UNARY | BINARY:
+        return any(len(graph.users.get(arg, ())) == 1 and _ends_a_kernel(arg, graph) for arg in value.args)
+    return op_name(value) in graph.packing | POOL | {MEAN}
+
+
+def _slice(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    """A range of channels in whole texels."""
+    data, *numbers = call.args
+    if not all(isinstance(one, relax.Tuple) and len(one.fields) == 1 and isinstance(one.fields[0], tirx.IntImm) for one in numbers):
+        return None
+    axis, low, high, step = (*(int(one.fields[0]) for one in numbers), 1)[:4]
+    channels = static_shape(data)[1]
+    if axis % 4 != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
+        return None
+    return graph.bb.emit(relax.op.strided_slice(graph.packed[data], [1], [low // LANES], [-(-min(high, channels) // LANES)]))
+
+
+def _resize(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    if call.attrs.layout != "NCHW":
+        return None
+    data, size = call.args
+    names = ("method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude", "extrapolation_value", "out_dtype")
+    kept = {name: getattr(call.attrs, name) for name in names}
+    region = [float(edge) for edge in call.attrs.roi]
+    return graph.bb.emit(relax.op.image.resize2d(graph.packed[data], size, region, layout=f"NCHW{LANES}c", **kept))
+
+
+def _pack_constant(array: np.ndarray, fill: float) -> np.ndarray:
+    """NCHW -> NCHW4c; the lanes that pad the last texel hold `fill`."""
+    n, c, h, w = array.shape
+    full = np.full((n, -(-c // LANES) * LANES, h, w), fill, array.dtype)
+    full[:, :c] = array
+    return np.ascontiguousarray(full.reshape(n, -1, LANES, h, w).transpose(0, 1, 3, 4, 2))
+
+
+_RULES: dict[str, Callable[[relax.Call, PackedGraph], relax.Expr | None]] = {
+    **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(BINARY, _binary),
+    **dict.fromkeys(POOL, _pool),
+    MEAN: _mean,
+    "relax.concat": _concat,
+    "relax.strided_slice": _slice,
+    "relax.image.resize2d": _resize,
+}

@@ -1,0 +1,227 @@
+"""The ways to compute a contraction: directly, or by Winograd's transforms. Each has a knob space, decent configs and a schedule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, te, tirx
+
+from romou.core.knob import Choice, Knob
+from romou.core.limits import Limits
+from romou.core.space import Config, Space
+from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
+from romou.schedules.contraction.defaults import default_config, staged_config
+from romou.schedules.contraction.knobs import space_of
+from romou.schedules.contraction.schedule import schedule_stages
+from romou.schedules.contraction.stages import Stage, build_stages
+from romou.schedules.loops import Block
+from romou.schedules.operator import Operator
+from romou.schedules.placement import WEIGHT, Placement
+from romou.schedules.splice import as_module, read_buffers, replace_stage
+from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
+from romou.schedules.workload import WORKLOAD, Workload
+from romou.tir.places import Place
+from romou.tir.primitives import LANES, is_image, replace_parameter
+
+# The choice of the knob `algorithm` that every operator has.
+DIRECT = "direct"
+ALGORITHM = Knob(name="algorithm", choices=(DIRECT, *TILES), default=DIRECT, help="sum the products, or Winograd's way with tiles of 2, 4 or 6 pixels a side")
+
+
+@dataclass(frozen=True)
+class Contracted:
+    """The block of a fused function that is an operator's plain definition."""
+
+    func: tirx.PrimFunc
+    block: s_tir.SBlock
+    operator: Operator[Any]
+
+    @property
+    def work(self) -> Workload:
+        """The numbers of the operator."""
+        found: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
+        return found
+
+    @property
+    def data(self) -> tirx.Buffer:
+        """The first factor."""
+        return read_buffers(self.block)[0]
+
+    @property
+    def weight(self) -> tirx.Buffer:
+        """The second factor."""
+        return read_buffers(self.block)[1]
+
+    def contraction(self, flat: bool) -> Contraction:
+        """The sum of products, its pixels in one row (flat) or row by row."""
+        data, weight = (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight))
+        return self.operator.contraction(self.work, data, weight, flat, is_image(self.data))
+
+
+class Algorithm(ABC):
+    """A way to compute a contraction.
+
+    placement: of the operator's tensors.   operand: name of the tensor that the contraction reads as its data.
+    transform_bytes, transform_registers: what kernels around the contraction read and write, and the 32-bit registers that one of their work-items needs
+        at least.
+    """
+
+    operand: str
+    transform_bytes: int = 0
+    transform_registers: int = 0
+
+    def __init__(self, contracted: Contracted, placement: Placement) -> None:
+        self.contracted = contracted
+        self.placement = placement
+        self.work = contracted.work
+
+    @abstractmethod
+    def contraction(self, flat: bool) -> Contraction:
+        """The sum of products, its pixels in one row (flat) or row by row."""
+
+    @abstractmethod
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this algorithm on a device with these limits."""
+
+    @abstractmethod
+    def starts(self, limits: Limits) -> list[Config]:
+        """Decent configs, the best guess first."""
+
+    @abstractmethod
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        """The scheduled function. Raises `s_tir.ScheduleError` where TVM's scheduler refuses the config."""
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the weight that the kernel reads."""
+        return tuple(int(d) for d in self.contracted.weight.shape)
+
+    def stored_weight(self) -> StoredWeight | None:
+        """How the kernel wants the weight; None where it takes the function's as it is."""
+        return None
+
+    def fits(self, limits: Limits) -> bool:
+        """Whether the device has room for the kernels around the contraction."""
+        return True
+
+    def _places(self, limits: Limits) -> dict[str, Sequence[Choice]]:
+        return {role: self.placement.choices(role, limits, self.weight_shape if role == WEIGHT else None) for role in self.placement.buffers}
+
+
+class DirectAlgorithm(Algorithm):
+    """Products of the two factors as they are."""
+
+    def __init__(self, contracted: Contracted, placement: Placement) -> None:
+        super().__init__(contracted, placement)
+        self.operand = str(placement.buffers["data"].name)
+
+    def contraction(self, flat: bool) -> Contraction:
+        """The sum of products, its pixels in one row (flat) or row by row."""
+        return self.contracted.contraction(flat)
+
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this algorithm on a device with these limits."""
+        rows = self.contracted.operator.pixel_rows(self.work)
+        pixels = [] if rows is None else ["flat", "rows"] if rows > 1 else ["flat"]
+        # fp16 sums only where they are faster; the sum of a long reduction loses digits, which the check of a trial sees.
+        sums = ["float32", "float16"] if self.work.dtype == "float16" and limits.has_fp16_arithmetic else ["float32"]
+        own = {**self._places(limits), "pixels": pixels, "accumulate": sums}
+        # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
+        space = space_of(self.contraction(flat=True), self.contraction(flat=False), limits, self.work.dtype, own)
+        if len(pixels) > 1:
+            # An image is addressed by row and column: pixels in one row would need a division for each texel.
+            space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
+        if any(is_image(p) for p in self.contracted.func.params):
+            space.add_constraint(lambda config: config["vector_width"] == LANES)
+        return space
+
+    def starts(self, limits: Limits) -> list[Config]:
+        """The default config; and where there are tensor cores, one whose operands are staged."""
+        space = self.space(limits)
+        direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
+        staged = staged_config(space, self.contraction(flat=_is_flat(direct)), direct, limits)
+        return [direct] if staged is None else [direct, staged]
+
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        """The scheduled function."""
+        one, is_mma = self.contracted, tensor_core.is_mma(config)
+        contraction = self.contraction(flat=_is_flat(config))
+        if is_mma:
+            contraction = tensor_core.regroup(contraction, config)
+        sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_stages(contraction, config))))
+        sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
+        schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
+        schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=one.operator.has_whole_texels(self.work))
+        return sch
+
+
+class WinogradAlgorithm(Algorithm):
+    """Products between transforms of the data and of the output, which are kernels of their own."""
+
+    operand = TRANSFORMED
+
+    def __init__(self, contracted: Contracted, placement: Placement, form: Winograd) -> None:
+        super().__init__(contracted, placement)
+        self.form = form
+        self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * form.transform_elements
+        self.transform_registers = form.transform_registers
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the transformed weight."""
+        return self.form.weight_shape
+
+    def contraction(self, flat: bool) -> Contraction:
+        """The products of all positions of the tiles; their rows are the same either way."""
+        shapes = {TRANSFORMED: self.form.transformed_shape, "weight": self.form.weight_shape}
+        return self.form.contraction(*(te.placeholder(shape, self.work.dtype, name) for name, shape in shapes.items()))
+
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this algorithm on a device with these limits."""
+        form = self.contraction(flat=False)
+        # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
+        space = space_of(form, form, limits, self.work.dtype, {**self._places(limits), "pixels": ["rows"], "accumulate": ["float32"]})
+        space.add_constraint(lambda config: config["vector_width"] == LANES)
+        return space
+
+    def starts(self, limits: Limits) -> list[Config]:
+        """One decent config."""
+        form = self.contraction(flat=False)
+        return [default_config(self.space(limits), form, form, limits)]
+
+    def fits(self, limits: Limits) -> bool:
+        """Whether the device runs work groups of the transforms."""
+        return self.form.fits(limits)
+
+    def stored_weight(self) -> StoredWeight:
+        """The transformed weight."""
+        return StoredWeight(name=str(self.contracted.weight.name), shape=self.form.weight_shape, tile=self.form.tile)
+
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        """The scheduled function, three kernels."""
+        one = self.contracted
+        data = te.placeholder([int(d) for d in one.data.shape], self.work.dtype, "data")
+        weight = te.placeholder(self.form.weight_shape, self.work.dtype, "weight")
+        stages = self.form.build(data, weight, config, is_zero_outside=is_image(one.data))
+        func = replace_parameter(replace_stage(one.func, one.block, stages), str(one.weight.name), shape=self.form.weight_shape)
+        sch = s_tir.Schedule(as_module(func))
+        return self.form.schedule(sch, inline_epilogue(sch), config)
+
+
+def inline_epilogue(sch: s_tir.Schedule) -> Block:
+    """Inline everything between the contraction and the output; returns the output block."""
+    root = sch.get_sblock("root")
+    (output,) = sch.get_output_blocks(root)
+    stages = set(Stage) - {Stage.CROP} | STAGES
+    for block in sch.get_child_blocks(root):
+        if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
+            sch.compute_inline(block)
+    return output
+
+
+def _is_flat(config: Config) -> bool:
+    return bool(config.get("pixels", "flat") == "flat")

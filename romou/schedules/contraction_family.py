@@ -1,0 +1,89 @@
+"""What families of contractions share: two factors, of which the second one may be a packed constant, and a template made of a marked block."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from romou.schedules.family import Case, Family, Graph
+from romou.schedules.operator import Operator, W
+from romou.schedules.template import ContractionTemplate
+from romou.tir.expressions import Shape
+
+# TVM's pattern kind for "an operator that element-wise consumers may be fused into".
+OUT_ELEMWISE_FUSABLE = 4
+
+
+class ContractionFamily(Operator[W], Family):
+    """A family of sums of products.
+
+    typical: small workloads, for `cases`.
+    """
+
+    typical: Sequence[W]
+
+    def is_mine(self, w: W) -> bool:
+        """Whether the family takes a workload of its type."""
+        return True
+
+    @abstractmethod
+    def match(self, call: relax.Call) -> W | None:
+        """The workload of a call of one of `operators`; None where it has none, or one of another family."""
+
+    @abstractmethod
+    def operands(self, w: W) -> Mapping[str, Shape]:
+        """Names and shapes of the two factors as the kernel reads them."""
+
+    @abstractmethod
+    def define(self, w: W, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
+
+    def pack_weight(self, w: W, weight: np.ndarray) -> np.ndarray:
+        """A constant second factor as the kernel reads it; missing lanes are zeros."""
+        return weight
+
+    @abstractmethod
+    def bias(self, w: W) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
+        """Shape of a bias, and its index at an index of the output."""
+
+    @abstractmethod
+    def case(self, w: W) -> Case:
+        """A workload as a user's model has it."""
+
+    @property
+    def cases(self) -> list[Case]:
+        """The typical workloads."""
+        return [self.case(w) for w in self.typical]
+
+    def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
+        """The plain definition, with the weight packed."""
+        work = self.match(call)
+        if work is None:
+            return None
+        data, weight = call.args
+        return self.emit(graph, work, graph.packed_expr(data) if self.is_packed else graph.plain_expr(data), weight.value.numpy())
+
+    def emit(self, graph: Graph, w: W, data: relax.Expr, weight: np.ndarray) -> relax.Expr:
+        """A call of the plain definition with a constant weight, which is packed here."""
+        return self.emit_define(graph, lambda *tensors: self.define(w, *tensors), data, relax.const(self.pack_weight(w, weight), w.dtype))
+
+    def emit_define(self, graph: Graph, define: Callable[..., te.Tensor], *operands: relax.Expr) -> relax.Expr:
+        """A call of a function into which element-wise consumers are fused."""
+        return graph.bb.emit_te(define, *operands, primfunc_name_hint=self.name, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE})
+
+    def template_of(self, func: tirx.PrimFunc) -> ContractionTemplate | None:
+        """The template of a function with one block of this family."""
+        return ContractionTemplate.of(func, self)
+
+    def function(self, w: W, *, has_epilogue: bool = True) -> tirx.PrimFunc:
+        """The operator as a fused function, with a bias and a ReLU behind it, or by itself."""
+        operands = [te.placeholder(shape, w.dtype, name) for name, shape in self.operands(w).items()]
+        total = self.define(w, *operands)
+        if not has_epilogue:
+            return te.create_prim_func([*operands, total])
+        shape, place = self.bias(w)
+        bias, zero = te.placeholder(shape, w.dtype, "bias"), tirx.const(0, w.dtype)
+        return te.create_prim_func([*operands, bias, te.compute(total.shape, lambda *i: te.max(total[i] + bias[place(*i)], zero), name="relu")])

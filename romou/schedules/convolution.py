@@ -1,0 +1,119 @@
+"""What families of convolutions share: channels packed by four on both sides, a window that moves over the input, a constant weight.
+
+data    (n, ceil(ic / 4), ih, iw, 4)      output  (n, ceil(oc / 4), oh, ow, 4)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from tvm import relax, s_tir, tirx
+
+from romou.core.space import Config
+from romou.schedules.contraction_family import ContractionFamily
+from romou.schedules.family import Case
+from romou.schedules.loops import Block, Loop
+from romou.schedules.workload import Conv2d
+from romou.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
+from romou.tir.primitives import LANES
+
+C = TypeVar("C", bound=Conv2d)
+
+
+class ConvolutionFamily(ContractionFamily[C]):
+    """A family of 2-D convolutions. kernel_layout: of the weight in the graph."""
+
+    is_packed = True
+    works_in_texels = True
+    operators = frozenset({"relax.nn.conv2d"})
+    kernel_layout = "OIHW"
+
+    def match(self, call: relax.Call) -> C | None:
+        """A float convolution in NCHW whose weight is a constant."""
+        data, weight = call.args
+        shape, attrs = shape_of(call), call.attrs
+        is_known = shape is not None and shape_of(data) is not None and is_constant(weight)
+        if not is_known or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", self.kernel_layout):
+            return None
+        if dtype_of(call) not in FLOATS or dtype_of(weight) != dtype_of(data):
+            return None
+        work = self.work_of(call)
+        return work if self.is_mine(work) else None
+
+    def work_of(self, call: relax.Call) -> C:
+        """The workload of a convolution that has one."""
+        return self.workload(out_channels=static_shape(call.args[1])[0], **common_fields(call))
+
+    @abstractmethod
+    def weight_shape(self, w: C) -> Shape:
+        """Shape of the packed weight, in elements."""
+
+    def operands(self, w: C) -> Mapping[str, Shape]:
+        """Packed data and packed weight."""
+        return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "weight": self.weight_shape(w)}
+
+    def bias(self, w: C) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
+        """One for each channel, packed."""
+        return (1, w.out_texels, 1, 1, LANES), lambda n, o, y, x, lane: (0, o, 0, 0, lane)
+
+    def pixel_rows(self, w: C) -> int | None:
+        """Rows of output pixels."""
+        return w.out_hw[0]
+
+    def output_loops(self, sch: s_tir.Schedule, output: Block, w: C, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+        """The output (n, o, y, x, lane) as loops (o, h, w, lane), its pixels laid out as the knob `pixels` says."""
+        oh, ow = w.out_hw
+        if config["pixels"] == "flat":
+            sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
+            o, x, lane = sch.get_loops(output)
+            return sch, (o, sch.add_unit_loop(x), x, lane)
+        sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, n * oh + y, x, lane))
+        return sch, sch.get_loops(output)
+
+    def case(self, w: C) -> Case:
+        """The convolution of an image in NCHW."""
+        settings = {"strides": list(w.stride), "padding": list(w.padding), "dilation": list(w.dilation), "groups": w.groups}
+        return Case(
+            name=w.name,
+            inputs=[(w.batch, w.in_channels, *w.in_hw)],
+            weights=[(w.out_channels, w.in_channels // w.groups, *w.kernel)],
+            build=lambda x, weight: relax.op.nn.conv2d(x, weight, **settings),
+            compute=lambda x, weight: convolve(w, x, weight),
+        )
+
+
+def common_fields(call: relax.Call) -> dict[str, Any]:
+    """What a convolution and a transposed one say alike in a graph: fields of `Conv2d`, all but the output channels."""
+    (n, c, h, w), kernel, attrs = static_shape(call.args[0]), static_shape(call.args[1])[2:], call.attrs
+    return {
+        "batch": n,
+        "in_channels": c,
+        "in_hw": (h, w),
+        "kernel": kernel,
+        "stride": tuple(int(s) for s in attrs.strides),
+        "padding": _four_sides(attrs.padding),
+        "dilation": tuple(int(d) for d in attrs.dilation),
+        "groups": int(attrs.groups),
+        "dtype": dtype_of(call.args[0]),
+    }
+
+
+def _four_sides(padding: Sequence[int]) -> tuple[int, ...]:
+    """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
+    pads = [int(p) for p in padding]
+    return tuple(pads * (4 // len(pads)))
+
+
+def convolve(w: Conv2d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """A convolution of x (n, ic, ih, iw) with weight (oc, ic / groups, kh, kw) by NumPy, tap by tap: (n, oc, oh, ow)."""
+    (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    total = np.zeros((w.batch, w.groups, w.out_channels // w.groups, oh, ow), x.dtype)
+    for kh, kw in np.ndindex(w.kernel):
+        window = padded[:, :, kh * dh :, kw * dw :][:, :, : (oh - 1) * sh + 1 : sh, : (ow - 1) * sw + 1 : sw]
+        taps = weight[:, :, kh, kw].reshape(w.groups, -1, w.in_channels // w.groups)
+        total += np.einsum("ngchw,goc->ngohw", window.reshape(w.batch, w.groups, -1, oh, ow), taps)
+    return total.reshape(w.batch, w.out_channels, oh, ow)

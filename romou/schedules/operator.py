@@ -1,0 +1,51 @@
+"""What the schedule of a contraction asks of its operator: the half of a family that stands below its templates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from tvm import s_tir, te
+
+from romou.core.space import Config
+from romou.schedules.contraction import Contraction
+from romou.schedules.loops import Block, Loop
+from romou.schedules.winograd import Winograd
+from romou.schedules.workload import Workload
+
+W = TypeVar("W", bound=Workload)
+
+
+class Operator(ABC, Generic[W]):
+    """A sum of products over workloads of type W.
+
+    name: of the family.   workload: the type W.
+    works_in_texels: whether data and output may lie in images, because the schedule accesses them in whole texels.
+    has_constant_weight: whether the second factor is known when the model is compiled.
+    """
+
+    name: str
+    workload: type[W]
+    works_in_texels: bool = False
+    has_constant_weight: bool = True
+
+    @abstractmethod
+    def contraction(self, w: W, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+        """The operator as a contraction, its pixels in one row (`flat`) or row by row, over data that reads as zero outside or does not."""
+
+    @abstractmethod
+    def output_loops(self, sch: s_tir.Schedule, output: Block, w: W, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+        """The output block's nest as loops (o, h, w, lane), and the schedule that they belong to: `sch`, or one of a function made anew."""
+
+    def has_whole_texels(self, w: W) -> bool:
+        """Whether the four lanes of every output texel are stored."""
+        return True
+
+    def pixel_rows(self, w: W) -> int | None:
+        """Rows of pixels that the knob `pixels` lays out; None for operators without the knob."""
+        return None
+
+    def winograd(self, w: W) -> dict[str, Winograd]:
+        """The algorithms besides the direct one, by the choice of the knob `algorithm`."""
+        return {}

@@ -1,0 +1,122 @@
+"""One task during a search: what was measured of it, what its cost model sees, and what the search found."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from romou.core.outcome import Outcome
+from romou.core.space import Config
+from romou.search.explorer import Explorer
+from romou.search.features import TaskFeatures
+from romou.search.options import TuningOptions
+from romou.search.scheduler import Progression
+from romou.search.transfer import TransferData
+
+if TYPE_CHECKING:
+    from romou.hardware import HardwareSpec
+    from romou.search.pretrained import PretrainedModel
+    from romou.target import Target
+    from romou.tasks.tunable import TunableTask
+
+# Measurements of one task on one device that are transfer data for other tasks, at most: evenly out of all, so training stays quick with many tasks.
+_TRANSFER_EACH = 2000
+# Configs this much apart may be equally fast.
+_CLOSE = 1.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What the search found for a task. Times are medians of one call in milliseconds.
+
+    config: the best one; None where no config worked, so that the caller falls back to TVM's own schedule.
+    default_ms: of the default config; None where it was not measured or failed.
+    """
+
+    task_key: str
+    config: Config | None
+    best_ms: float | None
+    default_ms: float | None
+    is_default: bool
+    trials: int
+    outcomes: dict[str, int]
+
+
+class TaskSearch:
+    """What is known of one task during the search.
+
+    elsewhere: measured on other devices or by other versions; origin -> configs and seconds.
+    measured: config key -> config and seconds, None where it failed.
+    again: config key -> seconds when the search was over.
+    waiting: candidates that are proposed and not yet measured.
+    """
+
+    def __init__(
+        self,
+        task: TunableTask,
+        target: Target,
+        options: TuningOptions,
+        index: int,
+        transfer_data: Callable[[TaskSearch], TransferData],
+        spec: HardwareSpec | None,
+        pretrained: PretrainedModel | None,
+    ) -> None:
+        self.task = task
+        self.space = task.space(target)
+        self.default = task.default_config(target)
+        self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if task.template.sums_products else None)
+        rng = np.random.default_rng([options.seed, index])
+        self.explorer = Explorer(self.space, self.default, options, rng, features=self.features, transfer_data=lambda: transfer_data(self))
+        # Of each algorithm one is measured, whatever the model expects of it.
+        self.explorer.start_with(task.starts(target)[1:])
+        self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
+        self.measured: dict[str, tuple[Config, float | None]] = {}
+        self.again: dict[str, float | None] = {}
+        self.progression = Progression(calls=task.calls)
+        self.outcomes: dict[str, int] = {}
+        self.waiting = 0
+        # The transfer data that it had last, and of how many measurements.
+        self.transfer_data: tuple[TransferData, int] | None = None
+
+    def add_to(self, data: TransferData, *, is_own: bool) -> None:
+        """Add what was measured of this task: elsewhere, and, where the data is for another task, also here."""
+        groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
+        for group in groups:
+            chosen = group[:: math.ceil(len(group) / _TRANSFER_EACH)] if group else []
+            data.add(self.features, [c for c, _ in chosen], [t for _, t in chosen])
+
+    def add(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
+        """Take note of a finished trial."""
+        self.measured[config.key] = (config, time_s)
+        self.progression.times.append(time_s)
+        self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
+
+    def fastest(self) -> list[tuple[float, Config]]:
+        """Seconds and config of those that work, the fastest first."""
+        return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
+
+    def close_calls(self, count: int) -> list[Config]:
+        """At most `count` configs of which each may be the fastest; none where that is settled."""
+        fastest = self.fastest()
+        close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
+        return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
+
+    def result(self) -> TaskResult:
+        """What the search found."""
+        again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
+        best_s, best = min(again, key=lambda pair: pair[0], default=None) or next(iter(self.fastest()), (None, None))
+        default = self.measured.get(self.default.key, (None, None))[1]
+        return TaskResult(
+            task_key=self.task.key,
+            # Nothing measured at all (no budget): the default may well work.
+            config=best if best is not None or self.measured else self.default,
+            best_ms=None if best_s is None else best_s * 1e3,
+            default_ms=None if default is None else default * 1e3,
+            is_default=best == self.default,
+            trials=len(self.measured),
+            outcomes=dict(self.outcomes),
+        )

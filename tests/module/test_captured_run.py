@@ -1,0 +1,218 @@
+"""Recorded runs on OpenCL: bit for bit what plain runs give, for changed inputs, two models in turns, loaded models; and what happens where none can be."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from operators import target_of
+from small_networks import prime_net, residual_net
+
+import romou
+from romou import models
+from romou.backends import backend
+from romou.core.errors import DeviceError
+from romou.module import machine, random_inputs
+
+TARGET = target_of("opencl")
+
+
+def compiled(model: onnx.ModelProto, capture: bool | None) -> romou.TunedModel:
+    found = romou.compile(model, target=TARGET)
+    found.capture = capture
+    return found
+
+
+def with_capture(model: romou.TunedModel, capture: bool | None) -> romou.TunedModel:
+    """The same code on a machine of its own."""
+    found = copy.copy(model)
+    found.capture, found._local = capture, None
+    return found
+
+
+def statistics() -> dict[str, int]:
+    return json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))
+
+
+def is_same(found: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(found, right, strict=True))
+
+
+def test_two_models_in_turns_and_one_that_was_loaded(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    networks = {"residual": residual_net(), "bert_2layer": models.load("bert_2layer")}
+    plain = {name: compiled(model, False) for name, model in networks.items()}
+    recorded = {name: with_capture(model, True) for name, model in plain.items()}
+    for name in networks:
+        recorded[f"{name}, loaded"] = romou.load(plain[name].save(tmp_path / name), capture=True)
+    for seed in range(4):
+        for name, model in recorded.items():
+            inputs = random_inputs(model.inputs, seed=seed)
+            assert is_same(model.run(inputs), plain[name.partition(",")[0]].run(inputs)), (name, seed)
+    for model in recorded.values():
+        assert model.launching.startswith("an OpenCL command buffer of "), model.launching
+    for model in plain.values():
+        assert model.launching == "kernel by kernel"
+
+
+def test_with_images(opencl_device: tvm.runtime.Device) -> None:
+    model = romou.compile(residual_net(), target="opencl -device=adreno640")
+    plain, recorded = with_capture(model, False), with_capture(model, True)
+    for seed in range(3):
+        inputs = random_inputs(plain.inputs, seed=seed)
+        assert is_same(recorded.run(inputs), plain.run(inputs))
+    assert recorded.launching.startswith("an OpenCL command buffer of ")
+
+
+def test_what_is_recorded_is_kept_and_given_back(opencl_device: tvm.runtime.Device) -> None:
+    """Other models that run in between get no memory of the recording, and all of it is free when the model goes."""
+    gc.collect()
+    before = statistics()
+    recorded = compiled(prime_net(), True)
+    other = with_capture(recorded, False)
+    inputs = random_inputs(recorded.inputs, seed=1)
+    right = other.run(inputs)
+    for _ in range(3):
+        assert is_same(recorded.run(inputs), right)
+        other.run(random_inputs(other.inputs, seed=2))
+    assert statistics()["live_kernels"] > before["live_kernels"]
+    del recorded, other
+    gc.collect()
+    after = statistics()
+    assert (after["live_kernels"], after["live_events"]) == (before["live_kernels"], before["live_events"])
+
+
+def test_times(opencl_device: tvm.runtime.Device) -> None:
+    model = compiled(residual_net(), True)
+    for clock in ("device", "wall"):
+        captured, plain = model.times(repeat=3, clock=clock), model.times(repeat=3, clock=clock, capture=False)
+        assert all(0 < t < 1e4 for t in (*captured, *plain))
+    launches = int(model.launching.split()[5])
+    before = statistics()["launches"]
+    model.run(random_inputs(model.inputs, seed=0))
+    assert statistics()["launches"] == before
+    model.times(repeat=1, clock="wall", capture=False)
+    # The warm-up and the timed run.
+    assert statistics()["launches"] == before + 2 * launches
+
+
+def test_the_faster_way_is_taken(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compiled(residual_net(), None)
+    for is_slow, beginning in ((False, "an OpenCL command buffer of "), (True, "kernel by kernel: an OpenCL command buffer of ")):
+        model = with_capture(code, None)
+        own = model._machine()
+        # A clock by which each run takes a second more than the one before, or less: plain runs come first.
+        ticks = iter(np.cumsum([10 + (i if is_slow else -i) for i in range(40)]).tolist())
+        monkeypatch.setattr(machine.time, "perf_counter", lambda ticks=ticks: float(next(ticks)))
+        inputs = random_inputs(model.inputs, seed=0)
+        model.run(inputs)
+        assert own.launching == "kernel by kernel so far: the second run is captured"
+        model.run(inputs)
+        assert own.launching.startswith(beginning), own.launching
+        model.run(inputs)
+
+
+def test_a_recording_that_computes_something_else_is_not_used(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nothing:
+        what = "a recording of nothing"
+
+        def __init__(self, run: Any) -> None:
+            run()
+
+        def launch(self) -> None:
+            pass
+
+    monkeypatch.setattr(type(backend("opencl")), "record", lambda self, device, vm, run: Nothing(run))
+    model = compiled(prime_net(), None)
+    required = with_capture(model, True)
+    inputs = random_inputs(model.inputs, seed=0)
+    right = model.run(inputs)
+    assert is_same(model.run(inputs), right)
+    assert model.launching == "kernel by kernel: a recording of nothing was captured, but its outputs are not those of the run"
+    required.run(inputs)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="the run cannot be captured on opencl: a recording of nothing"):
+            required.run(inputs)
+
+
+def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> None:
+    begin = tvm.get_global_func("romou.opencl.record")
+    tensor = tvm.runtime.tensor(np.zeros(8, "float32"), opencl_device)
+    with pytest.raises(DeviceError, match="null devices record no runs"):
+        backend("null").record(opencl_device, None, lambda: None)
+    with pytest.raises(RuntimeError, match="no kernel was launched on opencl:0"):
+        backend("opencl").record(opencl_device, None, lambda: None)
+    with pytest.raises(RuntimeError, match="a run that copies tensors cannot be recorded"):
+        backend("opencl").record(opencl_device, None, lambda: tensor.numpy())
+    with pytest.raises(RuntimeError, match="this thread records a run on opencl:0 .* already"):
+        backend("opencl").record(opencl_device, None, lambda: begin(0))
+    recording = begin(0)
+    with pytest.raises(RuntimeError, match="a run is replayed whose recording has not ended"):
+        recording["launch"]()
+    del recording
+    assert tensor.numpy().sum() == 0, "a recording that was given up leaves nothing behind"
+
+
+FLAWS = {
+    "no extension": "the driver of opencl:0 .* has no cl_khr_command_buffer",
+    "no functions": "the driver of opencl:0 .* names cl_khr_command_buffer and lacks clCreateCommandBufferKHR",
+    "refused": r"clCommandNDRangeKernelKHR failed: CL_OUT_OF_RESOURCES \(-5\); kernel .*",
+    "idle": "an OpenCL command buffer of [0-9]+ launches was captured, but its outputs are not those of the run",
+}
+_SCRIPT = """
+import os, sys
+import numpy as np, romou
+from romou.module import random_inputs
+for flaw in sys.argv[2:]:
+    os.environ["STANDIN"] = flaw
+    model = romou.load(sys.argv[1])
+    for seed in range(3):
+        inputs = random_inputs(model.inputs, seed=seed)
+        outputs = model.run(inputs)
+        np.save(f"{sys.argv[1]}/{flaw}{seed}.npy", outputs[0])
+    print(f"{flaw}: {model.launching}", flush=True)
+"""
+
+
+def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or captured runs compute nothing."""
+    library = tmp_path / "standin.so"
+    subprocess.run(
+        [
+            "g++",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            str(Path(__file__).parent / "standin_opencl.cc"),
+            "-o",
+            str(library),
+            "-Wl,--no-as-needed",
+            "-l:libOpenCL.so.1",
+            "-ldl",
+        ],
+        check=True,
+    )
+    model = compiled(prime_net(), False)
+    saved = model.save(tmp_path / "m.romou")
+    printed = ""
+    # What a device offers is read once in a process.
+    for flaws in (["no extension"], [flaw for flaw in FLAWS if flaw != "no extension"]):
+        environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library), "STANDIN": flaws[0]}
+        done = subprocess.run([sys.executable, "-c", _SCRIPT, str(saved), *flaws], env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    for flaw, reason in FLAWS.items():
+        assert re.search(f"^{flaw}: kernel by kernel: {reason}$", printed, re.MULTILINE), printed
+        for seed in range(3):
+            right = model.run(random_inputs(model.inputs, seed=seed))[0]
+            assert np.load(saved / f"{flaw}{seed}.npy").tobytes() == right.tobytes(), (flaw, seed)

@@ -1,0 +1,86 @@
+"""What every operator family promises, on its typical cases: a new file in `romou/schedules/families` is tested here without another line."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from operator_lists import graph_of
+from operators import assert_agrees, error_of, random_arrays, reference
+from tvm import relax
+
+from romou.core.space import Block
+from romou.schedules.families import families, family_of, workload_of
+from romou.schedules.family import Case, Family
+from romou.schedules.template import ContractionTemplate
+from romou.target import Target
+from romou.tasks.extract import extract_tasks
+from romou.tasks.tunable import TunableTask
+
+SEED = 3
+CASES = [(family, case) for family in families() for case in family.cases]
+PHONE = Target("opencl -device=adreno640")
+SPACES = Path(__file__).parent / "space_sizes.json"
+each_case = pytest.mark.parametrize(("family", "case"), CASES, ids=[f"{family.name}-{case.name}" for family, case in CASES])
+
+
+GRAPHS = {id(case): functools.cache(functools.partial(graph_of, case, PHONE)) for _, case in CASES}
+
+
+def task_of_case(family: Family, case: Case) -> TunableTask:
+    (task,) = (task for task in extract_tasks(GRAPHS[id(case)]()[0])[0] if task.family == family.name)
+    return task
+
+
+def test_every_family_has_cases_and_a_name_of_its_own() -> None:
+    assert {family.name for family, _ in CASES} == {family.name for family in families()}
+    assert len({family.name for family in families()}) == len(families())
+
+
+@each_case
+def test_it_is_recognised(family: Family, case: Case) -> None:
+    """In a graph, as one kernel; its workload finds its way back from a record."""
+    task = task_of_case(family, case)
+    assert task.calls == 1
+    if isinstance(task.template, ContractionTemplate) and task.template.contracted.operator is family:
+        work = task.template.workload
+        assert family_of(work) is family
+        assert workload_of(json.loads(json.dumps(work.to_dict()))) == work
+
+
+@each_case
+def test_the_plain_definition_is_what_numpy_says(family: Family, case: Case) -> None:
+    """Packed and fused, the graph on the CPU gives what the unpacked operator does in double precision."""
+    mod, weights = GRAPHS[id(case)]()
+    inputs = [np.random.default_rng(SEED).standard_normal(shape).astype("float32") for shape in case.inputs]
+    output = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
+    expected = case.compute(*(array.astype("float64") for array in (*inputs, *weights)))
+    assert output.numpy().shape == expected.shape
+    assert error_of(output.numpy(), expected) < 1e-5
+
+
+@each_case
+def test_configs_agree_with_the_plain_definition(family: Family, case: Case, opencl_device: tvm.runtime.Device) -> None:
+    task, target, rng = task_of_case(family, case), Target("opencl"), np.random.default_rng(SEED)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    for config in [task.default_config(target), *task.space(target).sample(rng, 1)]:
+        assert_agrees(target, task, config, arrays, expected, 1e-5)
+
+
+def configs_in(block: Block) -> int:
+    return block.places.size * math.prod(block.digits[axis].size for axis in block.free)
+
+
+def test_spaces_keep_their_size(request: pytest.FixtureRequest) -> None:
+    """Configs that a phone's limits admit: what changes them is seen in review, and needs new records."""
+    spaces = {f"{family.name}-{case.name}": task_of_case(family, case).with_free_images().space(PHONE) for family, case in CASES}
+    sizes = {name: sum(map(configs_in, space.blocks())) for name, space in spaces.items()}
+    if request.config.getoption("--update-golden"):
+        SPACES.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
+    assert sizes == json.loads(SPACES.read_text(encoding="utf-8")), "if that is meant: pytest tests/schedules --update-golden"
