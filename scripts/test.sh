@@ -33,8 +33,12 @@ import pyopencl, vulkan
 import archprobe, romou
 for package in (archprobe, romou):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(root), package
+from romou.backends import backend, installed
+for kind in installed():
+    backend(kind)
 from romou.tvm_patches import RUNTIME, compat
 compat.check_versions()
+assert RUNTIME.is_relative_to(root), RUNTIME
 sources = [path for path in RUNTIME.parent.rglob("*") if path.suffix in (".cc", ".h")]
 assert RUNTIME.stat().st_mtime >= max(path.stat().st_mtime for path in sources), "built from older sources"
 PY
