@@ -112,7 +112,6 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of both, once each."""
         return self.windows.flops + self.workload.flops
 
     @property
@@ -225,12 +224,10 @@ class DepthwisePointwiseFamily(Family):
     precedence = 2
 
     def template_of(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
-        """The template of a function that `join` made."""
         return DepthwisePointwiseTemplate.of_pair(func)
 
     @property
     def cases(self) -> Sequence[Case]:
-        """Two convolutions, one after the other."""
         first = Conv2d(in_channels=10, in_hw=(9, 7), out_channels=10, kernel=(3, 3), padding=(1, 1, 1, 1), groups=10)
         second = Conv2d(in_channels=10, in_hw=first.out_hw, out_channels=12, kernel=(1, 1))
         one, other = DEPTHWISE.case(first), CONV2D.case(second)
