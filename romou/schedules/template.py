@@ -14,7 +14,7 @@ from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
-from romou.schedules.base import Template
+from romou.schedules.base import Template, Traffic
 from romou.schedules.contraction import Contraction, tensor_core
 from romou.schedules.contraction.knobs import KNOBS
 from romou.schedules.operator import Operator
@@ -116,20 +116,15 @@ class ContractionTemplate(Template):
         chosen = {name: self.placement.scope(role, limits, shapes.get(role)) for role, name in self.names.items() if config[role] == Place.IMAGE}
         return {**{name: scope for name, scope in chosen.items() if scope is not None}, **self.images}
 
-    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """The two buffers that the contraction reads; what the epilogue reads is no part of the reduction's traffic."""
-        return dict.fromkeys((self._algorithm(config).operand, self.names[WEIGHT]), self.element_bytes)
-
-    def outputs(self, config: Mapping[str, Any]) -> int:
-        """Numbers that the contraction gives, whole texels counted."""
-        return math.prod(self._algorithm(config).contraction(flat=True).extents) * LANES
-
-    def transform_bytes(self, config: Mapping[str, Any]) -> int:
-        """Bytes that kernels beside the contraction read and write: the transforms of the algorithms that have some."""
-        return self._algorithm(config).transform_bytes
-
-    def transform_registers(self, config: Mapping[str, Any]) -> int:
-        return self._algorithm(config).transform_registers
+    def traffic(self, config: Mapping[str, Any]) -> Traffic:
+        """The two buffers that the contraction reads; what the epilogue reads is no traffic of the reduction."""
+        algorithm = self._algorithm(config)
+        return Traffic(
+            operands=dict.fromkeys((algorithm.operand, self.names[WEIGHT]), self.element_bytes),
+            outputs=math.prod(algorithm.contraction(flat=True).extents) * LANES,
+            transform_bytes=algorithm.transform_bytes,
+            transform_registers=algorithm.transform_registers,
+        )
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         return self._algorithm(config).stored_weight()

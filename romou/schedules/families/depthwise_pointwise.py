@@ -22,6 +22,7 @@ from tvm_ffi.structural import structural_map
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
+from romou.schedules.base import Traffic
 from romou.schedules.blocks import with_own_axes
 from romou.schedules.contraction.defaults import default_config
 from romou.schedules.contraction.stages import Stage
@@ -134,9 +135,10 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         """The direct one alone: transforms would read what lies between the two from memory."""
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
 
-    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
+    def traffic(self, config: Mapping[str, Any]) -> Traffic:
         """The data and both weights."""
-        return {**super().operands(config), str(self.window_weight.name): self.element_bytes}
+        found = super().traffic(config)
+        return replace(found, operands={**found.operands, str(self.window_weight.name): self.element_bytes})
 
     def space(self, limits: Limits) -> Space:
         """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load by themselves."""
