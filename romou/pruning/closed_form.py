@@ -267,7 +267,7 @@ class ClosedForm(Form):
         shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
         numbers = get("local") * np.where(on_tensor_cores, shared, self._reads.window * by_itself)
-        return numbers * np.where(tensor_core.takes_halfs(columns) & on_tensor_cores, 2, size)
+        return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterEstimate:
         """A lower bound: the sums, the tile of data, what is `carried` to local memory, and the addresses of one iteration's weights, which a compiler
@@ -285,7 +285,7 @@ class ClosedForm(Form):
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == "image")
         # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes four.
-        weights = np.where(tensor_core.takes_halfs(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
+        weights = np.where(tensor_core.takes_fp16(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
         return RegisterEstimate(sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead))
 
 
