@@ -81,6 +81,21 @@ def criteria() -> str:
     return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}"
 
 
+def knobs() -> str:
+    """The knobs of all schedules."""
+    from romou.schedules.families import declared_knobs
+
+    rows = []
+    for knob in declared_knobs().values():
+        rows.append((f"`{knob.name}`", ", ".join(map(_spelled, knob.choices)), _spelled(knob.default), knob.devices, knob.help))
+    head = "What a schedule leaves open. An operator has some of these, with choices that fit its shape; `romou inspect --knobs` shows them for a model."
+    return f"{_HEAD}# Knobs\n\n{head}\n\n{_table(('knob', 'choices', 'default', 'devices', 'meaning'), rows)}"
+
+
+def _spelled(choice: object) -> str:
+    return ("no", "yes")[choice] if isinstance(choice, bool) else str(choice)
+
+
 def python() -> str:
     """The public names of `romou` with their docstrings."""
     import romou
@@ -142,6 +157,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli,
     "docs/environment.md": environment,
     "docs/criteria.md": criteria,
+    "docs/knobs.md": knobs,
     "docs/python.md": python,
 }
 

@@ -10,7 +10,7 @@ import tvm
 from tvm import tirx
 
 from romou.core.errors import BuildError
-from romou.tir.calls import extern_name, is_half_conversion, is_half_load, is_texel_load
+from romou.tir.calls import extern_name, is_fp16_conversion, is_fp16_load, is_texel_load
 
 # C's division of integers rounds to zero; so do Div and Mod.
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
@@ -72,7 +72,7 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
         return values[expr]
     if isinstance(expr, tirx.FloatImm):
         return float(expr.value)
-    if isinstance(expr, tvm.ir.TensorLoad) or is_half_load(expr) or is_half_conversion(expr) or is_texel_load(expr):
+    if isinstance(expr, tvm.ir.TensorLoad) or is_fp16_load(expr) or is_fp16_conversion(expr) or is_texel_load(expr):
         return 0  # what is looked up in memory is known when the kernel runs: the first entry stands for all
     if isinstance(expr, tirx.Cast):
         value = evaluate(expr.value, values)

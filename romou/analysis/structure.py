@@ -12,7 +12,7 @@ from tvm_ffi.structural import structural_walk
 
 from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, parameter_name, scope_of
 from romou.backends.dialect import dialect_of
-from romou.tir.calls import is_async_copy, is_half_load, is_half_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
+from romou.tir.calls import is_async_copy, is_fp16_load, is_fp16_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
 from romou.tir.primitives import LANES
 
 # TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
@@ -193,7 +193,7 @@ def stores_in(node: Any, output: str) -> list[tirx.BufferStore | tvm.ir.Call]:
 
 def pointer_lanes(call: tvm.ir.Call) -> int:
     """Lanes of a call that reads fp16 through a pointer, 0 for any other."""
-    return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_half_load(call) else 0)
+    return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_fp16_load(call) else 0)
 
 
 def products_in(node: Any) -> int:
@@ -241,4 +241,4 @@ def _stored_to(node: Any) -> str:
         return str(node.buffer.name)
     if op_name(node) == "tirx.texture2d_store":
         return parameter_name(node.args[0])
-    return parameter_name(node.args[3]) if is_half_store(node) else ""
+    return parameter_name(node.args[3]) if is_fp16_store(node) else ""

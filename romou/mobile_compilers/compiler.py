@@ -145,7 +145,7 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
     for name, value in inside.items():
         command += ["-E", f"{name}={value}"]
     command += [str(python), "-S", "-E", str(Path(__file__).with_name("driver.py")), "", *map(str, files)]
-    kept = {name: text for name in ("HOME", "PATH", "TMPDIR") if (text := environment.variable(name)) is not None}
+    kept = {name: setting for name in ("HOME", "PATH", "TMPDIR") if (setting := environment.variable(name)) is not None}
     # The output is a file and no pipe: what a stopped compiler printed is kept, and nothing waits for a reader.
     with tempfile.NamedTemporaryFile() as output:
 

@@ -37,7 +37,7 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
     """Run on a device function after its fp16 has become bits, while buffers still are those of scalars; the marks go."""
     analyzer = tvm.sym.Analyzer()
 
-    def turn(stmt: tirx.For) -> tirx.For:
+    def iteration(stmt: tirx.For) -> tirx.For:
         parts = list(statements_of(stmt.body))
         if len(parts) != 2 or not _is_marked(parts[0], _GROUP) or not _is_marked(parts[1], _WAITING):
             return stmt
@@ -58,7 +58,7 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
         return structural_map(stmt.body, (tirx.BufferStore, lambda store: _copied(store, analyzer)))
 
     body = structural_mutate(func.body, (tirx.AttrStmt, marked))
-    return func.with_body(structural_map(body, (tirx.For, turn)))
+    return func.with_body(structural_map(body, (tirx.For, iteration)))
 
 
 def _is_marked(stmt: Any, key: str) -> bool:

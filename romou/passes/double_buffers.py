@@ -59,11 +59,11 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
         else:
             # A mark may stand around the barrier too.
             sums.append(structural_map(stmt, (tirx.SeqStmt, lambda s: _sequence([child for child in s.seq if not _is_barrier(child)]))))
-    turn, turns = loop.loop_var, loop.extent
+    iteration, iterations = loop.loop_var, loop.extent
 
-    def in_half(of_turn: tirx.Expr) -> tuple[Any, ...]:
+    def in_half(of_iteration: tirx.Expr) -> tuple[Any, ...]:
         def place(old: tirx.Var, index: tirx.Expr) -> list[tirx.Expr]:
-            first = of_turn % _HALVES * old.shape[0]
+            first = of_iteration % _HALVES * old.shape[0]
             return [tirx.Ramp(first + index.base, index.stride, index.lanes) if isinstance(index, tirx.Ramp) else first + index]
 
         def load(access: TensorLoad) -> tirx.Expr:
@@ -76,22 +76,23 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
 
         return (TensorLoad, load), (tirx.BufferStore, store)
 
-    def at(stmt: tirx.Stmt, of_turn: tirx.Expr) -> tirx.Stmt:
-        return structural_map(stmt, (tirx.Var, lambda var: of_turn if var.same_as(turn) else var))
+    def at(stmt: tirx.Stmt, of_iteration: tirx.Expr) -> tirx.Stmt:
+        return structural_map(stmt, (tirx.Var, lambda var: of_iteration if var.same_as(iteration) else var))
 
     first = tirx.const(0, "int32")
     before = [structural_map(at(stmt, first), list(in_half(first))) for stmt in staging]
     registers: list[tirx.Stmt] = []
     fetches, puts = zip(*(_through_registers(stmt, [], registers) for stmt in staging), strict=True)
-    following = turn + 1
-    has_next = following < turns
+    following = iteration + 1
+    has_next = following < iterations
     body = [
         barrier,
         tirx.IfThenElse(has_next, at(_sequence(fetches), following), None),
-        *(structural_map(stmt, list(in_half(turn))) for stmt in sums),
+        *(structural_map(stmt, list(in_half(iteration))) for stmt in sums),
         tirx.IfThenElse(has_next, structural_map(_sequence(puts), list(in_half(following))), None),
     ]
-    return tirx.SeqStmt([*registers, *before, tirx.For(turn, loop.min, turns, loop.kind, tirx.SeqStmt(body), loop.thread_binding, loop.annotations, loop.step)])
+    new = tirx.For(iteration, loop.min, iterations, loop.kind, tirx.SeqStmt(body), loop.thread_binding, loop.annotations, loop.step)
+    return tirx.SeqStmt([*registers, *before, new])
 
 
 def _through_registers(stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: list[tirx.Stmt]) -> tuple[tirx.Stmt, tirx.Stmt]:

@@ -18,7 +18,7 @@ from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.double_buffers import double_buffers
-from romou.passes.half_storage import widen_halfs
+from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
@@ -108,7 +108,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
         [
             tirx.transform.LowerWarpMemory(),
             # While accesses still are those of scalar buffers
-            widen_halfs,
+            widen_fp16,
             copy_asynchronously,
             vectorize_pointers,
             tirx.transform.StmtSimplify(),

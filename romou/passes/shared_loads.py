@@ -18,7 +18,7 @@ from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_hash, structural_mutate, structural_walk
 
 from romou.passes.bindings import inline_single_uses, statements_of
-from romou.tir.calls import is_conditional, is_half_conversion, is_half_load, is_texel_load, op_name
+from romou.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load, is_texel_load, op_name
 
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 
@@ -64,7 +64,7 @@ class _Sharer:
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
         match stmt:
             case tirx.For():
-                # What one turn writes, the next one reads.
+                # What one iteration writes, the next one reads.
                 self._forget(stmt.body)
                 body = self.sequence(stmt.body)
                 return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
@@ -100,7 +100,7 @@ class _Sharer:
         found = self._known.get(number)
         if found is None or not structural_equal(found.expr, new):
             reads: set[tirx.Var] = set()
-            structural_walk(new, [(TensorLoad, lambda a: reads.add(a.source)), (Call, lambda c: reads.update(c.args[1:]) if is_half_load(c) else None)])
+            structural_walk(new, [(TensorLoad, lambda a: reads.add(a.source)), (Call, lambda c: reads.update(c.args[1:]) if is_fp16_load(c) else None)])
             found = self._known[number] = _Value(new, tirx.Var("value", new.ty), frozenset(reads))
             self.declared.append(found.name)
             self._pending.append(tirx.Bind(found.name, new))
@@ -112,4 +112,4 @@ class _Sharer:
             return expr.source not in self._registers or str(expr.source.scope()) != "local"
         if isinstance(expr, tirx.Broadcast):
             return not isinstance(expr.value, (tirx.IntImm, tirx.FloatImm))
-        return is_texel_load(expr) or is_half_load(expr) or is_half_conversion(expr)
+        return is_texel_load(expr) or is_fp16_load(expr) or is_fp16_conversion(expr)

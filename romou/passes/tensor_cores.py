@@ -37,15 +37,15 @@ from tvm_ffi.structural import structural_map, structural_mutate, structural_wal
 from romou.backends.dialect import load_texel, load_texel_pair, tensor_core_fma, tf32_of_fp32
 from romou.core.errors import BuildError
 from romou.passes.bindings import statements_of
-from romou.tir.calls import is_conditional, is_half_conversion
+from romou.tir.calls import is_conditional, is_fp16_conversion
 from romou.tir.primitives import LANES, TENSOR_CORES
 
 # Work-items of a warp along y.
 _ROWS = 8
 # Pixels that one instruction takes of a work-item, and texels that one load may bring.
 PAIR = 2
-# Texels in registers: the bits of halfs as they lie in memory, or floats.
-_HALFS, _FLOATS = "uint64", "float32x4"
+# Texels in registers: the bits of fp16 as they lie in memory, or floats.
+_FP16, _FLOATS = "uint64", "float32x4"
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -86,9 +86,9 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
 
     def bind(name: str, factor: tirx.Expr) -> tirx.Var:
         texel = _texel_of(factor, analyzer)
-        is_halfs = str(texel.ty.dtype) == _HALFS
-        variable = tirx.Var(name, _HALFS if is_halfs else _FLOATS)
-        statements.append(tirx.Bind(variable, texel if is_halfs else tf32_of_fp32(texel)))
+        is_fp16 = str(texel.ty.dtype) == _FP16
+        variable = tirx.Var(name, _FP16 if is_fp16 else _FLOATS)
+        statements.append(tirx.Bind(variable, texel if is_fp16 else tf32_of_fp32(texel)))
         return variable
 
     weights: list[list[tirx.Expr]] = [[] for _ in range(texels)]
@@ -98,7 +98,7 @@ def _warp_sums(marked: tirx.Stmt, threads: Mapping[str, tirx.Var]) -> tirx.Stmt:
         if place_of_pair is None:
             values: list[tirx.Expr] = [bind("weight", factor) for factor in factors]
         else:
-            both = tirx.decl_buffer([PAIR], _HALFS, "weights", scope="local")
+            both = tirx.decl_buffer([PAIR], _FP16, "weights", scope="local")
             statements += [tirx.AllocBuffer(both), load_texel_pair(*place_of_pair, both)]
             values = [tirx.BufferLoad(both, [one]) for one in range(PAIR)]
         for one, value in enumerate(values):
@@ -126,7 +126,7 @@ def _replaced(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Exp
 
 def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Expr, tirx.Var] | None:
     """(pair, buffer) where two factors are texels side by side in memory, the first one at an even place: one load brings both. None elsewhere."""
-    if len(factors) < PAIR or not all(map(is_half_conversion, factors)):
+    if len(factors) < PAIR or not all(map(is_fp16_conversion, factors)):
         return None
     (first,), (second,) = (factor.args[1].indices for factor in factors)
     found = analyzer.modular_set(first)
@@ -140,12 +140,12 @@ def _texel_of(factor: tirx.Expr, analyzer: Any) -> tirx.Expr:
         condition, value, otherwise = factor.args
         texel = _texel_of(value, analyzer)
         is_zero = isinstance(otherwise, tirx.FloatImm) and float(otherwise.value) == 0
-        zeros = tirx.const(0, _HALFS) if str(texel.ty.dtype) == _HALFS else tirx.Broadcast(tirx.const(0.0, "float32"), LANES)
+        zeros = tirx.const(0, _FP16) if str(texel.ty.dtype) == _FP16 else tirx.Broadcast(tirx.const(0.0, "float32"), LANES)
         return tirx.if_then_else(condition, texel, zeros if is_zero else _texel_of(otherwise, analyzer))
     if isinstance(factor, tvm.ir.TensorLoad) and str(factor.ty.dtype) == "float32":
         (index,) = factor.indices
         return tirx.BufferLoad(factor.source, [tirx.Ramp(analyzer.simplify(index), tirx.const(1, "int32"), LANES)])
-    if not is_half_conversion(factor):
+    if not is_fp16_conversion(factor):
         raise BuildError(f"tensor cores multiply fp16 or fp32 that is read from memory, not {factor}")
     bits = factor.args[1]
     (index,) = bits.indices

@@ -128,7 +128,7 @@ class DirectAlgorithm(Algorithm):
         rows = self.contracted.operator.pixel_rows(self.work)
         pixels = [] if rows is None else ["flat", "rows"] if rows > 1 else ["flat"]
         # fp16 sums only where they are faster; the sum of a long reduction loses digits, which the check of a trial sees.
-        sums = ["float32", "float16"] if self.work.dtype == "float16" and limits.has_half_arithmetic else ["float32"]
+        sums = ["float32", "float16"] if self.work.dtype == "float16" and limits.has_fp16_arithmetic else ["float32"]
         own = {**self._places(limits), "pixels": pixels, "accumulate": sums}
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
         space = space_of(self.contraction(flat=True), self.contraction(flat=False), limits, self.work.dtype, own)

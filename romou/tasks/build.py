@@ -12,7 +12,7 @@ from tvm import tirx
 import romou.passes.pipeline as pipeline
 from romou.core.errors import InvalidConfigError
 from romou.core.space import Config
-from romou.passes.half_storage import compute_in_single
+from romou.passes.fp16_storage import compute_in_single
 from romou.schedules.splice import as_module
 from romou.tasks.tunable import TunableTask
 from romou.tir.primitives import set_image

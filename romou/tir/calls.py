@@ -30,17 +30,17 @@ def extern_name(expr: Any) -> str | None:
     return str(getattr(expr.args[0], "value", "")) if op_name(expr) == "tirx.call_pure_extern" else None
 
 
-def is_half_load(expr: Any) -> bool:
-    """Whether fp16 is read from memory as fp32 (`passes/half_storage.py`)."""
+def is_fp16_load(expr: Any) -> bool:
+    """Whether fp16 is read from memory as fp32 (`passes/fp16_storage.py`)."""
     return (extern_name(expr) or "").startswith("vload_half")
 
 
-def is_half_store(expr: Any) -> bool:
+def is_fp16_store(expr: Any) -> bool:
     """Whether fp32 is written to memory as fp16."""
     return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith("vstore_half")
 
 
-def is_half_conversion(expr: Any) -> bool:
+def is_fp16_conversion(expr: Any) -> bool:
     """Whether the bits of fp16 that were read before become fp32."""
     return extern_name(expr) == "float_of_half"
 

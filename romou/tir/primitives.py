@@ -14,8 +14,8 @@ LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The OpenCL runtime lays images out by the same rule (tvm_patches/opencl_runtime/memory.h).
 SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2}
-# Marks on a block, which `passes/arithmetic.py` and `passes/half_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
-AUTOBROADCAST, MULTIPLY_ADD, HALF_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
+# Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
+AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
 
 # On a loop, which `passes/tensor_cores.py` carries out.
 TENSOR_CORES = "pragma_romou_tensor_cores"
@@ -88,9 +88,9 @@ def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: 
     sch.annotate(block, MULTIPLY_ADD, function)
 
 
-def half_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Compute with fp16 in the kernel of `block`; otherwise memory holds fp16, and arithmetic is fp32 (`passes/half_storage.py`)."""
-    sch.annotate(block, HALF_ARITHMETIC, 1)
+def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Compute with fp16 in the kernel of `block`; otherwise memory holds fp16, and arithmetic is fp32 (`passes/fp16_storage.py`)."""
+    sch.annotate(block, FP16_ARITHMETIC, 1)
 
 
 def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:

@@ -64,7 +64,7 @@ def test_a_measured_device_gives_a_target_its_limits() -> None:
     assert (limits.max_work_group_size, limits.local_memory_bytes, limits.busy_work_items) == (1024, 48 * KB, 1024 * 132)
     assert limits.max_image == (32768, 32768, 2048)
     # Its buffers have a first-level cache too, and its OpenCL no half precision arithmetic.
-    assert (limits.prefers_images, limits.has_half_arithmetic) == (False, False)
+    assert (limits.prefers_images, limits.has_fp16_arithmetic) == (False, False)
 
 
 @pytest.mark.parametrize("name", known_devices())

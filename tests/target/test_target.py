@@ -80,7 +80,7 @@ def test_cuda_compiles_for_the_architecture_of_the_device_unless_told_otherwise(
     target = Target("cuda -device=nvidia_h200")
     exported = target.tvm_target.export()
     assert (exported["kind"], exported["arch"], exported["max_num_threads"], exported["max_shared_memory_per_block"]) == ("cuda", "sm_90a", 1024, 49152)
-    assert not target.limits.has_half_arithmetic
+    assert not target.limits.has_fp16_arithmetic
     assert Target("cuda -device=nvidia_h200 -arch=sm_80").tvm_target.export()["arch"] == "sm_80"
     for text in ("cuda -device=nvidia_h200", "cuda -device=nvidia_h200 -arch=sm_80 -max_num_threads=256"):
         assert Target(Target(text).tvm_target) == Target(text)

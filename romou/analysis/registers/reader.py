@@ -12,7 +12,7 @@ from romou.analysis.expressions import LOCAL, PRIVATE, dtype_of, element_bytes, 
 from romou.analysis.registers.index_sums import IndexSums
 from romou.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, Place, Value
 from romou.analysis.registers.values import Values, loads_lane_by_lane, place_of
-from romou.tir.calls import extern_name, is_async_copy, is_conditional, is_half_store, op_name
+from romou.tir.calls import extern_name, is_async_copy, is_conditional, is_fp16_store, op_name
 
 # Loops that a compiler unrolls: so many iterations at most (Mesa's limit), and so many operations when done. What an operation counts: each product
 # of floats by lanes, an index as 2, an access of memory with its 64-bit address or an image's coordinates as 8, of local memory as 2, a
@@ -131,7 +131,7 @@ class Reader:
             # The texel passes by the registers.
             code, uses = self._together([call.args[place] for place in (1, 3, 5)])
             return [*code, Instruction("store", (), (), "buffer", ADDRESS["buffer"], uses)]
-        if name != "tirx.texture2d_store" and not is_half_store(call):
+        if name != "tirx.texture2d_store" and not is_fp16_store(call):
             code, uses = self._expression(call)
             return [*code, Instruction("value", uses, tuple(use for use in uses if len(use) == 1))]
         place: Place = "image" if name == "tirx.texture2d_store" else "buffer"

@@ -11,7 +11,7 @@ from tvm_ffi.structural import structural_walk
 
 from romou.analysis.expressions import LOCAL, PRIVATE, array_registers, dtype_of, lanes_of, registers_of, scope_of
 from romou.analysis.registers.instructions import Place, Value
-from romou.tir.calls import is_half_load, is_load_for_tensor_cores, is_texel_load, op_name
+from romou.tir.calls import is_fp16_load, is_load_for_tensor_cores, is_texel_load, op_name
 
 
 class Values:
@@ -115,7 +115,7 @@ def place_of(expr: Any) -> Place | None:
     if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
         scope = scope_of(expr)
         return None if scope == PRIVATE else "local" if scope in LOCAL else "buffer"
-    return "buffer" if is_half_load(expr) else "image" if is_texel_load(expr) else None
+    return "buffer" if is_fp16_load(expr) else "image" if is_texel_load(expr) else None
 
 
 def loads_lane_by_lane(expr: Any) -> bool:

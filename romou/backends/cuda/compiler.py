@@ -132,7 +132,7 @@ def _nvrtc() -> Any:
 
 @functools.cache
 def _include_folders() -> tuple[str, ...]:
-    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with half or bfloat16 arithmetic do."""
+    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with fp16 or bfloat16 arithmetic do."""
     from cuda import pathfinder
 
     # Before 1.3, it found libraries alone.

@@ -28,9 +28,9 @@ _NO_PLATFORM = (
 
 # One fused multiply-add after the other: it takes as long as the clock is slow, whatever the memory does.
 _CLOCK_KERNEL = """
-__kernel void clock_check(__global float *out, int turns) {
+__kernel void clock_check(__global float *out, int iterations) {
   float a = (float)get_global_id(0), b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;
-  for (int i = 0; i < turns; i++) { a = mad(a, 0.5f, 1.0f); b = mad(b, 0.5f, 1.0f); c = mad(c, 0.5f, 1.0f); d = mad(d, 0.5f, 1.0f); }
+  for (int i = 0; i < iterations; i++) { a = mad(a, 0.5f, 1.0f); b = mad(b, 0.5f, 1.0f); c = mad(c, 0.5f, 1.0f); d = mad(d, 0.5f, 1.0f); }
   out[get_global_id(0)] = a + b + c + d;
 }
 """
@@ -81,7 +81,7 @@ class OpenCL(Backend):
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
         """See `Backend.abilities`."""
-        return {"has_half_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic)}
+        return {"has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic)}
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
         """See `Backend.allowed_limits`. Without images nothing fits into one texel: everything stays in buffers."""
@@ -92,7 +92,7 @@ class OpenCL(Backend):
     def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.narrower_options`."""
         found = super().narrower_options(limits, abilities, facts)
-        return found | ({"half": "storage"} if abilities["has_half_arithmetic"] and not _has_fp16(facts) else {})
+        return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
 
     def list_devices(self) -> list[dict[str, Any]]:
         """See `Backend.list_devices`."""

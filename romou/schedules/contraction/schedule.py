@@ -10,7 +10,7 @@ from romou.core.space import Config
 from romou.schedules.contraction.knobs import TURN, number_bytes
 from romou.schedules.contraction.stages import Stage
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
-from romou.tir.primitives import autobroadcast, double_buffer, half_arithmetic, multiply_add, unroll_by_compiler
+from romou.tir.primitives import autobroadcast, double_buffer, fp16_arithmetic, multiply_add, unroll_by_compiler
 
 # Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
 _TEXELS, _STAGED_TEXELS = (Stage.PATCH, Stage.RIGHT), (Stage.TEXELS, Stage.RIGHT)
@@ -80,7 +80,7 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None
     if config["multiply_add"] != "plain":
         multiply_add(sch, block, config["multiply_add"])
     if config["accumulate"] == "float16":
-        half_arithmetic(sch, block)
+        fp16_arithmetic(sch, block)
 
 
 def _bind_items(sch: s_tir.Schedule, loops: Sequence[Loop]) -> tuple[Sequence[Loop], Sequence[Loop]]:

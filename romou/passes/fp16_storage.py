@@ -2,7 +2,7 @@
 
 OpenCL reads and writes fp16 in any device's memory (vload_half, read_imagef on a half image), whether or not it computes with it
 (cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.backends.dialect`). So kernels of
-fp16 models run everywhere, with fp32 sums. Only where a template asks for fp16 arithmetic (`primitives.HALF_ARITHMETIC`) does fp16 stay as it is.
+fp16 models run everywhere, with fp32 sums. Only where a template asks for fp16 arithmetic (`primitives.FP16_ARITHMETIC`) does fp16 stay as it is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.backends.dialect import Dialect, dialect_of
-from romou.tir.calls import is_conditional, is_half_conversion, op_name
-from romou.tir.primitives import HALF_ARITHMETIC, LANES, TENSOR_CORES
+from romou.tir.calls import is_conditional, is_fp16_conversion, op_name
+from romou.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
@@ -28,15 +28,15 @@ def _widened(dtype: str) -> str:
 
 
 def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
-    """half -> float -> half is what it was."""
+    """Drop a cast from fp16 to fp32 and back, which changes nothing."""
     inner = cast.value
     is_round_trip = isinstance(inner, tirx.Cast) and str(inner.value.ty) == str(cast.ty) and str(inner.ty) == _widened(str(cast.ty))
     return inner.value if is_round_trip else cast
 
 
 def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
-    """A float as the bits of a half; what only was read from memory stays as it was."""
-    if is_half_conversion(value):
+    """Return an fp32 value as the bits of fp16; what only was read from memory stays as it was."""
+    if is_fp16_conversion(value):
         return value.args[1]
     if is_conditional(value):
         condition, *values = value.args
@@ -88,7 +88,7 @@ _ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
 def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return an unscheduled function that computes as its kernels do: fp16 in its parameters alone, rounded once, when they are stored.
 
-    a: half; s[i] = s[i] + a[i, k]; b[i] = s[i] / half(2)      ->      s: float; s[i] = s[i] + float(a[i, k]); b[i] = half(s[i] / 2.0f)
+    a: fp16; s[i] = s[i] + a[i, k]; b[i] = s[i] / fp16(2)      ->      s: float; s[i] = s[i] + float(a[i, k]); b[i] = fp16(s[i] / 2.0f)
     """
     if not any(str(p.dtype) == "float16" for p in func.params):
         return func
@@ -118,7 +118,7 @@ def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
-def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run on a device function while accesses still are those of scalar buffers.
 
     half* a; a[i] * h(2)        ->      ushort* a; vload_half(i, (half*)a) * 2.0f        OpenCL
@@ -191,7 +191,7 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
         if name == "tirx.buffer_data":
             return buffers[old.args[0]].data if old.args[0] in buffers else old
         if name in ("tirx.texture2d_load", "tirx.texture2d_store"):
-            # Four floats are read from and written to an image of halfs as well; the bits tell the code generator which function to call.
+            # Four floats are read from and written to an fp16 image as well; the bits tell the code generator which function to call.
             arguments[4] = tirx.const(LANES * np.dtype("float32").itemsize * 8, "int32")
         elif not isinstance(old.ty, PrimType):
             return old
@@ -200,9 +200,9 @@ def widen_halfs(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
     if not pointers and not _mentions_halfs(func):
         return func
     found: list[Any] = []
-    structural_walk(func.body, [(tirx.AttrStmt, lambda s: found.append(s) if s.attr_key == HALF_ARITHMETIC else None)])
+    structural_walk(func.body, [(tirx.AttrStmt, lambda s: found.append(s) if s.attr_key == FP16_ARITHMETIC else None)])
     if found:
-        marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == HALF_ARITHMETIC else s)
+        marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
         return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
     for_tensor_cores = _read_by_tensor_cores(func)
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
