@@ -183,7 +183,7 @@ class SimulatedDevice:
 
     @property
     def width(self) -> int:
-        """One: a recording is of one device."""
+        """Number of devices, 1: a recording is of one device."""
         return 1
 
     def fingerprint(self) -> DeviceFingerprint:
