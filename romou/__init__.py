@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from romou.core.outcome import Outcome as Outcome
     from romou.measure.options import MeasureOptions as MeasureOptions
     from romou.module.outputs import Outputs as Outputs
+    from romou.module.saved import load as load
     from romou.module.tuned_model import TunedModel as TunedModel
-    from romou.module.tuned_model import load as load
     from romou.search.trial import Trial as Trial
     from romou.target import Target as Target
 
 _NAMES = {
     **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "inspect", "bench", "compare")},
     "romou.api.spaces": ("pruned_spaces",),
-    "romou.module.tuned_model": ("load", "TunedModel"),
+    "romou.module.saved": ("load",),
+    "romou.module.tuned_model": ("TunedModel",),
     "romou.module.outputs": ("Outputs",),
     "romou.target": ("Target",),
     "romou.measure.options": ("MeasureOptions",),

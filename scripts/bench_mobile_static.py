@@ -116,7 +116,7 @@ def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> It
     # The others pack the input and unpack the output.
     (task,) = (task for task in extract_tasks(fuse_operators(pack_channels(graph), TARGET))[0] if task.template.sums_products)
     func = task.func
-    if task.template.works_in_texels:
+    if task.template.activations:
         data, *_ = func.params
         for tensor in (data, func.params[-1]):
             func = set_image(func, str(tensor.name), SCOPE)

@@ -143,7 +143,7 @@ else
   [ "$TARGET" != android-arm64 ] || cp "$libcxx" "$NEW/"
 fi
 # Nothing in the server names TVM's runtime, which registers what the server calls: the linker must not leave it out.
-build romou_rpc_server -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi -- -Wall -- "$PATCHES"/phone_runtime/*.cc
+build romou_rpc_server -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi -- -Wall -- "$PATCHES/phone_runtime/rpc_server.cc"
 printf '{"target": "%s", "tvm": "%s", "tvm_ffi": "%s", "romou": "%s"}\n' "$TARGET" "$TVM_VERSION" "$FFI_VERSION" "$ROMOU_VERSION" > "$NEW/runtime.json"
 
 mkdir -p "$(dirname -- "$OUT")"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archprobe.curve import Curve
 from archprobe.plots.style import BLUE, GREY, RED, new_figure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def draw(curve: Curve, title: str = "") -> Any:
+
+def draw(curve: Curve, title: str = "") -> Figure:
     """Draw one curve as a matplotlib figure; marks that lie on the x axis are drawn, others (rates, ratios) are not."""
     figure, axes = new_figure(7.2, 3.6)
     axes.plot(curve.x, curve.y, color=BLUE, marker="." if len(curve.x) < 160 else None, linewidth=1.2, markersize=4)
@@ -24,7 +27,7 @@ def draw(curve: Curve, title: str = "") -> Any:
     for name, place in curve.marks.items():
         if low <= place <= high:
             axes.axvline(place, color=RED, linewidth=1, linestyle="--")
-            where = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
+            where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
             axes.annotate(f"{name} = {_short(place)}", (place, 0.97), fontsize=7, color=RED, **where)
     axes.set_xlabel(curve.x_label)
     axes.set_ylabel(curve.y_label)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from archprobe.plots.style import DARK, FILL, new_figure
 from archprobe.report.document import Report
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 _WIDTH = 12.0
 
 
-def draw(report: Report) -> Any:
+def draw(report: Report) -> Figure:
     """Draw the architecture as a matplotlib figure; unknown numbers are question marks, and what the device lacks is left out."""
     figure, axes = new_figure(9, 6.6)
     axes.set_xlim(0, _WIDTH)
@@ -49,7 +53,7 @@ def draw(report: Report) -> Any:
     return figure
 
 
-def _box(axes: Any, x: float, y: float, width: float, height: float, kind: str, text: str) -> None:
+def _box(axes: Axes, x: float, y: float, width: float, height: float, kind: str, text: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0.02,rounding_size=0.08", facecolor=FILL[kind], edgecolor=DARK, linewidth=0.8))

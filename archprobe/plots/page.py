@@ -6,12 +6,15 @@ import html
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from archprobe.analysis.answer import Answer
 from archprobe.curve import Findings
 from archprobe.plots import curves, overview
 from archprobe.report.document import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{name}</title><style>
@@ -43,7 +46,7 @@ def write_page(report: Report, folder: Path) -> Path:
     return page
 
 
-def _save(figure: Any, path: Path) -> str:
+def _save(figure: Figure, path: Path) -> str:
     """Write a figure as SVG; return its text, to be embedded in a page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from archprobe.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLUE, RED, GREY, DARK = "#1f5a96", "#c0392b", "#9aa0a6", "#202124"
 FILL = {"core": "#e8f0fa", "alu": "#cfe2f7", "register": "#fbe9d0", "local": "#e3f1df", "cache": "#f3e3f1", "memory": "#eceff1"}
 
 
-def new_figure(width: float, height: float) -> tuple[Any, Any]:
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     """Make (figure, axes) of a size in inches; UsageError where matplotlib is missing."""
     try:
         from matplotlib.figure import Figure

@@ -39,20 +39,41 @@ def bench(
     label: str | None = None,
     rpc: str | None = None,
 ) -> Bench:
-    """Compile a model and take the times and the measures that `compare` needs, by operator. Other arguments and errors are those of `tune`.
+    """Compile a model and take the times and the measures that `compare` needs, by operator. Times are in milliseconds.
 
     Parameters
     ----------
+    model
+        An ONNX file, or a loaded model.
+    target
+        What to compile for, as in `tune`.
     work_dir
         Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default schedules.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
     repeats
-        Rounds. In each, every operator and the whole model are timed once more, in random order, three repeats by the device's events.
+        Rounds, at least 8. In each, every operator and the whole model are timed once more, in random order, three repeats by the device's events.
+    seed
+        Seed of the inputs and of the order of the measurements.
     times
         False: only what can be read off the kernels; needs no device for a target that names one.
     label
         How the model is named in the bench; by default its path, or the graph's name.
     rpc
         Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        The model is missing, broken, or holds an operator that TVM's importer lacks.
+    DeviceError
+        Times are wanted and there is no device, or it does not compute a tiny kernel correctly.
+    CompatError
+        The TVM packages are not the pair that this version was made for.
+    RecordError
+        The records in `work_dir` are unreadable, or another process tunes with them.
     """
     target = as_target(target)
     with timing(target, rpc) as place:

@@ -36,11 +36,11 @@ def compare(
     label: str | None = None,
     rpc: str | None = None,
 ) -> Comparison:
-    """Hold a model against an earlier bench of it, operator by operator.
+    """Compare a model with an earlier bench of it, operator by operator.
 
-    Where the compiled models of both are at hand, they are timed in turns, now, on the attached device: neither another hour nor another machine
-    can then pass for a regression. Otherwise the recorded times are compared, in units of the reference model's, if they are of one device; if
-    they are not, `Comparison.reason` says so, and only measures are compared.
+    Where the compiled models of both are at hand, they are timed alternately, now, on the attached device, so drift cancels in the ratio.
+    Otherwise the recorded times are compared, in units of the reference model's, if they are of one device. If they are not,
+    `Comparison.reason` says so, and only measures are compared.
 
     Parameters
     ----------
@@ -50,12 +50,20 @@ def compare(
         The same, or a model: it is compiled for the baseline's target, with the baseline's configs unless `work_dir` is given.
     fail_over
         Share by which a time or a measure may rise: 0.05 or "5%".
+    work_dir
+        Folder of the records of `tune`, to take configs from. None: the baseline's configs.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
     repeats
-        Pairs of the first stage of timing in turns; what stays open is measured with up to four times as many. Or rounds.
+        Pairs that are timed at first, at least 8; what stays open is measured with up to four times as many.
+    seed
+        Seed of the inputs and of the order of the measurements.
     times, measures
         False: leave times, or measures, out.
     recorded
-        Compare recorded times, even where both could be timed in turns.
+        Compare recorded times, even where both could be timed now.
+    label
+        How the current model is named; by default its path, or the graph's name.
     rpc
         Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one. Both sides share one session.
 

@@ -25,13 +25,30 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     device: int | None = None,
 ) -> TunedModel:
-    """Compile a model with default schedules; needs no device for a target that names one. Other arguments and errors are those of `tune`.
+    """Compile a model with default schedules; nothing is measured.
 
     Parameters
     ----------
+    model
+        An ONNX file, or a loaded model.
+    target
+        What to compile for, as in `tune`; no device is needed for a target that names one.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
     device
         Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
         compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        The model is missing, broken, or holds an operator that TVM's importer lacks.
+    DeviceError
+        The target names no device and none is attached, or there is no device of that index.
+    CompatError
+        The TVM packages are not the pair that this version was made for.
     """
     started = time.monotonic()
     check_versions()

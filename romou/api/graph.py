@@ -30,7 +30,7 @@ logger = logging.getLogger("romou")
 class Graph:
     """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
 
-    placed: fused functions before tensors became parts of others.
+    placed: fused functions before tensors became slices of others.
     """
 
     imported: ImportedModel

@@ -28,10 +28,16 @@ def inspect(
     kernel: str | None = None,
     passes: bool = False,
 ) -> list[InspectedKernel]:
-    """Take the kernels of a model apart; needs no device for a target that names one. Other arguments and errors are those of `tune`.
+    """Take the kernels of a model apart: source, estimates, IR. Nothing runs.
 
     Parameters
     ----------
+    model
+        An ONNX file, or a loaded model.
+    target
+        What to compile for, as in `tune`; no device is needed for a target that names one.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
     work_dir
         Folder of the records of `tune`: a task with a measured candidate gets the config of the fastest one, whatever device it was
         measured on. None: default schedules.
@@ -39,6 +45,19 @@ def inspect(
         Name of one kernel, of the function that it belongs to, or of a task; all others are left out.
     passes
         Keep the IR before and after each pass.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument, or no kernel of that name; says the nearest one.
+    ModelError
+        The model is missing, broken, or holds an operator that TVM's importer lacks.
+    DeviceError
+        The target names no device and none is attached.
+    CompatError
+        The TVM packages are not the pair that this version was made for.
+    RecordError
+        The records in `work_dir` are unreadable, or another process tunes with them.
     """
     check_versions()
     target = as_target(target)

@@ -35,14 +35,29 @@ def pruned_spaces(
     shapes: Mapping[str, Sequence[int]] | None = None,
     rules: Rules | None = None,
 ) -> list[tuple[TunableTask, PrunedSpace]]:
-    """The knob space of every task of a model, less what the criteria exclude on the target's device; `PrunedSpace.report` counts what went.
-
-    Needs no device for a target that names one. Other arguments and errors are those of `tune`.
+    """Return each task of a model with its knob space, less what the criteria exclude; `PrunedSpace.report` counts what went.
 
     Parameters
     ----------
+    model
+        An ONNX file, or a loaded model.
+    target
+        What to compile for, as in `tune`; no device is needed for a target that names one.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
     rules
         What the criteria leave to choose, e.g. `Rules(count_per_work_item=True)` for the paper's way to count bytes.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        The model is missing, broken, or holds an operator that TVM's importer lacks.
+    DeviceError
+        The target names no device and none is attached.
+    CompatError
+        The TVM packages are not the pair that this version was made for.
     """
     check_versions()
     target = as_target(target)

@@ -68,7 +68,7 @@ def tune(
     shapes
         Shape by name, for inputs whose shape the model leaves open.
     seed
-        Of the search and of the inputs that candidates are checked with.
+        Seed of the search and of the inputs that candidates are checked with.
     progress
         Show a progress bar on stderr.
     prune

@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def random_inputs(signature: dict[str, tuple[tuple[int, ...], str]], *, seed: int) -> dict[str, np.ndarray]:
-    """A value for every input: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both accept."""
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-    values = {}
-    for name, (shape, dtype) in signature.items():
-        is_float = np.issubdtype(np.dtype(dtype), np.floating)
-        values[name] = (rng.standard_normal(shape) if is_float else rng.integers(0, 2, shape)).astype(dtype)
-    return values
-
-
 def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, np.ndarray]:
     """("x=x.npy",) -> {"x": array}, each checked against the model's shape and dtype."""
     import numpy as np
@@ -65,9 +53,10 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
     if not module.exists():
         raise UsageError(f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module))
     import romou
+    from romou.module import random_inputs
 
     model = romou.load(module, rpc=rpc)
-    values = random_inputs(model.inputs, seed=seed) | read_inputs(inputs, model.inputs)
+    values = random_inputs(model.inputs, seed) | read_inputs(inputs, model.inputs)
     outputs = model.run(values)
     time_ms = model.time(repeat=repeat)
     if save_outputs is not None:

@@ -1,4 +1,4 @@
-"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images, which are parts of others."""
+"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images, which are slices of others."""
 
 from romou.layout.fuse import fuse_operators
 from romou.layout.join_pairs import Pair, find_pairs, join_pairs, tasks_of

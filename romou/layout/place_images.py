@@ -49,8 +49,8 @@ def _texel_parameters(mod: tvm.IRModule) -> dict[str, set[int]]:
     found = {}
     for var, func in mod.functions_items():
         task = TunableTask.of(func) if isinstance(func, tirx.PrimFunc) else None
-        if task is not None and task.template.works_in_texels:
-            names = task.template.activations
+        names = task.template.activations if task is not None else ()
+        if names:
             found[var.name_hint] = {i for i, p in enumerate(func.params) if str(p.name) in names}
     return found
 

@@ -23,7 +23,7 @@ from romou.schedules.splice import find_blocks
 from romou.tir.calls import called_function
 from romou.tir.expressions import dtype_of, static_shape
 from romou.tir.primitives import LANES
-from romou.tir.slices import AXIS, Part, with_parts
+from romou.tir.slices import AXIS, Slice, with_slices
 
 _RANK = 5
 
@@ -77,12 +77,12 @@ def copied_ranges(func: tirx.PrimFunc) -> list[_Copied]:
 
 
 class _Places:
-    """Which tensors of a graph are parts of others, and which bindings are free by that.
+    """Which tensors of a graph are slices of others, and which bindings are free by that.
 
     A tensor keeps memory of its own that comes from outside or leaves the graph, that something else than one of our functions uses (a view), that is
-    a part of another tensor already or twice of the same, or lies in memory of another kind.
+    a slice of another tensor already or twice of the same, or lies in memory of another kind.
 
-    free: variables that nothing computes any more: concatenations whose inputs are parts of them, slices.
+    free: variables that nothing computes any more: concatenations whose inputs are slices of them, and what takes a slice.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
@@ -108,7 +108,7 @@ class _Places:
             self._try(var, copied)
 
     def place(self, var: relax.Var) -> tuple[relax.Var, int]:
-        """The tensor that a variable lies in, itself where it is no part, and where it begins there."""
+        """The tensor that a variable lies in, itself where it is no slice, and where it begins there."""
         first = 0
         while var in self._parents:
             var, begin = self._parents[var]
@@ -128,18 +128,18 @@ class _Places:
             whole, ranges = fields[one.parameter], {var: (one.extent, one.begin)}
         else:
             whole, ranges = var, {fields[one.parameter]: (one.extent, one.first) for one in copied}
-        if len(ranges) < len(copied) or not all(self._may_move(part, extent, whole) for part, (extent, _) in ranges.items()):
+        if len(ranges) < len(copied) or not all(self._may_move(piece, extent, whole) for piece, (extent, _) in ranges.items()):
             return
-        self._parents.update({part: (whole, begin) for part, (_, begin) in ranges.items()})
+        self._parents.update({piece: (whole, begin) for piece, (_, begin) in ranges.items()})
         self.free.add(var)
         if self._reads_written_image():
             self.free.remove(var)
-            for part in ranges:
-                del self._parents[part]
+            for piece in ranges:
+                del self._parents[piece]
 
-    def _may_move(self, part: relax.Var, extent: int, whole: relax.Var) -> bool:
-        is_proper = extent == static_shape(part)[AXIS] < static_shape(whole)[AXIS]
-        return is_proper and part in self._calls and part not in self._held and part not in self._parents and _memory(part) == _memory(whole)
+    def _may_move(self, piece: relax.Var, extent: int, whole: relax.Var) -> bool:
+        is_proper = extent == static_shape(piece)[AXIS] < static_shape(whole)[AXIS]
+        return is_proper and piece in self._calls and piece not in self._held and piece not in self._parents and _memory(piece) == _memory(whole)
 
     def _reads_written_image(self) -> bool:
         """Whether a function would read and write one image, which OpenCL 1.2 does not allow."""
@@ -152,7 +152,7 @@ class _Places:
 
 
 class _Sharer(Walker):
-    """Emits calls of functions with parts. plain: of a tensor with parts, what was written of it so far."""
+    """Emits calls of functions on slices. plain: of a tensor with slices, what was written of it so far."""
 
     def __init__(self, mod: tvm.IRModule, places: _Places) -> None:
         super().__init__()
@@ -173,8 +173,8 @@ class _Sharer(Walker):
             self.plain[var] = self.bb.emit(self.plain_expr(value))
         elif var not in self._places.free:
             fields = list(value.args[1].fields)
-            parts = tuple(part for i, field in enumerate([*fields, var]) if (part := self._part(i, field)) is not None)
-            function = self.variant(name, parts, lambda: with_parts(self._mod[name], parts))
+            slices = tuple(one for i, field in enumerate([*fields, var]) if (one := self._slice(i, field)) is not None)
+            function = self.variant(name, slices, lambda: with_slices(self._mod[name], slices))
             arguments = [self.plain_expr(field) for field in fields]
             whole = self._places.place(var)[0]
             if whole in self.plain:
@@ -183,12 +183,12 @@ class _Sharer(Walker):
                 call = relax.call_tir(function, arguments, out_ty=outputs_of(whole.ty))
             self.plain[whole] = self.bb.emit(call)
 
-    def _part(self, position: int, field: relax.Expr) -> Part | None:
+    def _slice(self, position: int, field: relax.Expr) -> Slice | None:
         """Return the slice that a parameter reads when it is handed `field`; None where it is no slice."""
         if not isinstance(field, relax.Var):
             return None
         whole, first = self._places.place(field)
-        return None if whole.same_as(field) else Part(position, static_shape(field)[AXIS], static_shape(whole)[AXIS], first)
+        return None if whole.same_as(field) else Slice(position, static_shape(field)[AXIS], static_shape(whole)[AXIS], first)
 
 
 def _is_foreign(func: tirx.PrimFunc) -> bool:

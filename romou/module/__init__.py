@@ -1,9 +1,11 @@
 """The tuned model: assembled, run, saved, loaded."""
 
 from romou.module.assemble import ScheduledFunction, compile_model, schedule_model, scheduled_functions
+from romou.module.inputs import random_inputs
 from romou.module.outputs import Outputs
+from romou.module.saved import load
 from romou.module.summary import LayerRow, Summary
-from romou.module.tuned_model import Argument, TunedModel, load, random_inputs
+from romou.module.tuned_model import Argument, TunedModel
 
 __all__ = [
     "Argument",

@@ -17,7 +17,7 @@ from romou.module.workspaces import plan_workspaces
 from romou.passes.fp16_storage import compute_in_single
 from romou.schedules.winograd import StoredWeight
 from romou.tasks.tunable import TunableTask
-from romou.tir.slices import parts_of, with_parts
+from romou.tir.slices import slices_of, with_slices
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -115,7 +115,7 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
         if weight is not None:
             stored[var.name_hint] = ([str(p.name) for p in body.params].index(weight.name), weight)
         name = func.attrs.get("global_symbol", None)
-        body = with_parts(body, parts_of(func))
+        body = with_slices(body, slices_of(func))
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
     rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]

@@ -11,14 +11,14 @@ from romou.core.errors import unknown_name
 
 
 class Outputs(list[np.ndarray]):
-    """The arrays that a model returns, in the model's order.
+    """Arrays that a model returned, in the model's order.
 
     `outputs[0]` and `outputs["logits"]` are an output; `dict(outputs)` maps names to arrays. Shapes and dtypes are the ONNX model's.
 
     Parameters
     ----------
     names
-        Of the outputs, in order; each once.
+        Names of the outputs, in order; each once.
     arrays
         One for each name.
 

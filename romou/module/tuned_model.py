@@ -15,15 +15,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.core.errors import DeviceError, ModelError, UsageError
+from romou.core.errors import DeviceError, UsageError
 from romou.core.folders import replacing
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
+from romou.module.inputs import checked_inputs, random_inputs
 from romou.module.machine import Machine
 from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
-from romou.rpc import Address
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -43,10 +43,29 @@ class Argument:
 class TunedModel:
     """A model compiled for a target, with the record of how it was tuned.
 
-    inputs: name -> (shape, numpy dtype name), in call order. outputs: names, in the order of `run`. executable: what was compiled, or the
-    shared library that it was saved as. remote: where it runs, if not on this machine. rebuild: compiles it again, with
-    host code for an LLVM triple. capture: whether a run is captured once and started as a whole from then on (an OpenCL command buffer, a CUDA
-    graph), which is not done behind a connection; None: where that is no slower.
+    `romou.tune`, `romou.compile` and `romou.load` make one.
+
+    Parameters
+    ----------
+    executable
+        What was compiled, or the shared library that it was saved as.
+    target
+        What it was compiled for.
+    inputs
+        Name -> (shape, numpy dtype name), in call order.
+    outputs
+        Names, in the order of `run`.
+    summary
+        How it was tuned.
+    device_index
+        Number of the device of this machine that it runs on.
+    remote
+        Where it runs, if not on this machine.
+    rebuild
+        Compiles it again, with host code for an LLVM triple.
+    capture
+        Whether a run is captured once and started as a whole from then on (an OpenCL command buffer, a CUDA graph). None: where that is no slower.
+        Behind a connection it is not done.
     """
 
     def __init__(
@@ -79,12 +98,12 @@ class TunedModel:
         return self._summary
 
     def with_summary(self, summary: Summary) -> TunedModel:
-        """Return the model under another summary."""
+        """Replace the summary by `summary`; returns the model itself."""
         self._summary = summary
         return self
 
     def moved(self, device_index: int = 0, remote: RemoteDevice | None = None) -> TunedModel:
-        """Return the model on another device, of this machine or behind a connection."""
+        """Return the model for device number `device_index` of this machine, or for `remote`."""
         if (device_index, remote) == (self.device_index, self.remote):
             return self
         return TunedModel(
@@ -101,7 +120,13 @@ class TunedModel:
 
     @property
     def device(self) -> tvm.runtime.Device:
-        """The device of this machine that the model runs on; UsageError for one behind a connection."""
+        """The device of this machine that the model runs on.
+
+        Raises
+        ------
+        UsageError
+            The model runs behind a connection.
+        """
         if self.remote is not None:
             raise UsageError(f"the model runs at {self.remote.address}, which is no device of this machine")
         return self.target.backend.device(self.device_index)
@@ -124,7 +149,7 @@ class TunedModel:
 
     @property
     def launching(self) -> str:
-        """How runs are launched: kernel by kernel, and why, or by a recording, and what it brings. Known after the second run, or after `times`."""
+        """How runs are launched: kernel by kernel, and why, or captured, and what that brings. Known after the second run, or after `times`."""
         if self.remote is not None:
             return "kernel by kernel: runs behind a connection are not captured"
         return self._machine().launching
@@ -170,33 +195,34 @@ class TunedModel:
         DeviceError
             The device failed, or cannot be reached.
         """
-        arrays = self._checked(inputs)
+        arrays = checked_inputs(inputs, self.inputs)
         return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
 
-    def _checked(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        for name in inputs:
-            if name not in self.inputs:
-                raise UsageError(f"the model has no input {name!r}; its inputs are {', '.join(self.inputs)}")
-        arrays = []
-        for name, (shape, dtype) in self.inputs.items():
-            if name not in inputs:
-                raise UsageError(f"input {name!r} ({dtype} {shape}) is missing; given: {', '.join(inputs) or 'none'}")
-            array = np.asarray(inputs[name])
-            if array.shape != shape or array.dtype != np.dtype(dtype):
-                raise UsageError(f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}")
-            arrays.append(array)
-        return arrays
-
     def time(self, repeat: int = 10, seed: int = 0) -> float:
-        """Median time of a run in milliseconds, on random inputs that already lie on the device."""
+        """Median time of `repeat` runs in milliseconds, on random inputs of `seed` that already lie on the device; errors as of `times`."""
         return float(np.median(self.times(repeat=repeat, seed=seed)))
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:
         """Times of `repeat` runs in milliseconds, after one warm-up, on random inputs that already lie on the device.
 
-        clock: "device" adds up the time of all kernels, from the device's events; "wall" is the time until the device is idle again,
-        launches and host code included, and the network where the device is behind a connection. A captured run is timed by the device from its
-        first kernel to its last. capture: False launches kernel by kernel, whatever `run` does.
+        Parameters
+        ----------
+        repeat
+            Number of timed runs.
+        seed
+            Seed of the inputs.
+        clock
+            "device" adds up the time of all kernels, from the device's events; a captured run is timed from its first kernel to its last. "wall" is
+            the time until the device is idle again, launches and host code included, and the network where the device is behind a connection.
+        capture
+            False launches kernel by kernel, whatever `run` does.
+
+        Raises
+        ------
+        UsageError
+            Another `clock`.
+        DeviceError
+            The device failed, or cannot be reached; or the run has to be captured and cannot be.
         """
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
@@ -206,7 +232,7 @@ class TunedModel:
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
-        """A timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
+        """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
 
         Parameters
         ----------
@@ -228,7 +254,13 @@ class TunedModel:
         return lambda number, repeat: remote.operator_times(library, function, scopes, arrays, number, repeat)
 
     def save(self, path: str | Path) -> Path:
-        """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced."""
+        """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced.
+
+        Raises
+        ------
+        UsageError
+            `path` exists and is no saved model.
+        """
         path = Path(path)
         with replacing(path, marker=META, what="a saved model") as fresh:
             # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
@@ -300,56 +332,3 @@ def _module_of(library: relax.VMExecutable | tvm.runtime.Module, name: str) -> t
 
 def _library_name() -> str:
     return f"module-{uuid.uuid4().hex[:12]}.so"
-
-
-def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
-    """Load a model that `TunedModel.save` wrote; it runs on device number `device` of its target's kind, or at the address `rpc` (see `tune`).
-
-    capture: whether its runs are captured, see `TunedModel`.
-
-    Raises
-    ------
-    ModelError
-        If `path` is no saved model, or was written in another format.
-    DeviceError
-        The model is for CUDA, and TVM's CUDA runtime does not start on this machine.
-    """
-    path = Path(path)
-    try:
-        meta = json.loads((path / META).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: no saved model (it lacks {META}); `romou tune` or TunedModel.save writes one") from error
-    except (ValueError, NotADirectoryError) as error:
-        raise ModelError(f"{path}: not a saved model: {error}; save it again") from error
-    if meta.get("format") != FORMAT:
-        raise ModelError(f"{path}: saved in format {meta.get('format')!r}, this Romou reads {FORMAT}; tune the model again (records are kept)")
-    library = path / Path(meta["library"]).name
-    if not library.is_file():
-        raise ModelError(f"{path}: {library.name} is missing; save the model again")
-    target = Target.from_json(meta["target"])
-    model = TunedModel(
-        library,
-        target=target,
-        inputs={n: (tuple(s), d) for n, (s, d) in meta["inputs"].items()},
-        outputs=tuple(meta["outputs"]),
-        summary=Summary.from_dict(meta["summary"]),
-        device_index=device,
-        remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
-        capture=capture,
-    )
-    if rpc is None:
-        # A library that does not fit this machine says so now.
-        _ = model._executable
-    return model
-
-
-def random_inputs(inputs: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:
-    """Random arrays for `inputs`: normal floats; integers from a range that stays inside any vocabulary."""
-    rng = np.random.default_rng(seed)
-    arrays: dict[str, np.ndarray] = {}
-    for name, (shape, dtype) in inputs.items():
-        if np.issubdtype(np.dtype(dtype), np.floating):
-            arrays[name] = rng.standard_normal(shape).astype(dtype)
-        else:
-            arrays[name] = rng.integers(0, 2, shape).astype(dtype)
-    return arrays

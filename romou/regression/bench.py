@@ -11,7 +11,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from romou.core.errors import ModelError, UsageError
-from romou.module.tuned_model import Argument, load
+from romou.module.saved import load
+from romou.module.tuned_model import Argument
 from romou.target import Target
 
 if TYPE_CHECKING:

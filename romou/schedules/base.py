@@ -1,8 +1,7 @@
-"""What every schedule template offers: the stages after it know no more of an operator."""
+"""What every schedule template offers. Later stages know nothing else about an operator."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -28,7 +27,7 @@ class Template(ABC):
 
     func: tirx.PrimFunc
     family: str
-    # Whether the kernel is a loop of multiply-adds: then it works in turns, of which each reads its share of data and weight.
+    # Whether the kernel is a loop of multiply-adds, of which each iteration reads its share of data and weight.
     sums_products: bool = True
 
     @property
@@ -48,13 +47,8 @@ class Template(ABC):
 
     @property
     @abstractmethod
-    def works_in_texels(self) -> bool:
-        """Whether data and output may lie in images."""
-
-    @property
-    @abstractmethod
     def activations(self) -> set[str]:
-        """Parameters that may lie in images."""
+        """Parameters besides the weight that may lie in images: the schedule accesses them as whole texels."""
 
     @abstractmethod
     def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
@@ -119,8 +113,3 @@ class Template(ABC):
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
         """Data, weight or output that the schedule could read from an image but that fits into none -> why."""
         return {}
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes of all parameters together."""
-        return sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)

@@ -73,13 +73,10 @@ class ContractionTemplate(Template):
         return int(tvm.DataType(self.workload.dtype).itemsize)
 
     @property
-    def works_in_texels(self) -> bool:
-        """Whether data and output may lie in images."""
-        return self.contracted.operator.works_in_texels
-
-    @property
     def activations(self) -> set[str]:
         """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis holds lanes."""
+        if not self.contracted.operator.works_in_texels:
+            return set()
         texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
         return {str(p.name) for p in texels if not p.same_as(self.contracted.weight)}
 
@@ -92,7 +89,7 @@ class ContractionTemplate(Template):
     def placement(self) -> Placement:
         """Where data, weight and output may lie."""
         operator = self.contracted.operator
-        texels = {"data", "output"} if self.works_in_texels else set()
+        texels = {"data", "output"} if operator.works_in_texels else set()
         if operator.has_constant_weight and self.contracted.contraction(flat=True).vector:
             texels.add(WEIGHT)
         buffers = {"data": self.data, WEIGHT: self.contracted.weight, "output": self.func.params[-1]}

@@ -135,11 +135,11 @@ class Target:
         return tvm.target.Target(options, host={"kind": "llvm"})
 
     def with_options(self, **options: Any) -> Target:
-        """This target with other options, checked as those of its text are."""
+        """Return this target with other `options`, checked as those of its text are."""
         return Target({"kind": self.kind, **self._options, **options})
 
     def limited_to(self, facts: Mapping[str, Any]) -> Target:
-        """This target with no limit above what an attached device allows (an entry of `Backend.list_devices`).
+        """Return this target with no limit above what an attached device allows; `facts`: its entry of `Backend.list_devices`.
 
         A phone's target may be measured on another device: kernels must run there too.
         """

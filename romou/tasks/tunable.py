@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +28,7 @@ from romou.schedules.blocks import is_scheduled
 from romou.schedules.families import template_of
 from romou.schedules.winograd import StoredWeight
 from romou.tir.primitives import FREE_IMAGES
-from romou.tir.slices import alone
+from romou.tir.slices import without_slices
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -47,7 +48,7 @@ class TunableTask(Task):
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> TunableTask | None:
         """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
-        func = alone(func)
+        func = without_slices(func)
         if is_scheduled(func) or template_of(func) is None:
             return None
         plain = plain_form(func)
@@ -58,7 +59,8 @@ class TunableTask(Task):
     @property
     def is_small(self) -> bool:
         """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
-        return not self.template.sums_products and self.template.moved_bytes < _SMALL_BYTES
+        moved = sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)
+        return not self.template.sums_products and moved < _SMALL_BYTES
 
     def with_free_images(self) -> TunableTask:
         """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
@@ -191,7 +193,7 @@ class PrunedTask(TunableTask):
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
-    func = alone(func)
+    func = without_slices(func)
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)

@@ -189,7 +189,8 @@ def test_a_device_error_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
-    from romou.cli.run import random_inputs, read_inputs
+    from romou.cli.run import read_inputs
+    from romou.module import random_inputs
 
     signature = {"x": ((1, 3), "float32"), "ids": ((2,), "int64")}
     np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))

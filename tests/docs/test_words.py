@@ -24,7 +24,7 @@ _WORDS = {
     r"replay(s|ed|ing)?": "simulation (of recorded spaces); launch of a graph or command buffer",
     r"turns? of (a|the|its) [\w ]*loop": "iteration",
     r"(one|a|each|every|this|next|per) turn": "iteration",
-    r"(lives?|held|holds) at once": "live registers",
+    r"(lives|held|holds) at once": "live registers",
 }
 _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b", re.IGNORECASE)
 

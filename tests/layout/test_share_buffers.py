@@ -26,7 +26,7 @@ from romou.target import Target
 from romou.tasks.extract import count_calls, extract_tasks
 from romou.tir.calls import op_name
 from romou.tir.primitives import is_image
-from romou.tir.slices import alone, parts_of
+from romou.tir.slices import slices_of, without_slices
 
 HOST, PHONE = Target("opencl -device=host"), Target("opencl -device=adreno640")
 
@@ -210,8 +210,8 @@ def test_images_are_shared_unless_a_kernel_would_read_what_it_writes(name: str, 
     model = CASES[name][0]()
     shared = share_buffers(fused(model, PHONE))
     assert copies(shared) == left
-    parts = [func for _, func in shared.functions_items() if isinstance(func, tirx.PrimFunc) and parts_of(func)]
-    assert all(is_image(func.params[part.position]) for func in parts for part in parts_of(func))
+    parts = [func for _, func in shared.functions_items() if isinstance(func, tirx.PrimFunc) and slices_of(func)]
+    assert all(is_image(func.params[part.position]) for func in parts for part in slices_of(func))
     assert bool(parts) == (left == 0)
     check(model, PHONE)
 
@@ -223,7 +223,7 @@ def test_the_kernels_of_an_algorithm_write_into_a_part(opencl_device: tvm.runtim
     found, key_of = extract_tasks(shared)
     tasks = {name: task for name, key in key_of.items() for task in found if task.key == key}
     configs = {task.key: next((c for c in task.starts(HOST) if c.get("algorithm") == "winograd2"), task.default_config(HOST)) for task in found}
-    assert [name for name, task in tasks.items() if parts_of(shared[name]) and configs[task.key].get("algorithm") == "winograd2"]
+    assert [name for name, task in tasks.items() if slices_of(shared[name]) and configs[task.key].get("algorithm") == "winograd2"]
     machine = relax.VirtualMachine(compile_model(shared, tasks, configs, HOST), opencl_device)
     inputs = random_inputs(model, seed=1)
     (expected,) = run_onnxruntime(model, inputs) or ()
@@ -241,13 +241,13 @@ def test_half_precision_in_cuda(cuda_target: Target) -> None:
             assert compile_cuda(source, str(target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
 
 
-def test_a_function_with_parts_knows_itself() -> None:
+def test_a_function_with_slices_knows_itself() -> None:
     before = fused(dense())
     shared = share_buffers(before)
-    found = {var.name_hint: func for var, func in shared.functions_items() if isinstance(func, tirx.PrimFunc) and parts_of(func)}
+    found = {var.name_hint: func for var, func in shared.functions_items() if isinstance(func, tirx.PrimFunc) and slices_of(func)}
     assert found
     for func in found.values():
-        assert any(structural_equal(alone(func), one) for _, one in before.functions_items())
+        assert any(structural_equal(without_slices(func), one) for _, one in before.functions_items())
 
 
 def test_a_graph_without_copies_stays() -> None:

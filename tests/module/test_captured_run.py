@@ -157,7 +157,7 @@ def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> 
     with pytest.raises(RuntimeError, match="this thread records a run on opencl:0 .* already"):
         backend("opencl").record(opencl_device, None, lambda: begin(0))
     recording = begin(0)
-    with pytest.raises(RuntimeError, match="a run is captured whose recording has not ended"):
+    with pytest.raises(RuntimeError, match="a run is replayed whose recording has not ended"):
         recording["launch"]()
     del recording
     assert tensor.numpy().sum() == 0, "a recording that was given up leaves nothing behind"

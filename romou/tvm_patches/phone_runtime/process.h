@@ -4,22 +4,39 @@
 #ifndef ROMOU_PHONE_PROCESS_H_
 #define ROMOU_PHONE_PROCESS_H_
 
+#include <chrono>
 #include <csignal>
+#include <cstdarg>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 namespace romou::phone {
 
 /// Set by SIGTERM and SIGINT.
-extern volatile std::sig_atomic_t stopping;
+inline volatile std::sig_atomic_t stopping = 0;
 
 /// Print one line at once.
-void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
+[[gnu::format(printf, 1, 2)]] inline void say(const char* format, ...) {
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vprintf(format, arguments);
+  va_end(arguments);
+  std::printf("\n");
+  std::fflush(stdout);
+}
 
 /// End the program with a message about wrong use.
-[[noreturn]] void refuse(const std::string& message);
+[[noreturn]] inline void refuse(const std::string& message) {
+  std::fprintf(stderr, "romou_rpc_server: %s\n", message.c_str());
+  std::exit(2);
+}
 
-int64_t now_ms();
+inline int64_t now_ms() {
+  using namespace std::chrono;
+  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace romou::phone
 

@@ -37,8 +37,6 @@
 namespace romou::phone {
 namespace {
 
-namespace fs = std::filesystem;
-
 // tvm/rpc/base.py.
 constexpr int32_t kMagic = 0xff271, kMismatch = kMagic + 2;
 

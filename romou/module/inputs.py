@@ -1,0 +1,37 @@
+"""Inputs of a model: checked against its signature, or random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from romou.core.errors import UsageError
+
+
+def checked_inputs(inputs: Mapping[str, np.ndarray], signature: Mapping[str, tuple[tuple[int, ...], str]]) -> list[np.ndarray]:
+    """Return the arrays in the order of `signature`, which maps names to (shape, numpy dtype name); UsageError for one that does not fit."""
+    for name in inputs:
+        if name not in signature:
+            raise UsageError(f"the model has no input {name!r}; its inputs are {', '.join(signature)}")
+    arrays = []
+    for name, (shape, dtype) in signature.items():
+        if name not in inputs:
+            raise UsageError(f"input {name!r} ({dtype} {shape}) is missing; given: {', '.join(inputs) or 'none'}")
+        array = np.asarray(inputs[name])
+        if array.shape != shape or array.dtype != np.dtype(dtype):
+            raise UsageError(f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}")
+        arrays.append(array)
+    return arrays
+
+
+def random_inputs(signature: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:
+    """Return random arrays: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both accept."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for name, (shape, dtype) in signature.items():
+        if np.issubdtype(np.dtype(dtype), np.floating):
+            arrays[name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            arrays[name] = rng.integers(0, 2, shape).astype(dtype)
+    return arrays
