@@ -63,8 +63,7 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
         taken.add(name)
         renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
     parts = [
-        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var)))
-        for func, names in ((first, renamed), (second, {old: between}))
+        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var))) for func, names in ((first, renamed), (second, {old: between}))
     ]
     funcs = [tirx.PrimFunc([], part) for part in parts]
     roots = [func.body.block for func in funcs]
