@@ -61,7 +61,7 @@ class KernelUsage:
         Whether warps sum up together.
     transform_bytes, transform_registers
         What kernels before and after this one read and write, whose work is none of its multiply-adds, and the registers that one of their work-items
-        needs at least (`Template.transform_bytes`, `Template.transform_registers`).
+        needs at least (`romou.schedules.base.Traffic`).
     is_prefetched
         Whether the next iteration's share is on its way while this one sums up: then only what takes longer is waited for.
     is_streamed
@@ -112,7 +112,8 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     BuildError
         An address is made with an operation that is not known here.
     """
-    names, outputs, number_bytes = template.names, template.outputs(config), template.operands(config)
+    names, traffic = template.names, template.traffic(config)
+    outputs, number_bytes = traffic.outputs, traffic.operands
     (func,) = (f for f in kernels if len(kernels) == 1 or names["weight"] in map(parameter_name, f.params))
     kernel = KernelStructure(func, number_bytes, has_main_loop=template.sums_products)
     group = GroupAccesses(kernel, names["output"])
@@ -143,8 +144,8 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
         iterations_ahead=kernel.iterations_ahead,
-        transform_bytes=template.transform_bytes(config),
-        transform_registers=template.transform_registers(config),
+        transform_bytes=traffic.transform_bytes,
+        transform_registers=traffic.transform_registers,
         is_streamed=not template.sums_products,
         is_prefetched=group.is_prefetched,
     )

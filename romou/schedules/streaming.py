@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
-from romou.schedules.base import Template
+from romou.schedules.base import Template, Traffic
 from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.emit import Vectors
 from romou.schedules.loops import VECTOR_WIDTH
@@ -59,13 +59,9 @@ class StreamingTemplate(Template):
         *inputs, output = self.func.params
         return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
 
-    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """The inputs, with the bytes of a number of each."""
-        return self.inputs
-
-    def outputs(self, config: Mapping[str, Any]) -> int:
-        """Numbers that the operator gives."""
-        return self.elements
+    def traffic(self, config: Mapping[str, Any]) -> Traffic:
+        """All inputs, and the output."""
+        return Traffic(operands=self.inputs, outputs=self.elements)
 
     @property
     def inputs(self) -> dict[str, int]:

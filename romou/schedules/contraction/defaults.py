@@ -12,6 +12,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, round_up
+from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
@@ -26,8 +27,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     Operators with few outputs leave most of a large GPU idle: for them the reduction is split, then the tile made smaller, until the
     device is busy.
     """
-    place = "image" if limits.prefers_images else "buffer"
-    pixels = "rows" if nearest(space.knobs["data"], place) == "image" else "flat"
+    place = (Place.IMAGE if limits.prefers_images else Place.BUFFER).value
+    pixels = "rows" if nearest(space.knobs["data"], place) == Place.IMAGE else "flat"
     contraction = rows if pixels == "rows" else flat
     config = space.default(data=place, weight=place, output=place, pixels=pixels)
     while not space.is_valid(config):
