@@ -47,7 +47,7 @@ class KernelUsage:
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
     transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the registers
-        that one of their work-items needs at least (`Template.transform_bytes`, `Template.transform_registers`).
+        that one of their work-items needs at least (`romou.schedules.base.Traffic`).
     is_prefetched: whether the next iteration's share is on its way while this one sums up: then only what takes longer is waited for.
     is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
@@ -95,7 +95,8 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     BuildError
         An address is made with an operation that is not known here.
     """
-    names, outputs, number_bytes = template.names, template.outputs(config), template.operands(config)
+    names, traffic = template.names, template.traffic(config)
+    outputs, number_bytes = traffic.outputs, traffic.operands
     (func,) = (f for f in kernels if len(kernels) == 1 or names["weight"] in map(parameter_name, f.params))
     kernel = KernelStructure(func, number_bytes, has_main_loop=template.sums_products)
     group = GroupAccesses(kernel, names["output"])
@@ -126,8 +127,8 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
         iterations_ahead=kernel.iterations_ahead,
-        transform_bytes=template.transform_bytes(config),
-        transform_registers=template.transform_registers(config),
+        transform_bytes=traffic.transform_bytes,
+        transform_registers=traffic.transform_registers,
         is_streamed=not template.sums_products,
         is_prefetched=group.is_prefetched,
     )
