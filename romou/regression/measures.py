@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # name -> (what it counts, measure that it is divided by before two are compared, or None). More is worse for each of them.
 JUDGED: dict[str, tuple[str, str | None]] = {
     "registers": ("32-bit registers that a compiler gives a work-item, estimated", None),
+    "needed_registers": ("32-bit registers without which it would spill or stall, estimated", None),
     "integer_operations_in_loops": ("integer operations in loops, as they stand in the code", None),
     "integer_operations_in_loops_weighted": ("integer operations in loops, times the trips", None),
     "divisions_in_loops": ("divisions and modulos of integers in loops", None),
@@ -25,7 +26,7 @@ JUDGED: dict[str, tuple[str, str | None]] = {
 
 
 def stable_measures(kernels: Sequence[InspectedKernel], template: Template | None, config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the measures of one operator, over all its kernels: the most registers, the sum of everything else.
+    """Return the measures of one operator, over all its kernels: the most registers of any, the sum of everything else.
 
     Parameters
     ----------
@@ -34,6 +35,7 @@ def stable_measures(kernels: Sequence[InspectedKernel], template: Template | Non
     """
     found = {
         "registers": max(round(k.registers.allocated) for k in kernels),
+        "needed_registers": max(round(k.registers.needed) for k in kernels),
         "integer_operations_in_loops": sum(k.operations.in_loops for k in kernels),
         "integer_operations_in_loops_weighted": sum(k.operations.in_loops_weighted for k in kernels),
         "divisions_in_loops": sum(k.operations.divisions_in_loops for k in kernels),

@@ -78,22 +78,22 @@ class Elementwise(StreamingTemplate):
         return self._points(elements[elements < self.elements])
 
     def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """The first elements are as many."""
+        """Return the number of elements: the first ones are the same for as many."""
         return self.stored_by_a_group(knobs)
 
     def _points(self, elements: np.ndarray) -> Points:
         return lambda _block: np.unravel_index(elements, self.shape)
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """All that it computes, but for what is beyond the end."""
+        """Numbers of the output: what the group computes, but for what is beyond the end."""
         return min(self.elements, math.prod(knobs[name] for name in self.knobs_of_traffic))
 
     def work_group_size(self, columns: Columns) -> Any:
-        """The knob."""
+        """Work-items of a group: the knob."""
         return columns["work_group"]
 
     def work_groups(self, columns: Columns) -> Any:
-        """Enough for all vectors."""
+        """Groups of the launch: enough for all vectors."""
         return -(-self.elements // math.prod(columns[name] for name in self.knobs_of_traffic))
 
     @property

@@ -136,11 +136,11 @@ class Pool(StreamingTemplate):
         return self._points(np.arange(1), knobs, is_whole=bool(knobs["is_unrolled"]))
 
     def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """Whether or not the window is written out."""
+        """Return what the windows of a group depend on, written out or not."""
         return knobs["vector_width"], knobs["work_group"], knobs["tile"]
 
     def same_one(self, knobs: Mapping[str, int]) -> Hashable:
-        """However many are in a group."""
+        """Return what a work-item's windows depend on, however large its group."""
         return knobs["vector_width"], knobs["tile"], knobs["is_unrolled"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
@@ -166,18 +166,18 @@ class Pool(StreamingTemplate):
         return points
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """The elements of its tiles that lie inside of the row."""
+        """The elements of its tiles that lie inside the row."""
         width, tile = knobs["vector_width"], knobs["tile"]
         grid = self._grid(width, tile)
         tiles = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)[-2 if self._is_packed else -1]
         return int(np.minimum(self._row - tiles * tile, tile).sum()) * (width if self._is_packed else 1)
 
     def work_group_size(self, columns: Columns) -> Any:
-        """The knob."""
+        """Work-items of a group: the knob."""
         return columns["work_group"]
 
     def work_groups(self, columns: Columns) -> Any:
-        """Enough for all tiles."""
+        """Groups of the launch: enough for all tiles."""
         return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:

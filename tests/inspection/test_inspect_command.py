@@ -95,7 +95,7 @@ def test_json(model: Path) -> None:
     result = invoke(str(model), "--target", TARGET, "--json", "--passes")
     assert result.exit_code == 0, result.output
     kernels = json.loads(result.stdout)["kernels"]
-    assert {"name", "registers", "bytes_per_iteration", "integer_operations_in_loops", "source", "passes", "mesa"} <= set(kernels[0])
+    assert {"name", "registers", "needed_registers", "bytes_per_iteration", "integer_operations_in_loops", "source", "passes", "mesa"} <= set(kernels[0])
     assert all(kernel["passes"] for kernel in kernels)
 
 
@@ -115,4 +115,8 @@ def test_what_mesa_says_stands_beside(model: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Mesa, a630" in result.stdout
     assert "Mesa, g76" in result.stdout
+    # The estimate's error stands beside the number of the compiler that it follows, and of no other.
+    own, adreno, percent, mali = re.search(r"registers \(32 bit\) +│ +(\d+) │ +(\d+) \(estimate ([+-]\d+)%\) │ +(\d+) │", result.stdout).groups()  # type: ignore[union-attr]
+    assert abs(int(own) / int(adreno) - 1 - int(percent) / 100) < 0.01
+    assert int(mali) <= 64
     assert "Mesa's compilers, not the vendors'" in " ".join(result.stdout.split())

@@ -19,12 +19,10 @@ class ElementwiseFamily(Family):
     precedence = 10
 
     def template_of(self, func: tirx.PrimFunc) -> elementwise.Elementwise | None:
-        """The template of a function without reductions."""
         return elementwise.template_of(func)
 
     @property
     def cases(self) -> Sequence[Case]:
-        """A chain, and a copy from two places."""
         return [
             Case(
                 name="chain",

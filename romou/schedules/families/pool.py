@@ -20,12 +20,10 @@ class PoolFamily(Family):
     precedence = 10
 
     def template_of(self, func: tirx.PrimFunc) -> pool.Pool | None:
-        """The template of a function whose one reduction reads a moving window."""
         return pool.template_of(func)
 
     @property
     def cases(self) -> Sequence[Case]:
-        """Windows over rows and columns of an image."""
         return [
             Case(
                 name="max pool",

@@ -19,12 +19,10 @@ class RowReductionFamily(Family):
     precedence = 11
 
     def template_of(self, func: tirx.PrimFunc) -> row_reduction.RowReduction | None:
-        """The template of a function whose reductions all run over the same axes of the same rows."""
         return row_reduction.template_of(func)
 
     @property
     def cases(self) -> Sequence[Case]:
-        """Rows that become rows, and rows that become numbers."""
         return [
             Case(name="softmax", inputs=[(2, 5, 37)], build=lambda x: op.nn.softmax(x, axis=-1), compute=_softmax),
             Case(
