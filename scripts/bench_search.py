@@ -11,8 +11,8 @@ The methods:
     pruned              the same on those that the criteria leave on the device: what `romou tune` does on a device that is known by its facts
     warm, pruned_warm   xgboost and pruned that have seen 100 random configs of each of the other operators, as if tuned before on the device
     taught, pruned_taught
-                        expected and pruned that know besides what all recordings of the other operators teach of the device, those of a folder
-                        beside it, whose name ends in _more, included (scripts/pretrain_cost_model.py):
+                        expected and pruned with a cost model pretrained on the recordings of all other operators, those of a folder beside it,
+                        whose name ends in _more, included (scripts/pretrain_cost_model.py):
                         pruned_taught is what `romou tune` does on the device of the recordings, for an operator that is none of theirs
     kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
 
@@ -25,21 +25,14 @@ Romou takes another folder.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import importlib.util
-import io
 import itertools
 import json
 import math
 import multiprocessing
-import tempfile
-import time
-import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,232 +40,15 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from simulated_searches import DEVICE, KERNEL_TUNER, KNOWN, ROMOU, SPACES, WITHIN, Run, best_of, recording, some_runs, task_of
 
-from romou.core.outcome import Outcome
 from romou.hardware import load_device
-from romou.pruning import judge, prune
+from romou.pruning import judge
 from romou.pruning.columns import columns_of
 from romou.pruning.forms import form_of
-from romou.records import MemoryRecords, Origin, Record, RecordedSpace
-from romou.search import TuningOptions, TuningSession
-from romou.search.pretrained import PretrainedModel
-from romou.search.progress import NoProgress, Status
-from romou.search.simulation import SimulatedDevice, SimulatedTask
-from romou.target import Target
+from romou.search import TuningOptions
 
-SPACES = Path(__file__).parent / "data/spaces_h200"
-DEVICE = "nvidia_h200"
-UNKNOWN, KNOWN = Target("opencl"), Target(f"opencl -device={DEVICE}")
-WITHIN = 1.02
 SEEDS_AT_A_TIME = 5
-ROMOU = ("random", "xgboost", "warm", "taught", "expected", "pruned", "pruned_warm", "pruned_taught")
-# Configs of each other operator that a warm search has seen.
-SEEN_BEFORE = 100
-KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
-# Its strategies stop after so many generations; large enough that the budget of trials ends them.
-STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One search.
-
-    trials, seconds   until it was within 2% of the best; None where it never was
-    curve             best known time / best time so far, after each trial
-    overhead          the search's own seconds of a processor, in relation to the recorded ones
-    """
-
-    operator: str
-    method: str
-    seed: int
-    trials: int | None
-    seconds: float | None
-    curve: tuple[float, ...]
-    overhead: float
-
-
-class Reached(Exception):  # noqa: N818  no error
-    """The goal of a run."""
-
-
-class Watch(NoProgress):
-    """Ends a session within 2% of the best, or at the best of those that it may try."""
-
-    def __init__(self, best_s: float, reachable_s: float) -> None:
-        self.best_s = best_s
-        self.last = min(1 / WITHIN, best_s / reachable_s)
-        self.curve: list[float] = []
-
-    def update(self, status: Status) -> None:
-        share = 0.0 if status.best_ms is None else self.best_s * 1e3 / status.best_ms
-        self.curve.append(share)
-        if share >= self.last * (1 - 1e-9):
-            raise Reached
-
-
-@functools.cache
-def recording(path: Path) -> RecordedSpace:
-    return RecordedSpace.load(path)
-
-
-def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> float:
-    """The best known time in seconds, of the allowed configs and the default; None: of all."""
-    inside = recorded.configs if allowed is None else {*allowed, recorded.context["default"]}
-    return min(t for i in inside if (t := recorded.configs[i].time_s) is not None)
-
-
-@functools.cache
-def task_of(path: Path, is_pruned: bool) -> SimulatedTask:
-    task = SimulatedTask.of_recording(recording(path))
-    return SimulatedTask.of_recording(recording(path), survivors(task)) if is_pruned else task
-
-
-def survivors(task: SimulatedTask) -> set[int]:
-    """The recorded configs that the criteria leave on the device."""
-    limits, recorded = task.limits(KNOWN), task.recorded
-    kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
-    return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
-
-
-@functools.cache
-def pretrained_without(path: Path) -> PretrainedModel:
-    """What the recordings beside this one teach of the device, and those that do nothing but teach."""
-    more = path.parent.with_name(f"{path.parent.name}_more")
-    return PretrainedModel.of_recordings([task_of(other, False) for other in [*others_of(path), *sorted(more.glob("*.json.gz"))]], KNOWN)
-
-
-def others_of(path: Path) -> list[Path]:
-    return [other for other in sorted(path.parent.glob("*.json.gz")) if other != path]
-
-
-@functools.lru_cache(maxsize=16)
-def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
-    """So many random configs of a recording as records, of the knobs that this version has."""
-    recorded = task_of(path, False).recorded
-    origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
-    records = []
-    for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
-        found = recorded.configs[int(index)]
-        times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
-        config, key, name = dict(space.at(int(index))), recorded.task["key"], recorded.task["name"]
-        records.append(Record(task_key=key, task_name=name, config=config, outcome=found.outcome, times_s=times, **origin))
-    return tuple(records)
-
-
-def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Run:
-    """A session on the recording."""
-    task = task_of(path, method.startswith("pruned"))
-    device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
-    given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, "confirm": 0, **options, "seed": seed}
-    if method == "random":
-        given["random_trials"] = 10**6
-    lessons = pretrained_without(path) if method.endswith("taught") else None
-    started = time.process_time()
-    store, others = MemoryRecords(), []
-    if method.endswith("warm"):
-        for other in others_of(path):
-            others.append(task_of(other, False))
-            for record in records_of(other, seed, SEEN_BEFORE):
-                store.append(record)
-    session = TuningSession(
-        [task],
-        UNKNOWN if method in ("random", "xgboost", "warm") else KNOWN,
-        store=store,
-        builder=device,
-        runner=device,
-        options=TuningOptions.from_dict(given),
-        clock=device.clock,
-        learn_from=others,
-        pretrained=lessons,
-    )
-    with contextlib.suppress(Reached):
-        session.run(lambda: watch)
-    has_reached = bool(watch.curve) and watch.curve[-1] * WITHIN >= 1
-    overhead = (time.process_time() - started) / device.clock()
-    trials, seconds = (len(watch.curve), device.clock()) if has_reached else (None, None)
-    return Run(operator=task.recorded.name, method=method, seed=seed, trials=trials, seconds=seconds, curve=tuple(watch.curve), overhead=overhead)
-
-
-def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
-    """A strategy of Kernel Tuner on the same configs. Failed ones are what it calls runtime failures."""
-    import kernel_tuner
-    from kernel_tuner import interface
-    from kernel_tuner.searchspace import Searchspace
-
-    recorded = recording(path)
-    space = recorded.space()
-    knobs = {name: list(choices) for name, choices in recorded.knobs.items()}
-    cache, seconds_of = {}, {}
-    for index, found in recorded.configs.items():
-        config = dict(space.at(index))
-        time_ms: Any = "RuntimeFailedConfig" if found.time_s is None else found.time_s * 1e3
-        failed = {} if found.time_s is not None else {"__error__": "RuntimeFailedConfig"}
-        times = {"compile_time": found.build_s * 1e3, "benchmark_time": found.run_s * 1e3, "verification_time": 0, "strategy_time": 0, "framework_time": 0}
-        key = ",".join(map(str, config.values()))
-        cache[key] = {**config, "time": time_ms, "times": [] if failed else [time_ms], **times, **failed, "timestamp": "2026-01-01"}
-        seconds_of[key] = found.build_s + found.run_s
-
-    class Recorded(Searchspace):
-        """The space out of a cache: its way to restrict a space tries the whole product of knobs, some ten million configs."""
-
-        def __init__(self, tune_params: Any, restrictions: Any, max_threads: Any, **options: Any) -> None:
-            super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
-
-    interface.Searchspace = Recorded
-    strategy = method.removeprefix("kt_")
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        file = Path(folder, "cache.json")
-        head: dict[str, object] = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
-        head.update(tune_params_keys=list(knobs), tune_params=knobs)
-        file.write_text(json.dumps({**head, "cache": cache}))
-        started = time.process_time()
-        results, _ = kernel_tuner.tune_kernel(
-            "k",
-            "__kernel void k() {}",
-            [1],
-            [],
-            knobs,
-            lang="OpenCL",
-            strategy=strategy,
-            strategy_options={"max_fevals": len(cache), **STRATEGY_OPTIONS.get(strategy, {})},
-            cache=str(file),
-            simulation_mode=True,
-            objective="time",
-            iterations=1,
-            seed=seed,
-            quiet=True,
-        )
-        own_s = time.process_time() - started
-    best_s, best_ms, seconds = best_of(recorded), math.inf, 0.0
-    curve: list[float] = []
-    seen: set[str] = set()
-    for result in results:
-        key = ",".join(str(result[name]) for name in knobs)
-        if key in seen or key not in seconds_of:
-            continue
-        seen.add(key)
-        seconds += seconds_of[key]
-        if isinstance(result["time"], float):
-            best_ms = min(best_ms, result["time"])
-        curve.append(best_s * 1e3 / best_ms)
-        if curve[-1] * WITHIN >= 1:
-            break
-    is_near = bool(curve) and curve[-1] * WITHIN >= 1
-    return Run(
-        operator=recorded.name,
-        method=method,
-        seed=seed,
-        trials=len(curve) if is_near else None,
-        seconds=seconds if is_near else None,
-        curve=tuple(curve),
-        overhead=own_s / max(sum(seconds_of[key] for key in seen), 1e-9),
-    )
-
-
-def some_runs(path: Path, method: str, seeds: Sequence[int], options: dict[str, Any]) -> list[Run]:
-    """The runs of some seeds, in a process of the pool."""
-    return [kernel_tuner_run(path, method, seed) if method.startswith("kt_") else romou_run(path, method, seed, options) for seed in seeds]
 
 
 def kept_runs(file: Path) -> list[Run]:

@@ -47,7 +47,7 @@ def compare(
     baseline
         A bench, or the file that `Bench.save` wrote.
     current
-        The same, or a model: it is compiled for the baseline's target, with the baseline's configs unless `work_dir` is given.
+        Another bench or its file, or a model, which is compiled for the baseline's target, with the baseline's configs unless `work_dir` is given.
     fail_over
         Share by which a time or a measure may rise: 0.05 or "5%".
     work_dir

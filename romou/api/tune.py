@@ -76,7 +76,7 @@ def tune(
     allow_tf32
         Kernels may multiply floats on tensor cores (CUDA, compute capability 8.0 and newer), which round them to TF32, 10 bits behind the point; sums
         stay in single precision. Such a kernel may differ from the reference by a relative L2 error of 2e-3 instead of 1e-4, the whole model's outputs
-        from onnxruntime's by 1e-2. The same as the target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
+        from onnxruntime's by 1e-2. Equal to the target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
     explorer
         How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
     rpc

@@ -21,7 +21,7 @@ from romou.cli.tune import parse_shapes, read_model
 @click.option("--repeats", type=click.IntRange(min=8), default=16, show_default=True, help="Rounds; in each, everything is timed once more.")
 @click.option("--times/--no-times", default=True, show_default=True, help="Without times no device is needed.")
 @click.option("--module/--no-module", default=True, show_default=True, help="Keep the compiled model beside the file, to time it again.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order of the measurements.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of the measurements.")
 @rpc_option
 @json_option
 @debug_option

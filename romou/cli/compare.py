@@ -23,7 +23,7 @@ from romou.core.errors import EXIT_FAILED, UsageError
 @click.option("--recorded", is_flag=True, help="Compare the times in the files, even where both could be timed now.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write JUnit XML here.")
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write a Markdown table here.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the inputs and of the order of the measurements.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of the measurements.")
 @rpc_option
 @json_option
 @debug_option

@@ -147,6 +147,6 @@ def _print(findings: list[Finding], has_device: bool) -> None:
     if not has_device:
         out.print("No usable device.")
     elif bad:
-        out.print(f"{bad} thing{'s' if bad > 1 else ''} to mend.")
+        out.print(f"{bad} thing{'s' if bad > 1 else ''} to fix.")
     else:
         out.print("All is well.")

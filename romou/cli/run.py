@@ -39,7 +39,7 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
 @click.command("run")
 @click.argument("module", type=click.Path(path_type=Path))
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a file; the others are random.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True, help="Timed runs.")
 @click.option("--profile", is_flag=True, help="Also print the time of every layer.")
 @click.option("--save-outputs", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the outputs as output_0.npy, output_1.npy, …")

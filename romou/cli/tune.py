@@ -65,7 +65,7 @@ def default_output(model: str) -> Path:
 @click.option("--build-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate's build. [default: 30]")
 @click.option("--run-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate on the device: load, run, check, time. [default: 15]")
 @click.option("--measure", "measures", multiple=True, metavar="NAME=VALUE", help="Any other field of romou.MeasureOptions: repeat=5. May be repeated.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the search; the same seed tries the same candidates first.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search; the same seed tries the same candidates first.")
 @json_option
 @debug_option
 def command(

@@ -7,7 +7,6 @@ is tried again and in the end set aside; where it fails while the candidate runs
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import math
@@ -23,12 +22,12 @@ from romou.backends import DEFAULT_KIND, backend
 from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
-from romou.measure.clock import ClockWatch
 from romou.measure.fingerprint import DeviceFingerprint, split_device
 from romou.measure.options import MeasureOptions
 from romou.measure.references import References
 from romou.measure.run_job import RunReply
 from romou.measure.runner import result_of, run_spec, timed_out
+from romou.measure.servers import GO_ON, Servers, first_line
 from romou.measure.types import BuildResult, MeasureResult, Toolchain
 from romou.rpc import Address
 from romou.rpc.connection import is_loopback
@@ -37,23 +36,12 @@ from romou.rpc.tracker import Tracker
 logger = logging.getLogger("romou")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
-# Of waiting for the tracker, how often it is looked whether the run is to end.
+# While waiting for the tracker, how often to look whether the run is to end.
 _SLICE_S = 2.0
-# Failures of a device in a row, after which it is set aside where there are others.
-_FAILURES = 3
 _UPLOADS = 5
 _END_S = 5.0
 
 _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Device:
-    """What is known of one server. reason: why it was set aside, or None."""
-
-    clock: ClockWatch
-    failures: int = 0
-    reason: str | None = None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -73,7 +61,7 @@ class RpcRunner:
     Parameters
     ----------
     kind, device_name
-        Those of the target; "host" stands for the server's CPU, anything else for its first device.
+        The target's; "host" stands for the server's CPU, anything else for its first device.
     folder
         See `References`.
 
@@ -99,36 +87,24 @@ class RpcRunner:
         self._options = options or MeasureOptions()
         self._kind = kind
         self._device_name = device_name
-        self._tracker = Tracker(address) if address.is_tracker else None
-        if self._tracker is not None:
-            self._tracker.check_key()
+        self._servers = Servers(address, self._options)
         self._references = References(self._options, toolchain or Toolchain(), folder)
         self._lanes: list[_Lane] = []
         self._idle: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._devices: dict[str, _Device] = {}
-        self._last_contact = time.monotonic()
         self._facts: dict[str, Any] | None = None
         self._host = ""
         self._device = ""
         self._is_here = False
-        self._width = 1
         self._add_lanes(1)
         self._closing = threading.Event()
 
     @property
     def width(self) -> int:
-        """Servers that there are now, less those that are set aside: a tracker's come and go. For one thread at a time."""
-        if self._tracker is None:
-            return 1
-        # While the tracker is away, nothing is known to have changed.
-        with contextlib.suppress(ConnectionLostError):
-            servers = {*self._tracker.servers().get(self._address.key, ())}
-            with self._lock:
-                aside = {where for where, device in self._devices.items() if device.reason is not None}
-                self._width = max(1, len(servers - aside))
-                self._add_lanes(self._width)
-        return self._width
+        """Return how many servers there are now, less those that are set aside. For one thread at a time."""
+        width = self._servers.count()
+        self._add_lanes(width)
+        return width
 
     def _add_lanes(self, count: int) -> None:
         for _ in range(count - len(self._lanes)):
@@ -215,9 +191,9 @@ class RpcRunner:
             except (*_TROUBLE, DeviceError) as error:
                 uploads += 1
                 self._end(lane)
-                self._blame(server, error)
+                self._servers.blame(server, error)
                 if uploads == _UPLOADS:
-                    raise DeviceError(f"{name} could not be sent in {uploads} attempts, the last to {server}: {_text(error)}", hint=_GO_ON) from error
+                    raise DeviceError(f"{name} could not be sent in {uploads} attempts, the last to {server}: {first_line(error)}", hint=GO_ON) from error
                 continue
             limit_s = min(options.run_timeout_s, seconds_left(stop_at))
             try:
@@ -226,20 +202,20 @@ class RpcRunner:
                 if self._closing.is_set() or (limit_s < options.run_timeout_s and isinstance(error, ChildTimeoutError)):
                     return None
                 troubles.append((server, error))
-                logger.info("%s failed under %s: %s", server, built.entry, _text(error))
+                logger.info("%s failed under %s: %s", server, built.entry, first_line(error))
                 if len(troubles) == 2:
                     reply = _blamed(troubles, options)
                     break
             else:
                 assert isinstance(reply, RunReply)
-                self._praise(server)
+                self._servers.praise(server)
                 for other, trouble in troubles:
                     if other != server:
-                        self._blame(other, trouble)
+                        self._servers.blame(other, trouble)
                 break
             finally:
                 self._end(lane)
-        return dataclasses.replace(reply, run_s=time.monotonic() - started, clock_ratio=self._devices[server].clock.ratio)
+        return dataclasses.replace(reply, run_s=time.monotonic() - started, clock_ratio=self._servers.clock(server).ratio)
 
     def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
         """Begin a session with a device that is well and cool; its server's name, or None where `stop_at` came first."""
@@ -255,36 +231,32 @@ class RpcRunner:
             except _TROUBLE as error:
                 self._end(lane)
                 if server is not None:
-                    self._blame(server.where, error)
+                    self._servers.blame(server.where, error)
                 self._give_up_if_unreachable(error)
                 self._pause(retry_s, stop_at)
                 retry_s = min(2 * retry_s, _LONGEST_PAUSE_S)
                 continue
             except (DeviceError, CompatError) as error:
-                # Waiting mends none of these.
+                # Waiting helps with none of these.
                 self._end(lane)
                 if server is None or not self._address.is_tracker:
                     raise
-                self._set_aside(server.where, error)
+                self._servers.set_aside(server.where, error)
                 continue
             if pause_s == 0:
                 return server.where
             self._end(lane)
-            logger.info("%s runs at %.2f of its speed; leaving it alone for %g s", server.where, 1 / (self._devices[server.where].clock.ratio or 1), pause_s)
+            logger.info("%s runs at %.2f of its speed; leaving it alone for %g s", server.where, 1 / (self._servers.clock(server.where).ratio or 1), pause_s)
             self._pause(pause_s, stop_at)
         return None
 
     def _next_server(self, lane: _Lane, stop_at: float | None) -> Address | None:
-        """A server that is ours for a session; None where none was free for a while. DeviceError where all of the tracker's are set aside."""
+        """Return a server that is ours for a session; None where none was free for a while. DeviceError where all of the tracker's are set aside."""
         if lane.tracker is None:
             return self._address
         server = lane.tracker.request(min(_SLICE_S, seconds_left(stop_at)))
-        if server is None or server.where not in self._devices or self._devices[server.where].reason is None:
+        if server is None or not self._servers.is_aside(server, lane.tracker):
             return server
-        known = lane.tracker.servers().get(self._address.key, [])
-        aside = {where: device.reason for where, device in self._devices.items() if device.reason is not None}
-        if set(known) <= set(aside):
-            raise DeviceError(f"no device is left: {'; '.join(f'{where}: {reason}' for where, reason in aside.items())}", hint=_GO_ON)
         self._pause(_FIRST_PAUSE_S, stop_at)
         return None
 
@@ -301,22 +273,16 @@ class RpcRunner:
             if self._facts is None:
                 self._facts, self._host, self._device = facts, host, f"{self._kind}:{index}"
                 self._is_here = is_loopback(server.host)
-            clock = self._device_at(server.where).clock
+        clock = self._servers.clock(server.where)
         if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(self._device)[1] != index:
             raise DeviceError(f"{server.where} is another device: {found.name}, driver {found.driver}; measured on {wanted.name}, driver {wanted.driver}")
         pause_s = 0.0
         if with_clock and clock.is_due(time.monotonic()):
             seconds = lane.child.call("romou.measure.rpc_job:clock_check", self._device, timeout_s=options.connect_timeout_s)
             pause_s = clock.tell(seconds, time.monotonic(), longest_s=0.0 if facts["type"] == "cpu" else options.cool_down_s)
-        with self._lock:
-            self._last_contact = time.monotonic()
-            lane.is_open = True
+        lane.is_open = True
+        self._servers.heard()
         return pause_s
-
-    def _device_at(self, where: str) -> _Device:
-        """What is known of a server; called under the lock."""
-        watch = ClockWatch(every_s=self._options.clock_every_s, limit=self._options.clock_limit)
-        return self._devices.setdefault(where, _Device(clock=watch))
 
     def _end(self, lane: _Lane) -> None:
         """End the lane's session, by force where it has to be."""
@@ -330,37 +296,13 @@ class RpcRunner:
         except _TROUBLE:
             lane.child.kill()
 
-    def _praise(self, server: str) -> None:
-        with self._lock:
-            self._devices[server].failures = 0
-            self._last_contact = time.monotonic()
-
-    def _blame(self, server: str, error: Exception) -> None:
-        """A failure that no candidate can be held to account for."""
-        with self._lock:
-            device = self._device_at(server)
-            device.failures += 1
-            failures = device.failures
-        if failures >= _FAILURES and self._address.is_tracker:
-            self._set_aside(server, DeviceError(f"failed {failures} times in a row, the last time: {_text(error)}"))
-
-    def _set_aside(self, server: str, error: Exception) -> None:
-        with self._lock:
-            device = self._device_at(server)
-            is_new = device.reason is None
-            device.reason = _text(error)
-        if is_new:
-            logger.warning("%s is set aside for the rest of this run: %s", server, _text(error))
-
     def _give_up_if_unreachable(self, error: Exception) -> None:
         if self._facts is None and not self._address.is_tracker:
             # Rather a wrong address than a server that is about to come back.
-            raise error if isinstance(error, ConnectionLostError) else ConnectionLostError(f"{self._address}: {_text(error)}") from error
-        with self._lock:
-            is_lost = not any(lane.is_open for lane in self._lanes) and time.monotonic() - self._last_contact > self._options.unreachable_s
-        if is_lost:
-            limit_s = self._options.unreachable_s
-            raise DeviceError(f"no device answered for unreachable_s = {limit_s:g} s; the last error: {_text(error)}", hint=_GO_ON) from error
+            raise error if isinstance(error, ConnectionLostError) else ConnectionLostError(f"{self._address}: {first_line(error)}") from error
+        limit_s = self._options.unreachable_s
+        if not any(lane.is_open for lane in self._lanes) and self._servers.silent_s() > limit_s:
+            raise DeviceError(f"no device answered for unreachable_s = {limit_s:g} s; the last error: {first_line(error)}", hint=GO_ON) from error
 
     def _pause(self, seconds: float, stop_at: float | None) -> None:
         self._closing.wait(min(seconds, seconds_left(stop_at)))
@@ -372,23 +314,14 @@ class RpcRunner:
             lane.child.kill()
             if lane.tracker is not None:
                 lane.tracker.close()
-        if self._tracker is not None:
-            self._tracker.close()
+        self._servers.close()
         self._references.close()
-
-
-_GO_ON = "What was measured is kept in work_dir; the same call goes on where it stopped."
 
 
 def _blamed(troubles: list[tuple[str, Exception]], options: MeasureOptions) -> RunReply:
     """The reply of a candidate under which two sessions failed."""
-    texts = "; ".join(f"on {server}: {_text(error)}" for server, error in troubles)
+    texts = "; ".join(f"on {server}: {first_line(error)}" for server, error in troubles)
     if all(isinstance(error, ChildTimeoutError) for _, error in troubles):
         reply = timed_out(options)
         return dataclasses.replace(reply, error=f"{reply.error}, twice ({texts})")
     return RunReply(outcome=Outcome.RUN_ERROR, error=f"took the server down twice: {texts}")
-
-
-def _text(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

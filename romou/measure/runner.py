@@ -21,7 +21,7 @@ from romou.measure.run_job import RunReply, RunSpec
 from romou.measure.types import BuildResult, MeasureResult, Toolchain
 
 _DEVICE_TIMEOUT_S = 60.0
-# Of run_timeout_s, how much the timed launches may take; loading and the driver's compiler need the rest.
+# Share of run_timeout_s that the timed launches may take; loading and the driver's compiler need the rest.
 _TIMING_SHARE = 1 / 3
 
 

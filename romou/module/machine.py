@@ -15,7 +15,7 @@ from romou.measure.run_job import device_tensor
 from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
-# Of the check whether capturing pays.
+# Runs of each kind that decide whether capturing pays.
 _PAIRS = 3
 
 
@@ -114,7 +114,7 @@ class Machine:
         Raises
         ------
         DeviceError
-            It is required, and cannot be.
+            Capturing is required and fails.
         """
         if not self._is_open:
             return self._captured

@@ -39,7 +39,7 @@ class RemoteDevice:
     wanted
         The device's name as its driver gives it; another device of a tracker is left alone. None: any.
     limit_s
-        Of one call, without what it sends.
+        Seconds that one call may take, without what it sends.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ def connect(address: Address, kind: str, device_name: str | None, wanted: str | 
     Raises
     ------
     DeviceError
-        It is another device. Other errors are those of `romou.rpc.connect`.
+        Another device answers. Other errors are those of `romou.rpc.connect`.
     """
     global _connection, _device
     _connection = open_connection(address, kind=kind, patience_s=patience_s)

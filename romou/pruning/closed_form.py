@@ -30,21 +30,12 @@ from romou.schedules.algorithms import DIRECT
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.knobs import local_bytes, number_bytes
 from romou.schedules.template import ContractionTemplate
+from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
-_IN_WORKSPACES: Mapping[str, np.ndarray] = {
-    name: np.asarray(value)
-    for name, value in (
-        ("data", "buffer"),
-        ("output", "buffer"),
-        ("pixels", "rows"),
-        ("tile_h", 1),
-        ("unroll", "lanes"),
-        ("multiply_add", "fma"),
-        ("steps", 1),
-    )
-}
+_INSIDE = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
+_IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
 
 
 class ClosedForm(Form):
@@ -54,7 +45,7 @@ class ClosedForm(Form):
         # Formulas of the contractions that other algorithms have inside.
         self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
         self._is_direct = algorithm == DIRECT
-        self._transforms = template.transform_bytes({"algorithm": algorithm}), template.transform_registers({"algorithm": algorithm})
+        self._transforms = template.algorithms[algorithm].transform_bytes, template.algorithms[algorithm].transform_registers
         self._forms = {name: template.contraction(flat=name == "flat", algorithm=algorithm) for name in ("flat", "rows")}
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
@@ -123,7 +114,7 @@ class ClosedForm(Form):
         apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.spacing_w
         channels: Any = 1 if self._varies == "never" else get("wg_o") * get("tile_o")
         tap = np.where(phases.ahead > 0, tabulate(reads.middle_tap, phases.first, phases.together, phases.ahead), -1) if np.any(phases.ahead) else -1
-        row = (columns.get("pixels", "flat"), get("data") == "image", phases.has_window, tap, get("tile_h"))
+        row = (columns.get("pixels", "flat"), get("data") == Place.IMAGE, phases.has_window, tap, get("tile_h"))
 
         def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
             found, where = combinations(*row, width, stride)
@@ -146,7 +137,7 @@ class ClosedForm(Form):
         }
 
     def _usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        images = {name: columns[name] == "image" for name in ("data", "weight", "output")}
+        images = {name: columns[name] == Place.IMAGE for name in ("data", "weight", "output")}
         return replace(self._contraction_usage(self._inside(columns), counts), images=images)
 
     def _phases(self, columns: Columns) -> _Phases:
@@ -174,7 +165,7 @@ class ClosedForm(Form):
         tile_o, tile_h, tile_w, split, local = (get(name) for name in ("tile_o", "tile_h", "tile_w", "split_k", "local"))
         group_o, group_w = get("wg_o") * tile_o, get("wg_w") * tile_w
         size = get("wg_o") * get("wg_w") * split
-        images = {name: get(name) == "image" for name in ("data", "weight", "output")}
+        images = {name: get(name) == Place.IMAGE for name in ("data", "weight", "output")}
         staged_window = np.where(phases.is_ahead, 1, reads.window)
         window = np.where(on_tensor_cores, reads.taps_of_texel, reads.window)
         taps = np.where(has_window, window, 1) * reads.last
@@ -281,9 +272,9 @@ class ClosedForm(Form):
             return RegisterEstimate(sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
-        is_guarded = (columns["data"] == "buffer") & reads.is_guarded
+        is_guarded = (columns["data"] == Place.BUFFER) & reads.is_guarded
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
-        ahead = data + address_registers(loads, is_image=columns["weight"] == "image")
+        ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
         # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes four.
         weights = np.where(tensor_core.takes_fp16(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
         return RegisterEstimate(sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead))
@@ -293,10 +284,9 @@ class ClosedForm(Form):
 class _Phases:
     """How configs go through the reduction, as columns.
 
-    first, pieces, together, ahead
-        Steps of the first axis in one iteration: those that are staged together, or for each piece of the split one, or what tensor cores take together.
-    spacing_w
-        Pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates with what the others have.
+    first, pieces, together, ahead: steps of the first axis in one iteration: those that are staged together, or for each piece of the split one, or what
+        tensor cores take together.
+    spacing_w: pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates with what the others have.
     """
 
     is_staged: Any

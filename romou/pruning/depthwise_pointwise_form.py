@@ -19,6 +19,7 @@ from romou.pruning.data_reads import PITCH, DataReads, Pixels, Steps
 from romou.schedules.contraction.form import Contraction
 from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.schedules.workload import Conv2d
+from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
 
@@ -32,7 +33,7 @@ class DepthwisePointwiseForm(ClosedForm):
 
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         usage = super()._contraction_usage(columns, counts)
-        taps, is_image = math.prod(self._kernel), columns["data"] == "image"
+        taps, is_image = math.prod(self._kernel), columns["data"] == Place.IMAGE
         # Texels that a work-item computes in one iteration: of each, the pointwise convolution alone would load one texel.
         staged = -(-(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size)
         texel_bytes = LANES * self._element_bytes * usage.work_group_size * staged

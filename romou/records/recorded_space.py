@@ -121,7 +121,7 @@ class RecordedSpace:
         Raises
         ------
         RecordError
-            It is no such file, or one of a newer schema.
+            Not such a file, or one of a newer schema.
         """
         try:
             lines = _unpacked(path.read_bytes()).splitlines()

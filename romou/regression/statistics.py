@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-# Of the bounds that are shown and that end a measurement.
+# Confidence of the bounds that are shown and that end a measurement.
 _CONFIDENCE = 0.99
 
 

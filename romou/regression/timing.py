@@ -24,7 +24,7 @@ Subject = Callable[[], Timer]
 Pairs = dict[str, tuple[Rounds, Rounds]]
 
 REPEATS = 3
-# Of one repeat: short kernels are launched until it takes this long, because events and schedulers tick coarsely.
+# Length of one repeat: short kernels are launched until it takes this long, because events and schedulers tick coarsely.
 _REPEAT_MS = 1.0
 _MOST_LAUNCHES = 1000
 MODEL, _REFERENCE = "whole model", "reference model"

@@ -25,7 +25,7 @@ def knob_rows(spaces: Sequence[Space]) -> list[dict[str, Any]]:
 
 
 def knob_table(spaces: Sequence[Space], *, title: str) -> Table:
-    """One line a knob of some tasks' spaces."""
+    """Return a table with a line for each knob of some tasks' spaces."""
     table = Table(title=escape(title))
     for column in ("knob", "choices", "default", "tasks", "devices", "meaning"):
         table.add_column(column, no_wrap=column == "knob", justify="right" if column == "tasks" else "left")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
-    """One line a task: configs by its knobs, those that its template admits, those that are left, and which criteria gave way."""
+    """Return a table with a line for each task: configs by its knobs, those that its template admits, those that are left, and which criteria gave way."""
     table = Table(title=escape(title))
     table.add_column("task", no_wrap=True)
     for column in ("declared", "before", "kept", "pruned"):
@@ -26,7 +26,7 @@ def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Tab
 
 
 def criteria_table(reports: Sequence[PruningReport]) -> Table:
-    """One line a criterion: mean share of the spaces that it removes alone, and that it alone removes."""
+    """Return a table with a line for each criterion: mean share of the spaces that it removes alone, and that it alone removes."""
     table = Table(title="What each criterion removes, mean over the tasks")
     table.add_column("criterion", no_wrap=True)
     for column in ("alone", "only it", "gave way"):

@@ -142,7 +142,7 @@ def _checked(session: Any, where: str, kind: str, patience_s: float) -> Connecti
     ours = romou_versions()
     try:
         theirs = ask("romou.rpc.versions")
-        # Of another version, nothing else is asked.
+        # A server of another version is asked nothing else.
         devices = ask(served.function("devices")) if {name: theirs.get(name) for name in ours} == ours else ()
     except AttributeError as error:
         raise DeviceError(

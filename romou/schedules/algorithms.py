@@ -120,11 +120,9 @@ class DirectAlgorithm(Algorithm):
         self.operand = str(placement.buffers["data"].name)
 
     def contraction(self, flat: bool) -> Contraction:
-        """The sum of products, its pixels in one row (flat) or row by row."""
         return self.contracted.contraction(flat)
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of this algorithm on a device with these limits."""
         rows = self.contracted.operator.pixel_rows(self.work)
         pixels = [] if rows is None else ["flat", "rows"] if rows > 1 else ["flat"]
         # fp16 sums only where they are faster; the sum of a long reduction loses digits, which the check of a trial sees.
@@ -147,7 +145,6 @@ class DirectAlgorithm(Algorithm):
         return [direct] if staged is None else [direct, staged]
 
     def schedule(self, config: Config) -> s_tir.Schedule:
-        """The scheduled function."""
         one, is_mma = self.contracted, tensor_core.is_mma(config)
         contraction = self.contraction(flat=_is_flat(config))
         if is_mma:
@@ -181,7 +178,6 @@ class WinogradAlgorithm(Algorithm):
         return self.form.contraction(*(te.placeholder(shape, self.work.dtype, name) for name, shape in shapes.items()))
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of this algorithm on a device with these limits."""
         form = self.contraction(flat=False)
         # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
         space = space_of(form, form, limits, self.work.dtype, {**self._places(limits), "pixels": ["rows"], "accumulate": ["float32"]})
@@ -194,7 +190,6 @@ class WinogradAlgorithm(Algorithm):
         return [default_config(self.space(limits), form, form, limits)]
 
     def fits(self, limits: Limits) -> bool:
-        """Whether the device runs work groups of the transforms."""
         return self.form.fits(limits)
 
     def stored_weight(self) -> StoredWeight:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tvm
@@ -14,6 +15,20 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.winograd import StoredWeight
 from romou.tir.primitives import is_image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What the kernels of a config read and write. Of several, the one that reads the weight counts; the others transform.
+
+    operands: buffers that count -> bytes of a number in memory.   outputs: numbers that the kernel gives, whole texels counted.
+    transform_bytes: what the other kernels read and write.   transform_registers: 32-bit registers that one of their work-items needs at least.
+    """
+
+    operands: Mapping[str, int]
+    outputs: int
+    transform_bytes: int = 0
+    transform_registers: int = 0
 
 
 class Template(ABC):
@@ -51,12 +66,8 @@ class Template(ABC):
         """Parameters besides the weight that may lie in images: the schedule accesses them as whole texels."""
 
     @abstractmethod
-    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """Buffers whose traffic counts under a config -> bytes of a number in memory."""
-
-    @abstractmethod
-    def outputs(self, config: Mapping[str, Any]) -> int:
-        """Numbers that the kernel whose traffic counts gives, whole texels counted."""
+    def traffic(self, config: Mapping[str, Any]) -> Traffic:
+        """What the kernels of a config read and write."""
 
     @property
     @abstractmethod
@@ -82,14 +93,6 @@ class Template(ABC):
     def precision(self, config: Mapping[str, Any]) -> str | None:
         """What the kernel of `config` rounds its factors to; None where it multiplies numbers as they lie in memory."""
         return None
-
-    def transform_bytes(self, config: Mapping[str, Any]) -> int:
-        """What kernels beside the one whose traffic counts read and write."""
-        return 0
-
-    def transform_registers(self, config: Mapping[str, Any]) -> int:
-        """The 32-bit registers that a work-item of these kernels needs at least."""
-        return 0
 
     @abstractmethod
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:

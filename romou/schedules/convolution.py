@@ -52,15 +52,12 @@ class ConvolutionFamily(ContractionFamily[C]):
         """Shape of the packed weight, in elements."""
 
     def operands(self, w: C) -> Mapping[str, Shape]:
-        """Packed data and packed weight."""
         return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "weight": self.weight_shape(w)}
 
     def bias(self, w: C) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
-        """One for each channel, packed."""
         return (1, w.out_texels, 1, 1, LANES), lambda n, o, y, x, lane: (0, o, 0, 0, lane)
 
     def pixel_rows(self, w: C) -> int | None:
-        """Rows of output pixels."""
         return w.out_hw[0]
 
     def output_loops(self, sch: s_tir.Schedule, output: Block, w: C, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:

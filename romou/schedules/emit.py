@@ -1,6 +1,6 @@
 """Kernels written out as loops and stores, where schedule primitives do not lead to them.
 
-TVM's scheduler drops the guard of a tile's last, partial turn when what is in registers is stored (cache_write, then reverse_compute_at), and has no
+TVM's scheduler drops the guard of a tile's last, partial iteration when what is in registers is stored (cache_write, then reverse_compute_at), and has no
 vectors of partial sums. The families that read their inputs once write their few loops themselves, out of the expressions in the function's blocks.
 """
 

@@ -42,7 +42,7 @@ def unroll_tile(sch: s_tir.Schedule, tile: Sequence[Loop], width: int = LANES) -
 
 
 def loops_below(sch: s_tir.Schedule, block: Block, at: Loop) -> list[Loop]:
-    """The loops of `block` inside of `at`."""
+    """The loops of `block` inside `at`."""
     loops, loop = sch.get_loops(block), sch.get(at)
     return list(loops[next(i for i, other in enumerate(loops) if sch.get(other).same_as(loop)) + 1 :])
 

@@ -1,4 +1,4 @@
-"""What the families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds them, no sum of products."""
+"""What families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds them, not arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
-from romou.schedules.base import Template
+from romou.schedules.base import Template, Traffic
 from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.emit import Vectors
 from romou.schedules.loops import VECTOR_WIDTH
@@ -59,13 +59,9 @@ class StreamingTemplate(Template):
         *inputs, output = self.func.params
         return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
 
-    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """All inputs."""
-        return self.inputs
-
-    def outputs(self, config: Mapping[str, Any]) -> int:
-        """Numbers that the operator gives."""
-        return self.elements
+    def traffic(self, config: Mapping[str, Any]) -> Traffic:
+        """All inputs, and the output."""
+        return Traffic(operands=self.inputs, outputs=self.elements)
 
     @property
     def inputs(self) -> dict[str, int]:
@@ -127,15 +123,15 @@ class StreamingTemplate(Template):
         """The points at which the first work-item does."""
 
     def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """Equal for knobs for which `points_of_group` are the same elements."""
+        """Return a key that is equal for knobs with the same elements in `points_of_group`."""
         return tuple(knobs.values())
 
     def same_one(self, knobs: Mapping[str, int]) -> Hashable:
-        """Equal for knobs for which `points_of_one` and `repeats` are the same."""
+        """Return a key that is equal for knobs with the same `points_of_one` and `repeats`."""
         return tuple(knobs.values())
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
-        """How often loops repeat what `points_of_one` gives of a block."""
+        """Return how often loops repeat what `points_of_one` gives of a block."""
         return 1
 
     @abstractmethod

@@ -14,7 +14,7 @@ from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
-from romou.schedules.base import Template
+from romou.schedules.base import Template, Traffic
 from romou.schedules.contraction import Contraction, tensor_core
 from romou.schedules.contraction.knobs import KNOBS
 from romou.schedules.operator import Operator
@@ -59,7 +59,6 @@ class ContractionTemplate(Template):
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of one call, epilogue not counted."""
         return self.workload.flops
 
     @property
@@ -69,7 +68,6 @@ class ContractionTemplate(Template):
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of a number in memory."""
         return int(tvm.DataType(self.workload.dtype).itemsize)
 
     @property
@@ -111,33 +109,24 @@ class ContractionTemplate(Template):
         return self.placement.scope(WEIGHT, limits, self.algorithms[algorithm].weight_shape)
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
-        """Data, weight or output that the schedule could read from an image but that fits into none -> why."""
         return self.placement.kept_in_buffers(limits)
 
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
-        """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
         shapes = {WEIGHT: self._algorithm(config).weight_shape}
         chosen = {name: self.placement.scope(role, limits, shapes.get(role)) for role, name in self.names.items() if config[role] == Place.IMAGE}
         return {**{name: scope for name, scope in chosen.items() if scope is not None}, **self.images}
 
-    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
-        """The two buffers that the contraction reads; what the epilogue reads is no part of the reduction's traffic."""
-        return dict.fromkeys((self._algorithm(config).operand, self.names[WEIGHT]), self.element_bytes)
-
-    def outputs(self, config: Mapping[str, Any]) -> int:
-        """Numbers that the contraction gives, whole texels counted."""
-        return math.prod(self._algorithm(config).contraction(flat=True).extents) * LANES
-
-    def transform_bytes(self, config: Mapping[str, Any]) -> int:
-        """Bytes that kernels beside the contraction read and write: the transforms of the algorithms that have some."""
-        return self._algorithm(config).transform_bytes
-
-    def transform_registers(self, config: Mapping[str, Any]) -> int:
-        """The 32-bit registers that a work-item of these kernels needs at least."""
-        return self._algorithm(config).transform_registers
+    def traffic(self, config: Mapping[str, Any]) -> Traffic:
+        """The two buffers that the contraction reads; what the epilogue reads is no traffic of the reduction."""
+        algorithm = self._algorithm(config)
+        return Traffic(
+            operands=dict.fromkeys((algorithm.operand, self.names[WEIGHT]), self.element_bytes),
+            outputs=math.prod(algorithm.contraction(flat=True).extents) * LANES,
+            transform_bytes=algorithm.transform_bytes,
+            transform_registers=algorithm.transform_registers,
+        )
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
-        """How the kernel of `config` wants the weight; None where it takes the packed one as it is."""
         return self._algorithm(config).stored_weight()
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
@@ -145,13 +134,11 @@ class ContractionTemplate(Template):
         return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of this operator on a device with these limits."""
         usable = self._usable(limits)
         direct = usable.pop(DIRECT).space(limits)
         return Space.one_of(ALGORITHM, {DIRECT: direct, **{name: one.space(limits) for name, one in usable.items()}}) if usable else direct
 
     def default_config(self, limits: Limits) -> Config:
-        """The config that is tried first and used where nothing was tuned."""
         return self.starts(limits)[0]
 
     def starts(self, limits: Limits) -> list[Config]:

@@ -94,7 +94,7 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWeight:
-    """How a config's kernel wants its weight: called with the packed one, (ic, r, r, 4, oc, 4) in texels, it gives that of `shape`.
+    """The way in which a config's kernel wants its weight: called with the packed one, (ic, r, r, 4, oc, 4) in texels, it gives that of `shape`.
 
     name: of the parameter.   shape: (ic, (m + r - 1)^2, 4, oc, 4) in texels.   tile: m, the side of an output tile.
     """
@@ -117,7 +117,7 @@ def algorithms(w: Conv2d) -> list[str]:
     forms = {name: Winograd(w, tile) for name, tile in TILES.items() if is_plain and tile in SIDES.get(side, ()) and min(w.out_hw) >= tile}
     found: list[str] = []
     for name, form in forms.items():
-        # Tiles of eight pixels a side lose too much where halfs lie between the kernels.
+        # Tiles of eight pixels a side lose too much where fp16 lies between the kernels.
         if (w.dtype == "float32" or form.side < 8) and all(form.products < forms[other].products for other in found):
             found.append(name)
     return found
@@ -368,8 +368,8 @@ def _share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> Loo
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, group, preserve_unit_loops=True)
     row, column, item, lane = loops_below(sch, block, group)
-    turn, column = sch.split(column, [None, across])
-    sch.reorder(turn, column, item, row, lane)
+    outer, column = sch.split(column, [None, across])
+    sch.reorder(outer, column, item, row, lane)
     bind_threads(sch, column, item)
     unroll_tile(sch, [row, lane])
     return item

@@ -1,4 +1,4 @@
-"""How a search shows itself: a bar on a terminal, a line now and then elsewhere. Always on stderr."""
+"""Progress of a search on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

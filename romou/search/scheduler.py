@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass
 class Progression:
-    """How the search of one task went so far; times in seconds."""
+    """The trials of one task so far; times in seconds."""
 
     calls: int
     times: list[float | None] = dataclasses.field(default_factory=list)

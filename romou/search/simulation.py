@@ -28,6 +28,8 @@ from romou.tasks.tunable import TunableTask
 
 # A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near: a mutation picks one of so many nearest ones.
 _NEIGHBOURS = 24
+# Recordings keep the names that fields of `Limits` had when they were made.
+_FORMER_NAMES = {"has_half_arithmetic": "has_fp16_arithmetic"}
 
 
 class SimulatedSpace(Space):
@@ -140,7 +142,7 @@ class SimulatedTask(TunableTask):
 
 
 def _limits(recorded: RecordedSpace) -> Limits:
-    limits = recorded.context["limits"]
+    limits = {_FORMER_NAMES.get(name, name): value for name, value in recorded.context["limits"].items()}
     return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
 
 
@@ -183,7 +185,7 @@ class SimulatedDevice:
 
     @property
     def width(self) -> int:
-        """One: a recording is of one device."""
+        """Number of devices, 1: a recording is of one device."""
         return 1
 
     def fingerprint(self) -> DeviceFingerprint:

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def public_functions(module: Path) -> list[str]:
-    """Return the names of a module's public functions that no decorator replaces."""
-    nodes = ast.parse(module.read_text()).body
-    return [n.name for n in nodes if isinstance(n, ast.FunctionDef) and not n.name.startswith("_") and not n.decorator_list]
+    """Return the names of a module's public functions, but for passes, which a decorator of TVM's makes."""
+    nodes = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    return [node.name for node in nodes if not any(ast.unparse(made).startswith(("tvm.", "tirx.")) for made in node.decorator_list)]
 
 
 def probe_text() -> tuple[str, list[tuple[str, str]]]:
@@ -68,7 +68,7 @@ def test_no_function_is_any_across_a_border(report: tuple[str, dict[str, tuple[s
     types = dict(report[1])
     # A library without types shows what a blind spot looks like.
     assert types.pop("tvm.compile")[1] == "Any"
-    assert not [name for name, (_, shown) in types.items() if not shown.startswith(("def ", "Overload("))]
+    assert not [name for name, (_, shown) in types.items() if shown == "Any"]
     packages = {package for package, _ in types.values()}
     seen = {package for package, shown in types.values() if not shown.endswith("-> Any")}
     assert packages == seen

@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import bench_search
+import simulated_searches
 
 
 def test_runs_are_gone_on_from_but_for_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    run = bench_search.Run(operator="dense", method="pruned", seed=3, trials=4, seconds=1.5, curve=(0.5, 1.0), overhead=0.1)
+    run = simulated_searches.Run(operator="dense", method="pruned", seed=3, trials=4, seconds=1.5, curve=(0.5, 1.0), overhead=0.1)
     file = tmp_path / "search.jsonl"
     assert bench_search.kept_runs(file) == []
     line = json.dumps(dataclasses.asdict(run))
@@ -19,9 +20,9 @@ def test_runs_are_gone_on_from_but_for_a_line_that_was_cut_off(tmp_path: Path) -
 
 
 def test_a_search_has_seen_so_many_configs_of_another_operator() -> None:
-    path = bench_search.SPACES / "dense.json.gz"
-    few, others = (bench_search.records_of(path, seed, 100) for seed in (0, 1))
+    path = simulated_searches.SPACES / "dense.json.gz"
+    few, others = (simulated_searches.records_of(path, seed, 100) for seed in (0, 1))
     assert len(few) == len(others) == 100
     assert few != others
-    assert path not in bench_search.others_of(path)
-    assert len(bench_search.others_of(path)) == 7
+    assert path not in simulated_searches.others_of(path)
+    assert len(simulated_searches.others_of(path)) == 7

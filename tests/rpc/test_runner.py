@@ -253,7 +253,7 @@ def test_servers_of_a_tracker(builder: LocalBuilder) -> None:
         with meanwhile(look):
             assert results(slow) == ["ok"] * 4
         assert seen == {server.port for server in servers}
-        assert [where for where, device in runner._devices.items() if device.reason is not None] == [other]
+        assert list(runner._servers.aside()) == [other]
         wait_for(lambda: runner.width == 2)
 
         # The tracker starts anew, with nothing known; the servers come back to it.

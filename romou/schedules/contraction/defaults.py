@@ -12,11 +12,12 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, round_up
+from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
-# Cycles until a turn of staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
+# Cycles until an iteration with staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
 _WAITED, _MOVED = 120, 20
 
 
@@ -26,8 +27,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     Operators with few outputs leave most of a large GPU idle: for them the reduction is split, then the tile made smaller, until the
     device is busy.
     """
-    place = "image" if limits.prefers_images else "buffer"
-    pixels = "rows" if nearest(space.knobs["data"], place) == "image" else "flat"
+    place = (Place.IMAGE if limits.prefers_images else Place.BUFFER).value
+    pixels = "rows" if nearest(space.knobs["data"], place) == Place.IMAGE else "flat"
     contraction = rows if pixels == "rows" else flat
     config = space.default(data=place, weight=place, output=place, pixels=pixels)
     while not space.is_valid(config):
@@ -119,8 +120,8 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
         sums = numbers * local // tensor_core.GROUP * tile_o * tile_w
         loads = 2 * numbers * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
         copied = numbers * local * (candidate["wg_w"] * tile_w + LANES * candidate["wg_o"] * tile_o) * 2 * LANES
-        turn = max(_WAITED + 8 * sums * -(-groups * warps // 4), groups * (warps * loads + copied / tensor_core.LINE_BYTES), groups * copied / _MOVED)
-        return float(texels // local * math.prod(window) * turn)
+        iteration = max(_WAITED + 8 * sums * -(-groups * warps // 4), groups * (warps * loads + copied / tensor_core.LINE_BYTES), groups * copied / _MOVED)
+        return float(texels // local * math.prod(window) * iteration)
 
     sides = {"tile_o": (1, 2), "tile_w": (4, 8), "wg_o": (8, 16), "wg_w": (4, 8, 16), "local": (8, 4, 16), "steps": (4, 2)}
     warp = config.replace(multiply_add=choice, tile_h=1, split_k=1, vector_width=LANES, unroll="lanes")

@@ -3,7 +3,7 @@
     acc[o, h, w, lane] = sum over r of  lhs(o, h, w, lane, r) * rhs(o, lane, r)
 
 `o` counts texels of output channels, (h, w) the pixels and r the reduction. A family says what `lhs` and `rhs` read; this
-file turns that into stages over a padded domain, declares the knobs, and schedules the stages:
+package makes stages over a padded domain of that, declares the knobs, and schedules the stages:
 
     work group    wg_w x wg_o [x split_k] work-items, each with a register tile of tile_o x tile_h x tile_w float4
     padded domain the register tile never needs a bounds check: indices are clamped to the last valid one, what is computed

@@ -128,9 +128,9 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
         o, h, w = (flat_extent + is_rows * (extent - flat_extent) for flat_extent, extent in zip(flat.extents, rows.extents, strict=True))
         tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
         group_o, group_w, split = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"], config["split_k"]
-        is_stored_whole = config["output"] == "image"
+        is_stored_whole = config["output"] == Place.IMAGE
         is_mma = tensor_core.is_mma(config)
-        has_image = (config["data"] == "image") | (config["weight"] == "image") | is_stored_whole
+        has_image = (config["data"] == Place.IMAGE) | (config["weight"] == Place.IMAGE) | is_stored_whole
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
         steps = config["local"] * math.prod(window)
         is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above

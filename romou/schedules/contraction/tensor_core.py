@@ -58,8 +58,8 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
-        & ((config["local"] == 0) | ((texels == first) & (config["unroll"] == "lanes") & (turns_of_staged(config, c) > 0)))
-        # What is added to fill the last turn is at most a third of the work.
+        & ((config["local"] == 0) | ((texels == first) & (config["unroll"] == "lanes") & (staged_iterations(config, c) > 0)))
+        # What is added to fill the last iteration is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * round_up(texels, GROUP))
     )
     is_other = (config["multiply_add"] == "fma") & (config["steps"] == 1) & (config["unroll"] != TAPS)
@@ -78,7 +78,7 @@ def takes_fp16(config: Columns) -> Any:
 
 
 def fills_warps(config: Columns) -> Any:
-    """Whether it does so in whole warps and pairs of pixels: all that is valid, and little else."""
+    """Whether a config sums up on tensor cores in whole warps and pairs of pixels: all that is valid, and little else."""
     whole = (config["wg_o"] % WARP_O == 0) & (config["wg_w"] % WARP_W == 0) & (config["tile_w"] % PAIR == 0) & (config["tile_h"] == 1)
     return is_mma(config) & whole
 
@@ -95,12 +95,12 @@ def pair_of_weights(config: Config, texels: int) -> int:
 
 
 def padded(texels: int, config: Columns) -> Any:
-    """Texels of the reduction, so many more that they come in whole turns of every piece; what is staged comes in them anyhow."""
+    """Texels of the reduction, so many more that they come in whole iterations of every piece; what is staged comes in them anyhow."""
     return round_up(texels, (config["local"] == 0) * (GROUP * config.get("steps", 1) * config["split_k"] - 1) + 1)
 
 
-def turns_of_staged(config: Columns, c: Contraction) -> Any:
-    """Turns with copies and sums, where operands are staged: the first `steps` of them have copies alone, the last ones sums."""
+def staged_iterations(config: Columns, c: Contraction) -> Any:
+    """Iterations with copies and sums, where operands are staged: the first `steps` of them have copies alone, the last ones sums."""
     first, *window, _ = c.reduce.values()
     return first // np.maximum(config["local"], 1) * math.prod(window) - config["steps"]
 

@@ -177,11 +177,9 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return self.emit_define(graph, lambda a, b: self.define(work, a, b, lhs.scale * rhs.scale), lhs.source, rhs.source)
 
     def operands(self, w: BatchMatmul) -> Mapping[str, Shape]:
-        """The two operands' buffers."""
         return {"lhs": w.lhs_shape, "rhs": w.rhs_shape}
 
     def bias(self, w: BatchMatmul) -> tuple[Shape, Callable[..., tuple[tirx.Expr, ...]]]:
-        """One for each column."""
         return (w.n,), lambda *i: (i[w.out_axes[-1]],)
 
     def define(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, scale: float = 1.0) -> te.Tensor:
@@ -229,7 +227,6 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         )
 
     def has_whole_texels(self, w: BatchMatmul) -> bool:
-        """Whether columns fill their last texel."""
         return w.n % LANES == 0
 
     def output_loops(self, sch: s_tir.Schedule, output: Block, w: BatchMatmul, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
@@ -241,7 +238,6 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return sch, (o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane)
 
     def case(self, w: BatchMatmul) -> Case:
-        """A product of operands whose axes stand in the order that the workload reads them in."""
         shapes = [(*batch, *sides) for batch, sides in ((w.lhs_batch, (w.m, w.k)), (w.rhs_batch, (w.n, w.k) if w.is_rhs_transposed else (w.k, w.n)))]
         swapped = [*range(len(w.batch)), len(w.batch) + 1, len(w.batch)]
         return Case(

@@ -33,11 +33,9 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         return w.groups == 1 or (w.in_channels // w.groups % LANES == 0 and w.out_channels // w.groups % LANES == 0)
 
     def winograd(self, w: Conv2d) -> dict[str, Winograd]:
-        """The algorithms besides the direct one."""
         return {name: Winograd(w, TILES[name]) for name in algorithms(w)}
 
     def weight_shape(self, w: Conv2d) -> tuple[int, ...]:
-        """Shape of the packed weight, in elements."""
         return (-(-w.in_channels // w.groups // LANES), w.kernel[0], w.kernel[1], _lanes(w), w.out_texels, LANES)
 
     def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
@@ -49,7 +47,6 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         return np.ascontiguousarray(full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1)[:, :, :, : _lanes(w)])
 
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
         r = {n: te.reduce_axis((0, e), n) for n, e in _reduction(w).items()}
 
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:

@@ -116,7 +116,6 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return w.dilation == (1, 1) and (w.groups == 1 or DEPTHWISE.is_mine(w))
 
     def weight_shape(self, w: Conv2dTranspose) -> tuple[int, ...]:
-        """Shape of the packed weight, in elements."""
         return _of_phases(w).weight_shape(w.phases)
 
     def pack_weight(self, w: Conv2dTranspose, weight: np.ndarray) -> np.ndarray:
@@ -132,7 +131,6 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return _of_phases(w).pack_weight(w.phases, taps.reshape(-1, inputs, th, tw))
 
     def define(self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
         form = self.contraction(w, data, weight, flat=False)
         r = [te.reduce_axis((0, extent), name) for name, extent in form.reduce.items()]
 
@@ -155,7 +153,6 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return replace(form, output=output, output_shape=w.output_shape)
 
     def pixel_rows(self, w: Conv2dTranspose) -> int | None:
-        """Rows of the phases' pixels."""
         return w.phases.out_hw[0]
 
     def output_loops(self, sch: s_tir.Schedule, output: Block, w: Conv2dTranspose, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
@@ -172,7 +169,6 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return sch, sch.get_loops(sch.get_sblock(name))
 
     def case(self, w: Conv2dTranspose) -> Case:
-        """The transposed convolution of an image in NCHW."""
         settings = {"strides": list(w.stride), "padding": list(w.padding), "output_padding": list(w.output_padding), "groups": w.groups}
         return Case(
             name=w.name,

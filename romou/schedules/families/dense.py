@@ -84,11 +84,9 @@ class DenseFamily(ContractionFamily[Dense]):
         return graph.bb.emit(relax.op.reshape(self.emit(graph, work, flat, weight), (*left[:-1], work.n)))
 
     def operands(self, w: Dense) -> Mapping[str, Shape]:
-        """The matrix of rows and the packed weight."""
         return {"data": (w.m, w.k), "weight": (w.k, w.out_texels, LANES)}
 
     def bias(self, w: Dense) -> tuple[Shape, Callable[..., tuple[tirx.Expr, ...]]]:
-        """One for each column."""
         return (w.n,), lambda _m, n: (n,)
 
     def pack_weight(self, w: Dense, weight: np.ndarray) -> np.ndarray:
@@ -98,7 +96,6 @@ class DenseFamily(ContractionFamily[Dense]):
         return full.reshape(w.k, w.out_texels, LANES)
 
     def define(self, w: Dense, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
         k = te.reduce_axis((0, w.k), "k")
         total = te.compute(
             (w.m, w.n),
@@ -123,7 +120,6 @@ class DenseFamily(ContractionFamily[Dense]):
         )
 
     def has_whole_texels(self, w: Dense) -> bool:
-        """Whether columns fill their last texel."""
         return w.n % LANES == 0
 
     def output_loops(self, sch: s_tir.Schedule, output: Block, w: Dense, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
@@ -134,7 +130,6 @@ class DenseFamily(ContractionFamily[Dense]):
         return sch, (o, sch.add_unit_loop(m), m, lane)
 
     def case(self, w: Dense) -> Case:
-        """A product of two matrices."""
         return Case(name=w.name, inputs=[(w.m, w.k)], weights=[(w.k, w.n)], build=relax.op.matmul, compute=np.matmul)
 
 

@@ -29,7 +29,6 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
         return w.groups > 1 and w.groups == w.in_channels == w.out_channels
 
     def weight_shape(self, w: Conv2d) -> tuple[int, ...]:
-        """Shape of the packed weight, in elements."""
         return (*w.kernel, w.out_texels, LANES)
 
     def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
@@ -40,7 +39,6 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
         return np.ascontiguousarray(full.reshape(w.out_texels, LANES, kh, kw).transpose(2, 3, 0, 1))
 
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
         kh, kw = te.reduce_axis((0, w.kernel[0]), "kh"), te.reduce_axis((0, w.kernel[1]), "kw")
 
         def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:

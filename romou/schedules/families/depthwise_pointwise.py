@@ -22,6 +22,7 @@ from tvm_ffi.structural import structural_map
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
+from romou.schedules.base import Traffic
 from romou.schedules.blocks import with_own_axes
 from romou.schedules.contraction.defaults import default_config
 from romou.schedules.contraction.stages import Stage
@@ -63,8 +64,7 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
         taken.add(name)
         renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
     parts = [
-        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var)))
-        for func, names in ((first, renamed), (second, {old: between}))
+        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var))) for func, names in ((first, renamed), (second, {old: between}))
     ]
     funcs = [tirx.PrimFunc([], part) for part in parts]
     roots = [func.body.block for func in funcs]
@@ -112,7 +112,6 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of both, once each."""
         return self.windows.flops + self.workload.flops
 
     @property
@@ -135,9 +134,10 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         """The direct one alone: transforms would read what lies between the two from memory."""
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
 
-    def operands(self, config: Mapping[str, Any]) -> dict[str, int]:
+    def traffic(self, config: Mapping[str, Any]) -> Traffic:
         """The data and both weights."""
-        return {**super().operands(config), str(self.window_weight.name): self.element_bytes}
+        found = super().traffic(config)
+        return replace(found, operands={**found.operands, str(self.window_weight.name): self.element_bytes})
 
     def space(self, limits: Limits) -> Space:
         """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load by themselves."""
@@ -225,12 +225,10 @@ class DepthwisePointwiseFamily(Family):
     precedence = 2
 
     def template_of(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
-        """The template of a function that `join` made."""
         return DepthwisePointwiseTemplate.of_pair(func)
 
     @property
     def cases(self) -> Sequence[Case]:
-        """Two convolutions, one after the other."""
         first = Conv2d(in_channels=10, in_hw=(9, 7), out_channels=10, kernel=(3, 3), padding=(1, 1, 1, 1), groups=10)
         second = Conv2d(in_channels=10, in_hw=first.out_hw, out_channels=12, kernel=(1, 1))
         one, other = DEPTHWISE.case(first), CONV2D.case(second)

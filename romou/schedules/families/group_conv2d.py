@@ -33,7 +33,6 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         return w.groups > 1
 
     def weight_shape(self, w: Conv2d) -> tuple[int, ...]:
-        """Shape of the packed weight, in elements."""
         return (w.in_channels // w.groups, *w.kernel, w.out_texels, LANES)
 
     def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
@@ -44,7 +43,6 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         return np.ascontiguousarray(full.reshape(w.out_texels, LANES, ic, kh, kw).transpose(2, 3, 4, 0, 1))
 
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
         r = {n: te.reduce_axis((0, e), n) for n, e in _reduction(w).items()}
 
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
