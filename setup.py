@@ -78,7 +78,7 @@ setup(
     license="Apache-2.0",
     # What lies beside the code and is read by it, or compiled for a phone. MANIFEST.in says what else is in the source archive.
     include_package_data=False,
-    package_data={"": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "h", "html", "md")] + ["py.typed"]},
+    package_data={"": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "h", "html", "md", "txt")] + ["py.typed"]},
     packages=find_packages(include=["romou*", "archprobe*"]),
     ext_modules=[LIBRARY],
     cmdclass={"build_ext": BuildRuntime, "bdist_wheel": AnyPython},

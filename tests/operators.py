@@ -51,8 +51,6 @@ __all__ = [
     "task_of",
 ]
 
-# What compiles CUDA, its options included.
-_NVRTC = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
 # In the id of a test that runs no kernel, because there is no GPU.
 COMPILED_ONLY = "compiled-only"
 
@@ -112,9 +110,11 @@ def has_device(target: Target) -> bool:
 def compile_only(module: tvm.runtime.Module, target: Target) -> None:
     """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves undone."""
     assert module.imports, "a function without kernels"
+    # What compiles it, with its options.
+    by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
     for kernels in module.imports:
         source, arch = str(kernels.inspect_source()), str(target.tvm_target.attrs["arch"])
-        code = compiled(".cubin", source, arch, _NVRTC, by=lambda path, source=source, arch=arch: path.write_bytes(compile_cuda(source, arch)))
+        code = compiled(".cubin", source, arch, by, by=lambda path, source=source, arch=arch: path.write_bytes(compile_cuda(source, arch)))
         assert code.read_bytes().startswith(b"\x7fELF")
 
 
