@@ -26,14 +26,10 @@ SERVED, _VECTOR_BYTES = 8, 16
 class Load:
     """One load of data or weight in an iteration of the main loop.
 
-    times
-        How often loops inside the iteration repeat it.
-    places
-        Element numbers in a buffer, or three coordinates of texels, by all work-items that get there and in all repetitions.
-    places_of_one
-        The same by the first work-item, the first time.
-    is_ahead
-        Whether it is for a later iteration: each such load counts as it stands.
+    times: how often loops inside the iteration repeat it.
+    places: element numbers in a buffer, or three coordinates of texels, by all work-items that get there and in all repetitions.
+    places_of_one: the same by the first work-item, the first time.
+    is_ahead: whether it is for a later iteration: each such load counts as it stands.
     """
 
     tensor: str

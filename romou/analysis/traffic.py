@@ -16,10 +16,9 @@ from romou.tir.calls import is_load_for_tensor_cores, is_texel_load
 class Traffic:
     """One iteration of the innermost loop with the most multiply-adds, by one work-item; the whole kernel where no loop is left.
 
-    buffer_bytes, image_bytes, local_bytes
-        Loaded from buffers, images and local memory, as the code stands: what a condition guards counts, and what two expressions load twice counts twice.
-    multiply_adds
-        Multiplications of floats, by lanes.
+    buffer_bytes, image_bytes, local_bytes: loaded from buffers, images and local memory, as the code stands: what a condition guards counts, and what two
+        expressions load twice counts twice.
+    multiply_adds: multiplications of floats, by lanes.
     """
 
     buffer_bytes: int

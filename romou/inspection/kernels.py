@@ -40,16 +40,11 @@ class PassStep:
 class InspectedKernel:
     """A kernel and what can be read off it.
 
-    function
-        Name of the model's function that it belongs to; one function may take several kernels.
-    task, config
-        Task and config of Romou's templates; empty where TVM's default schedule makes the kernel.
-    source, lowered
-        OpenCL C or CUDA C++, and TIR as the code generator gets it.
-    work_group
-        Sides (x, y, z) of the work group, in work-items.
-    passes
-        Passes over the function, up to the split into kernels and beyond; empty unless asked for.
+    function: name of the model's function that it belongs to; one function may take several kernels.
+    task, config: task and config of Romou's templates; empty where TVM's default schedule makes the kernel.
+    source, lowered: OpenCL C or CUDA C++, and TIR as the code generator gets it.
+    work_group: sides (x, y, z) of the work group, in work-items.
+    passes: passes over the function, up to the split into kernels and beyond; empty unless asked for.
     """
 
     name: str

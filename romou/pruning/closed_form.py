@@ -34,18 +34,8 @@ from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
-_IN_WORKSPACES: Mapping[str, np.ndarray] = {
-    name: np.asarray(value)
-    for name, value in (
-        ("data", "buffer"),
-        ("output", "buffer"),
-        ("pixels", "rows"),
-        ("tile_h", 1),
-        ("unroll", "lanes"),
-        ("multiply_add", "fma"),
-        ("steps", 1),
-    )
-}
+_INSIDE = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
+_IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
 
 
 class ClosedForm(Form):
@@ -294,10 +284,9 @@ class ClosedForm(Form):
 class _Phases:
     """How configs go through the reduction, as columns.
 
-    first, pieces, together, ahead
-        Steps of the first axis in one iteration: those that are staged together, or for each piece of the split one, or what tensor cores take together.
-    spacing_w
-        Pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates with what the others have.
+    first, pieces, together, ahead: steps of the first axis in one iteration: those that are staged together, or for each piece of the split one, or what
+        tensor cores take together.
+    spacing_w: pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates with what the others have.
     """
 
     is_staged: Any

@@ -29,19 +29,13 @@ _OF_TENSOR_CORE = 32
 class Rules:
     """What a person may choose about the criteria.
 
-    count_per_work_item
-        Count bytes as the paper does, a work-item's times the group's size, and weigh the output's place like the inputs'. Otherwise bytes that work-items
-        share count once, and kernels that only pass data on to local memory, or read it once, are not held to the cache's size.
-    local_memory_alpha
-        Local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
-    access_width
-        Lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
-    most_padding
-        Largest accepted share of work for nothing, relative to the work that is needed.
-    longest_iteration
-        Most multiply-adds that an iteration of the reduction loop may spell out, instructions of tensor cores counted once.
-    slowest
-        How many times longer than the fastest config of the space a config may take, by the estimate.
+    count_per_work_item: count bytes as the paper does, a work-item's times the group's size, and weigh the output's place like the inputs'. Otherwise bytes
+        that work-items share count once, and kernels that only pass data on to local memory, or read it once, are not held to the cache's size.
+    local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
+    access_width: lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
+    most_padding: largest accepted share of work for nothing, relative to the work that is needed.
+    longest_iteration: most multiply-adds that an iteration of the reduction loop may spell out, instructions of tensor cores counted once.
+    slowest: how many times longer than the fastest config of the space a config may take, by the estimate.
 
     Raises
     ------
@@ -66,12 +60,10 @@ class Rules:
 class Choices:
     """What the operator's template leaves open at all: a kernel is not blamed for what no config could do better.
 
-    images
-        Which of "data", "weight", "output" can lie in an image.
-    access_width
-        Widest access of any config, in lanes.
-    fastest_s
-        Bytes that an algorithm's transforms move, by which it is known -> estimated seconds of its fastest config; empty where nothing can be estimated.
+    images: which of "data", "weight", "output" can lie in an image.
+    access_width: widest access of any config, in lanes.
+    fastest_s: bytes that an algorithm's transforms move, by which it is known -> estimated seconds of its fastest config; empty where nothing can be
+        estimated.
     """
 
     images: frozenset[str] = frozenset()
@@ -83,12 +75,9 @@ class Choices:
 class Verdict:
     """What one criterion says of a kernel, or of many.
 
-    used, limit
-        The kernel's number and the device's, in `unit`; arrays for many kernels.
-    source
-        Where the limit comes from.
-    is_upper
-        Whether `limit` is the most, else the least.
+    used, limit: the kernel's number and the device's, in `unit`; arrays for many kernels.
+    source: where the limit comes from.
+    is_upper: whether `limit` is the most, else the least.
     """
 
     criterion: str

@@ -67,12 +67,9 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
     """Return the cycles that a launch would take if it did one thing alone; None where too little is known of the device.
 
-    issuing, waiting
-        A core's cycles for instructions and for loads.
-    buffers, images, l2
-        Cycles for what moves out of the first-level caches, and out of the second-level cache.
-    output
-        Cycles for what is written.
+    issuing, waiting: a core's cycles for instructions and for loads.
+    buffers, images, l2: cycles for what moves out of the first-level caches, and out of the second-level cache.
+    output: cycles for what is written.
     """
     needed, occupied = _needed(spec), occupancy(usage, spec)
     if needed is None or occupied is None:

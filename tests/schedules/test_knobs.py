@@ -21,8 +21,7 @@ from romou.cli import main
 from romou.core.knob import Knob
 from romou.core.space import Config, Space
 from romou.records import to_t4
-from romou.schedules import elementwise
-from romou.schedules.families import declared_knobs
+from romou.schedules.families import declared_knobs, elementwise
 from romou.search.features import TaskFeatures
 from romou.target import Target
 from romou.tasks.tunable import TunableTask

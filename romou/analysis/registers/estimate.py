@@ -25,10 +25,8 @@ _SAVED, _TAKEN_IN_TURN, _GAPS = 85, 110, 1.15
 class RegisterEstimate:
     """32-bit registers of a work-item, estimated; arrays for many kernels.
 
-    live
-        Registers that are live at once, in the compiler's order of instructions.
-    written
-        Registers written one after the other in the longest basic block, with those that are live through it.
+    live: registers that are live at once, in the compiler's order of instructions.
+    written: registers written one after the other in the longest basic block, with those that are live through it.
     """
 
     live: Any

@@ -24,20 +24,13 @@ _LOCAL_REACH = 4096
 class Instruction:
     """One load, store or group of arithmetic.
 
-    kind
-        "index" is integers, which wait for nothing that is loaded. A "copy" of values takes no registers. No access of memory passes a "barrier".
-    uses, defines
-        Values.
-    place
-        Memory that it reads or writes.
-    address
-        Registers of its address. The values that it is made of are among `uses` of a load, and are `indices` of a store.
-    base, offset
-        An address in local memory: the variables in it with the bytes that each adds, and its constant bytes, those before its array included.
-    strides, moved
-        Loops with the bytes that each of their iterations adds, and the bytes that iterations of unrolled loops have added.
-    slots
-        Instructions that compute the index.
+    kind: "index" is integers, which wait for nothing that is loaded. A "copy" of values takes no registers. No access of memory passes a "barrier".
+    uses, defines: values.
+    place: memory that it reads or writes.
+    address: registers of its address. The values that it is made of are among `uses` of a load, and are `indices` of a store.
+    base, offset: an address in local memory: the variables in it with the bytes that each adds, and its constant bytes, those before its array included.
+    strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of unrolled loops have added.
+    slots: instructions that compute the index.
     """
 
     kind: Kind

@@ -1,25 +1,131 @@
-"""Functions that compute every element of their output by itself; `romou/schedules/elementwise.py` has their template."""
+"""Functions that compute every element of their output by itself: chains of element-wise operators, broadcasts, transposes, packing, slices,
+concatenation, resizing by the nearest pixel.
+
+    out[i, j] = f(a[i, j], b[j], c[j, i], ...)
+
+The output's elements lie in one row, cut into work groups:
+
+    work group    `work_group` work-items; each writes `items` vectors, which lie a group's width apart, so that neighbours write to neighbours
+    vector        `vector_width` elements along the last axis, where that divides it
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from tvm import tirx
+import tvm
+from tvm import s_tir, tirx
 from tvm.relax import op
 
-from romou.schedules import elementwise
+from romou.core.knob import Knob
+from romou.core.limits import Limits
+from romou.core.space import Columns, Config, Space
+from romou.schedules.blocks import is_regular, reductions_of
+from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, substitute
 from romou.schedules.family import Case, Family
+from romou.schedules.loops import VECTOR_WIDTH
+from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
+
+KNOBS = (
+    VECTOR_WIDTH,
+    WORK_GROUP,
+    Knob(name="items", choices=(1, 2, 4, 8), default=1, help="vectors that a work-item computes, a group's width apart", scales_outputs=True),
+)
+
+
+class Elementwise(StreamingTemplate):
+    """One loop over all vectors of the output."""
+
+    family = "elementwise"
+    knobs = KNOBS
+
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this operator on a device with these limits."""
+        space = Space.of(self.knobs, limits, {"vector_width": self._widths(self.shape[-1]), "work_group": self._groups(limits)})
+        outputs = math.prod(self.shape)
+        smallest = space.knobs["work_group"][0]
+        # A group more than twice as large as the whole operator is mostly idle.
+        space.add_constraint(
+            lambda config: (
+                ((config["work_group"] == smallest) | (config["work_group"] * config["vector_width"] < 2 * outputs))
+                & ((config["items"] == 1) | (config["work_group"] * config["items"] * config["vector_width"] < 2 * outputs))
+            )
+        )
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """Vectors as wide as can be, one for each of 64 work-items."""
+        space = self.space(limits)
+        return self._with_fitting_group(space)
+
+    knobs_of_traffic = ("vector_width", "work_group", "items")
+
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """The first elements of the output."""
+        return self._points(np.arange(self.stored_by_a_group(knobs)))
+
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """Vectors that lie a group's width apart."""
+        step = knobs["work_group"] * knobs["vector_width"]
+        elements = (step * np.arange(knobs["items"])[:, None] + np.arange(knobs["vector_width"])).reshape(-1)
+        return self._points(elements[elements < self.elements])
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Return the number of elements: the first ones are the same for as many."""
+        return self.stored_by_a_group(knobs)
+
+    def _points(self, elements: np.ndarray) -> Points:
+        return lambda _block: np.unravel_index(elements, self.shape)
+
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """Numbers of the output: what the group computes, but for what is beyond the end."""
+        return min(self.elements, math.prod(knobs[name] for name in self.knobs_of_traffic))
+
+    def work_group_size(self, columns: Columns) -> Any:
+        """Work-items of a group: the knob."""
+        return columns["work_group"]
+
+    def work_groups(self, columns: Columns) -> Any:
+        """Groups of the launch: enough for all vectors."""
+        return -(-self.elements // math.prod(columns[name] for name in self.knobs_of_traffic))
+
+    @property
+    def _block(self) -> s_tir.SBlock:
+        (block,) = self.blocks
+        return block
+
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        """The one block, along the output's last axis."""
+        return [(Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width), self._block.body.value)]
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        """Scheduled TIR for a config: a module with the one function `main`."""
+        width, items, size = (config[name] for name in ("vector_width", "items", "work_group"))
+        ((vectors, value),) = self.vectors(width)
+        axes = [axis.var for axis in self._block.iter_vars[:-1]]
+        group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
+        texels = self.elements // width
+        texel = (group * items + item) * size + thread
+        *outer, inner = place_of(texel, [*self.shape[:-1], self.shape[-1] // width])
+        body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], value)
+        body = substitute(body, dict(zip([*axes, vectors.vector], [*outer, inner], strict=True)))
+        body = guarded(texel < texels if texels % (size * items) else None, body)
+        threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
+        return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
 
 
 class ElementwiseFamily(Family):
     """Chains of element-wise operators, broadcasts, transposes, slices, concatenations."""
 
-    name = elementwise.FAMILY
+    name = "elementwise"
     precedence = 10
 
-    def template_of(self, func: tirx.PrimFunc) -> elementwise.Elementwise | None:
-        return elementwise.template_of(func)
+    def template_of(self, func: tirx.PrimFunc) -> Elementwise | None:
+        """The template of a function without reductions; None for any other."""
+        return Elementwise(func) if is_regular(func) and not reductions_of(func) and func.params[-1].shape else None
 
     @property
     def cases(self) -> Sequence[Case]:
