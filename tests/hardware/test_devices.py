@@ -46,7 +46,7 @@ TABLE: dict[str, tuple[Any, Any, Any]] = {
 
 
 def test_known_devices() -> None:
-    assert known_devices() == ("adreno630", "adreno640", "host", "mali_g76", "nvidia_h200")
+    assert known_devices() == shipped_devices()
 
 
 @pytest.mark.parametrize("fact", TABLE)
@@ -141,3 +141,22 @@ def test_file_errors(tmp_path: Path) -> None:
 def test_unknown_fact_of_a_spec() -> None:
     with pytest.raises(UsageError, match="unknown hardware fact 'l2_bytes'"):
         load_device("adreno640").source_of("l2_bytes")
+
+
+def test_a_file_in_a_folder_of_the_users_is_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"max_work_group_size": 128, "local_mem_bytes": 8 * KB, "shader_cores": 3}
+    spec = HardwareSpec(name="toy", title="A toy", sources=dict.fromkeys(facts, "its box"), **facts)
+    (tmp_path / "toy.json").write_text(json.dumps(spec.to_dict()))
+    with pytest.raises(UsageError, match="unknown device 'toy'"):
+        Target("opencl -device=toy")
+    monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
+    assert known_devices() == tuple(sorted((*shipped_devices(), "toy")))
+    limits = Target("opencl -device=toy").limits
+    assert (limits.max_work_group_size, limits.local_memory_bytes, limits.busy_work_items) == (128, 8 * KB, 3 * 128)
+    monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path / "absent"))
+    with pytest.raises(UsageError, match="ROMOU_DEVICES=.*absent: is no folder"):
+        known_devices()
+
+
+def shipped_devices() -> tuple[str, ...]:
+    return ("adreno630", "adreno640", "host", "mali_g76", "nvidia_h200")
