@@ -36,6 +36,7 @@ def test_what_is_in_it(wheel: Path) -> None:
         "romou/hardware/devices/adreno640.json",
         "romou/models/resnet18.onnx",
         "romou/search/pretrained_models/opencl_nvidia_h200.ubj.gz",
+        "romou/search/pretrained_models/columns.txt",
     ):
         assert wanted in names
     assert wheel.name.startswith("romou-0.1.0-py3-none-")
