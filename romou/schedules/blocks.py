@@ -26,19 +26,19 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def split(nest: tirx.Stmt) -> list[tirx.Stmt]:
         (block,) = [block for block in find_blocks(func) if contains(nest, block)]
-        parts = _parts_of(block)
-        if parts is None:
+        stores = _stores_of(block)
+        if stores is None:
             return [nest]
         made = []
-        for store, start in parts:
-            part = s_tir.SBlock(block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start)
-            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, part=part: part))))
+        for store, start in stores:
+            own = s_tir.SBlock(block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start)
+            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, own=own: own))))
         return made
 
     if all(len(block.writes) == 1 for block in find_blocks(func)):
         return func
     root = func.body.block
-    body = tirx.SeqStmt([part for nest in nests_of(func) for part in split(nest)])
+    body = tirx.SeqStmt([own for nest in nests_of(func) for own in split(nest)])
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=root.alloc_buffers)
     return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
 
@@ -51,7 +51,7 @@ def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
     return structural_map(nest, (tirx.Var, lambda var: own.get(var, var)))
 
 
-def _parts_of(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tirx.BufferStore]] | None:
+def _stores_of(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tirx.BufferStore]] | None:
     """The stores of a block with what each begins with, if each is made of its own buffer alone."""
     if len(block.writes) < 2 or not isinstance(block.body, tirx.SeqStmt) or not isinstance(block.init, tirx.SeqStmt):
         return None

@@ -2,7 +2,8 @@
 
     Relax graph ──rewrite──> plain definition ──fusion──> fused function ──template_of──> Template ──> space, schedule
 
-Layout, tasks, scripts and one contract test walk the families (`romou.schedules.families.families`); none of them names one.
+Layout, tasks, scripts and one contract test walk the families (`romou.schedules.families.families`). Of them `layout/join_pairs.py` alone knows one by
+name: the pair of convolutions, which is an operator of no graph.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
+from documents import ROOT
 from operator_lists import graph_of
 from operators import assert_agrees, error_of, random_arrays, reference
 from tvm import relax
@@ -40,6 +42,13 @@ def task_of_case(family: Family, case: Case) -> TunableTask:
 def test_every_family_has_cases_and_a_name_of_its_own() -> None:
     assert {family.name for family, _ in CASES} == {family.name for family in families()}
     assert len({family.name for family in families()}) == len(families())
+
+
+def test_stages_walk_the_families_and_name_none() -> None:
+    """But for the pair of convolutions, which no graph has as an operator."""
+    stages = [*(ROOT / "romou/layout").glob("*.py"), *(ROOT / "romou/tasks").glob("*.py"), ROOT / "scripts/check_operators.py"]
+    named = {path.name: re.findall(r"schedules\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
+    assert {name: found for name, found in named.items() if found} == {"join_pairs.py": ["depthwise_pointwise"]}
 
 
 @each_case

@@ -63,10 +63,10 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
             name = f"{name}_depthwise"
         taken.add(name)
         renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
-    parts = [
+    bodies = [
         structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var))) for func, names in ((first, renamed), (second, {old: between}))
     ]
-    funcs = [tirx.PrimFunc([], part) for part in parts]
+    funcs = [tirx.PrimFunc([], body) for body in bodies]
     roots = [func.body.block for func in funcs]
     body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[between, *(b for root in roots for b in root.alloc_buffers)])
