@@ -7,64 +7,67 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
-import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
-ROOT = Path(__file__).parent
-RUNTIME = Path("romou/tvm_patches/opencl_runtime")
+RUNTIME = "romou/tvm_patches/opencl_runtime"
+# libtvm_runtime and libtvm_ffi are in the process already when TVM loads this library: nothing is linked but libdl.
+LIBRARY = Extension(
+    f"{RUNTIME}/libtvm_runtime_opencl".replace("/", "."),
+    sorted(map(str, Path(RUNTIME).glob("*.cc"))),
+    depends=sorted(map(str, Path(RUNTIME).rglob("*.h"))),
+    include_dirs=[RUNTIME, f"{RUNTIME}/shim"],
+    libraries=["dl", "pthread"],
+    extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden", "-Wall"],
+    language="c++",
+)
 
 
 def site_folder(package: str) -> Path:
-    """Where the wheel of `package` lies; SystemExit with what to do where it is missing."""
+    """Return the folder of an installed package; SystemExit with what to do where it is missing."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(f"building Romou's OpenCL runtime needs the headers in the {package} wheel; install with build isolation (pip's default)")
     return Path(spec.origin).parent
 
 
-def definitions(romou: str) -> list[str]:
-    """Versions that the runtime is built for, as the compiler's options: what the headers at hand belong to, and Romou's own."""
-    from importlib.metadata import version
-
-    found = {"ROMOU_TVM_VERSION": version("apache-tvm"), "ROMOU_TVM_FFI_VERSION": version("apache-tvm-ffi"), "ROMOU_VERSION": romou}
-    return [f'-D{name}="{text}"' for name, text in found.items()]
-
-
 class BuildRuntime(build_ext):
-    """One shared library for TVM to load; it is no Python extension module, so nothing of Python is compiled in."""
+    """Build one shared library for TVM to load. It is no Python extension module: its name has no Python version, and nothing of Python is linked."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-        if compiler is None:
+        cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+        if cxx is None:
             raise SystemExit("Romou's OpenCL runtime needs a C++20 compiler and there is none: apt-get install g++, or set CXX")
+        # Python's own flags belong to the compiler that Python was built with.
+        commands = {"compiler_so": "-fPIC", "compiler_so_cxx": "-fPIC", "linker_so": "-shared", "linker_so_cxx": "-shared", "compiler_cxx": "-shared"}
+        self.compiler.set_executables(**{name: [*shlex.split(cxx), flag] for name, flag in commands.items() if name in self.compiler.executables})
         tvm, ffi = site_folder("tvm"), site_folder("tvm_ffi")
-        includes = [RUNTIME, RUNTIME / "shim", tvm / "include", tvm / "src", ffi / "include"]
-        output = Path(self.get_ext_fullpath(ext.name))
-        output.parent.mkdir(parents=True, exist_ok=True)
-        command = [*compiler.split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", *definitions(self.distribution.get_version())]
-        command += [f"-I{path}" for path in includes[:2]] + [f"-isystem{path}" for path in includes[2:]]
-        # libtvm_runtime and libtvm_ffi are in the process already when TVM loads this library: nothing is linked but libdl.
-        command += [*ext.sources, "-o", str(output), "-ldl", "-lpthread"]
+        ext.extra_compile_args += [f"-isystem{folder}" for folder in (tvm / "include", tvm / "src", ffi / "include")]
+        ext.extra_compile_args += shlex.split(os.environ.get("CXXFLAGS", ""))
+        versions = {"TVM": version("apache-tvm"), "TVM_FFI": version("apache-tvm-ffi"), "": self.distribution.get_version()}
+        ext.define_macros += [(f"ROMOU_{name}_VERSION".replace("__", "_"), f'"{text}"') for name, text in versions.items()]
         try:
-            subprocess.run(command, cwd=ROOT, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
+            super().build_extension(ext)
+        except CCompilerError as error:
             raise SystemExit(f"compiling Romou's OpenCL runtime failed ({error}); it needs g++ 11 or clang++ 14, or newer (C++20)") from error
 
 
 class AnyPython(bdist_wheel):
-    """The library depends on the machine, not on the Python version."""
+    """Tag the wheel for a machine and every Python: the library depends on the machine alone."""
 
     def get_tag(self) -> tuple[str, str, str]:
         _, _, platform = super().get_tag()
@@ -73,18 +76,10 @@ class AnyPython(bdist_wheel):
 
 setup(
     license="Apache-2.0",
-    # Data is listed below; what MANIFEST.in adds is for the source archive.
+    # What lies beside the code and is read by it, or compiled for a phone. MANIFEST.in says what else is in the source archive.
     include_package_data=False,
+    package_data={"": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "h", "html", "md", "txt")] + ["py.typed"]},
     packages=find_packages(include=["romou*", "archprobe*"]),
-    package_data={
-        "romou": ["py.typed"],
-        "romou.deploy": ["*.cc"],
-        "romou.hardware": ["devices/*.json"],
-        "romou.models": ["*.onnx"],
-        "romou.search": ["pretrained_models/*"],
-        "romou.tvm_patches": ["README.md", "opencl_runtime/*.cc", "opencl_runtime/*.h", "opencl_runtime/shim/tvm/support/*.h"],
-        "archprobe": ["**/*.json", "**/*.cl", "**/*.html"],
-    },
-    ext_modules=[Extension("romou.tvm_patches.opencl_runtime.libtvm_runtime_opencl", sorted(str(p.relative_to(ROOT)) for p in (ROOT / RUNTIME).glob("*.cc")))],
+    ext_modules=[LIBRARY],
     cmdclass={"build_ext": BuildRuntime, "bdist_wheel": AnyPython},
 )

@@ -81,6 +81,8 @@ PY
 CACHE=$HOME/.cache/romou/phone_runtime/$TARGET
 PATCHES=$ROOT/romou/tvm_patches
 mkdir -p "$CACHE"
+# Two of them at the same time: the second one finds all compiled.
+if command -v flock > /dev/null; then exec 9> "$CACHE/lock" && flock 9; fi
 WORK=$(mktemp -d -- "$CACHE/work.XXXXXX")
 trap 'rm -rf -- "$WORK"' EXIT
 INCLUDES=(-I"$PATCHES/phone_runtime/include" -I"$PATCHES/opencl_runtime/shim" -isystem"$TVM/include" -isystem"$FFI/include" -isystem"$FFI/3rdparty/dlpack/include")

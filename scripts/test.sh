@@ -1,23 +1,46 @@
 #!/usr/bin/env bash
 # Sets everything up, Mesa's mobile compilers and an arm64 Linux included, and runs every check: ruff, mypy and pytest. Arguments go to pytest: scripts/test.sh tests/target -k json
-# An active virtual environment is used only if it is complete (Romou and ArchProbe in editable form from this checkout,
-# what both need, and the test tools).
+# An active virtual environment is used only if it is complete: Romou and ArchProbe in editable form from this checkout, and all that pyproject.toml asks for.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup_env.sh"
 cd "$ROOT"
 
 is_complete() {
   [ -n "${VIRTUAL_ENV:-}" ] && "$VIRTUAL_ENV/bin/python" - "$ROOT" > /dev/null 2>&1 <<'PY'
-import pathlib, sys
+import importlib.metadata, pathlib, sys
+from packaging.requirements import Requirement
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+root = pathlib.Path(sys.argv[1]).resolve()
+project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+def check(requirements):
+    for one in map(Requirement, requirements):
+        if one.name == project["name"]:
+            for extra in one.extras:
+                check(project["optional-dependencies"][extra])
+        elif one.marker is None or one.marker.evaluate():
+            assert one.specifier.contains(importlib.metadata.version(one.name), prereleases=True), one
+
+check([*project["dependencies"], "romou[test]"])
+# What a package is installed for may still be missing.
 from cuda.bindings import nvrtc
 nvrtc.nvrtcVersion()
-import hypothesis, jsonschema, matplotlib, mypy, pyopencl, pytest, ruff, vulkan, xdist  # noqa: F401
+import pyopencl, vulkan
 import archprobe, romou
 for package in (archprobe, romou):
-    assert pathlib.Path(package.__file__).resolve().is_relative_to(pathlib.Path(sys.argv[1]).resolve())
-import tvm
-# The newest functions of the OpenCL runtime: one that lacks them was built from older sources.
-assert all(tvm.get_global_func(name, allow_missing=True) is not None for name in ("romou.rpc.versions", "romou.rpc.module_of", "romou.opencl.failure"))
+    assert pathlib.Path(package.__file__).resolve().is_relative_to(root), package
+from romou.backends import backend, installed
+for kind in installed():
+    backend(kind)
+from romou.tvm_patches import RUNTIME, compat
+compat.check_versions()
+assert RUNTIME.is_relative_to(root), RUNTIME
+sources = [path for path in RUNTIME.parent.rglob("*") if path.suffix in (".cc", ".h")]
+assert RUNTIME.stat().st_mtime >= max(path.stat().st_mtime for path in sources), "built from older sources"
 PY
 }
 
@@ -40,4 +63,5 @@ say "ruff"
 say "mypy"
 "$VENV/bin/python" -m mypy
 say "pytest"
-exec "$VENV/bin/python" -m pytest -n 2 "$@" < /dev/null
+# Each worker begins with a half of all tests, so that few files and their fixtures are set up twice; the faster one takes over from the other.
+exec "$VENV/bin/python" -m pytest -n 2 --dist worksteal "$@" < /dev/null

@@ -8,13 +8,13 @@ table "Matrix Fragments for mma.m16n8k16", which says what rows and columns the 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from compiled import compiled
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
@@ -40,7 +40,6 @@ _INSTRUCTIONS = {
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k8_tf32",
 }
 _PRELUDE = r"""
-#include <immintrin.h>
 #include <ucontext.h>
 #include <cmath>
 #include <cstdint>
@@ -61,6 +60,11 @@ struct dim3 { unsigned x, y, z; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline ushort4 make_ushort4(ushort x, ushort y, ushort z, ushort w) { return {x, y, z, w}; }
+// What immintrin.h would bring, which is read for as long as a kernel is compiled.
+typedef float floats_of_4 __attribute__((vector_size(16)));
+typedef short shorts_of_8 __attribute__((vector_size(16)));
+static inline float _cvtsh_ss(ushort bits) { shorts_of_8 all = {(short)bits}; return __builtin_ia32_vcvtph2ps(all)[0]; }
+static inline ushort _cvtss_sh(float value, int) { floats_of_4 all = {value}; return (ushort)((shorts_of_8)__builtin_ia32_vcvtps2ph(all, 0))[0]; }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline float min(float a, float b) { return fminf(a, b); }
@@ -184,9 +188,11 @@ extern "C" void launch(void** given, const unsigned* grid, const unsigned* block
 }
 """
 
+_COMPILE = ["g++", "-O1", "-mf16c", "-std=c++17", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
 
-def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target, folder: Path) -> np.ndarray:
-    """The output of a config's CUDA kernels, run one after another, in double precision; their text is compiled in `folder`."""
+
+def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target) -> np.ndarray:
+    """The output of a config's CUDA kernels, run one after another, in double precision."""
     func = task.schedule(config, target)["main"]
     contents = {str(p.name): array for p, array in zip(task.func.params, task.arguments(arrays, config), strict=True)}
     workspaces = [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
@@ -207,7 +213,7 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
         launch = _LAUNCH.replace("ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters)))
         text += launch.replace("KERNEL", kernel.name)
-        _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents, folder)
+        _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents)
     for whole in memory.values():
         assert np.isnan(whole[:MARGIN]).all(), "written before an array"
         assert np.isnan(whole[-MARGIN:]).all(), "written behind an array"
@@ -220,25 +226,15 @@ def _as_call(found: re.Match[str]) -> str:
     return f"{_INSTRUCTIONS[found[1]]}({operands});"
 
 
-def _launch(text: str, arrays: list[np.ndarray], extents: Mapping[str, int], folder: Path) -> None:
-    stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
-    stem.with_suffix(".cc").write_text(text)
-    command = [
-        "g++",
-        "-O1",
-        "-mf16c",
-        "-std=c++17",
-        "-fno-strict-aliasing",
-        "-w",
-        "-shared",
-        "-fPIC",
-        str(stem.with_suffix(".cc")),
-        "-o",
-        str(stem.with_suffix(".so")),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    library = ctypes.CDLL(str(stem.with_suffix(".so")))
+def _launch(text: str, arrays: list[np.ndarray], extents: Mapping[str, int]) -> None:
+    def compile_text(path: Path) -> None:
+        source = path.with_suffix(".cc")
+        source.write_text(text)
+        done = subprocess.run([*_COMPILE, str(source), "-o", str(path)], capture_output=True, text=True, check=False)
+        source.unlink()
+        assert done.returncode == 0, done.stderr[:3000]
+
+    library = ctypes.CDLL(str(compiled(".so", text, *_COMPILE, by=compile_text)))
     pointers = (ctypes.c_void_p * len(arrays))(*(whole[INSIDE].ctypes.data for whole in arrays))
     grid, block = ((ctypes.c_uint * 3)(*(extents.get(f"{kind}Idx.{axis}", 1) for axis in "xyz")) for kind in ("block", "thread"))
     library.launch(pointers, grid, block)

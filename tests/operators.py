@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+from compiled import compiled
 from tvm import relax
 
 from romou.backends import backend
+from romou.backends.cuda import compiler
 from romou.backends.cuda.compiler import compile_cuda
 from romou.core.space import Config
 from romou.layout import fuse_operators
@@ -107,8 +110,12 @@ def has_device(target: Target) -> bool:
 def compile_only(module: tvm.runtime.Module, target: Target) -> None:
     """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves undone."""
     assert module.imports, "a function without kernels"
+    # What compiles it, with its options.
+    by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
     for kernels in module.imports:
-        assert compile_cuda(kernels.inspect_source(), str(target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
+        source, arch = str(kernels.inspect_source()), str(target.tvm_target.attrs["arch"])
+        code = compiled(".cubin", source, arch, by, by=lambda path, source=source, arch=arch: path.write_bytes(compile_cuda(source, arch)))
+        assert code.read_bytes().startswith(b"\x7fELF")
 
 
 def kind_id(kind: str) -> str:

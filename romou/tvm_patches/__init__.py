@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 from pathlib import Path
 
 from romou.tvm_patches import cuda_runtime
 
-RUNTIME = Path(__file__).parent / "opencl_runtime" / "libtvm_runtime_opencl.so"
+
+def _find_runtime() -> Path:
+    """Return the runtime beside this file. In a checkout that was not built, where Python finds this package before an installed one, the installed runtime."""
+    beside = Path(__file__).parent / "opencl_runtime" / "libtvm_runtime_opencl.so"
+    if beside.exists():
+        return beside
+    name = beside.relative_to(Path(__file__).parents[2])
+    installed = (Path(str(found.locate_file(name))) for found in importlib.metadata.distributions(name="romou"))
+    return next((path for path in installed if path.exists()), beside)
+
+
+RUNTIME = _find_runtime()
 
 # Why the runtime could not be loaded; compat.check_versions reports it.
 load_error: str | None = None

@@ -1,10 +1,12 @@
-"""A copy of the checkout, and fresh environments to install it in."""
+"""A copy of the checkout, its source archive, the wheel that is built of that, and fresh environments to install in."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +20,16 @@ ROOT = Path(__file__).parents[2]
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy: building leaves folders behind, and the checkout may be read at the same time."""
     copy = tmp_path_factory.mktemp("copy") / "source"
+    if not (ROOT / ".git").exists():  # an unpacked source archive
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info", "build", "dist", ".*_cache"))
+        return copy
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\0")
     for name in filter(None, files):
-        if (ROOT / name).is_file():
+        if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
+            shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
     return copy
 
 
@@ -46,9 +51,22 @@ def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], 
 
 
 @pytest.fixture(scope="module")
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, unpacked: what `python -m build --sdist` makes, without an environment of its own."""
+    folder = tmp_path_factory.mktemp("archive")
+    code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=source, check=True, capture_output=True)
+    (packed,) = folder.glob("romou-*.tar.gz")
+    with tarfile.open(packed) as file:
+        file.extractall(folder, filter="data")
+    return folder / packed.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built of the source archive: what that lacks is missing here too."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(archive)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     (found,) = folder.glob("*.whl")
     return found

@@ -1,9 +1,10 @@
-"""The built wheel, installed in a fresh virtual environment, tunes from another folder."""
+"""The source archive holds what builds and tests need; the wheel that is built of it, installed in a fresh environment, tunes from another folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -15,6 +16,7 @@ import pytest
 from small_networks import residual_net
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 @pytest.fixture(scope="module")
@@ -25,22 +27,40 @@ def python(wheel: Path, fresh_environment: Callable[[], tuple[str, Path]]) -> st
     return inside
 
 
-def test_what_is_in_it(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    for wanted in (
-        "romou/api/tune.py",
-        "romou/schedules/contraction/form.py",
-        "romou/tvm_patches/opencl_runtime/libtvm_runtime_opencl.so",
-        "romou/deploy/run_model.cc",
-        "romou/tvm_patches/opencl_runtime/module.cc",
-        "romou/hardware/devices/adreno640.json",
-        "romou/models/resnet18.onnx",
-        "romou/search/pretrained_models/opencl_nvidia_h200.ubj.gz",
-        "romou/search/pretrained_models/columns.txt",
-    ):
-        assert wanted in names
+def files_in(folder: Path, *under: str) -> set[str]:
+    """Files of a copy of the checkout, but for what building leaves behind."""
+    found = (path for name in under for path in (folder / name).rglob("*") if path.is_file() and path.suffix not in (".pyc", ".so"))
+    return {str(path.relative_to(folder)) for path in found}
+
+
+def test_the_archive_is_a_checkout(source: Path, archive: Path) -> None:
+    """Everything is in it that a build or a test reads, and nothing twice: the links at the top are left out."""
+    folders = ("romou", "archprobe", "tests", "scripts", "docs", ".ci")
+    assert files_in(archive, *folders) == files_in(source, *folders)
+    assert {p.name for p in source.glob("*.*") if p.is_file() and p.name != ".gitignore"} <= {p.name for p in archive.iterdir()}
+    assert not (archive / "schedules").exists()
+    assert not (archive / "tvm_patches").exists()
+
+
+def test_a_test_runs_in_the_archive(archive: Path, python: str) -> None:
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/target/test_errors.py"]
+    done = subprocess.run(command, cwd=archive, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def test_what_is_in_it(archive: Path, wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == files_in(archive, "romou", "archprobe") | {"romou/tvm_patches/opencl_runtime/libtvm_runtime_opencl.so"}
+    assert "romou/api/tune.py" in names
     assert wheel.name.startswith("romou-0.1.0-py3-none-")
-    assert not [name for name in names if name.startswith(("tests/", "schedules/", "tvm_patches/"))]
+
+
+def test_it_runs_wherever_its_c_library_does(wheel: Path) -> None:
+    """auditwheel finds a manylinux policy that it keeps to: its library is linked with nothing that a distribution may lack."""
+    done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'following\s+platform\s+tag:\s+"manylinux_2_\d+_', done.stdout), done.stdout
 
 
 def test_it_tunes_from_another_folder(python: str, tmp_path: Path) -> None:
@@ -55,11 +75,9 @@ tuned = romou.tune("small.onnx", target="opencl -device=host", trials=8)
 assert tuned.summary().is_right
 tuned.save("small.romou")
 """
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    subprocess.run([python, "-c", code], check=True, cwd=tmp_path, env=environment)
-    done = subprocess.run(
-        [python, "-m", "romou.cli", "run", "small.romou", "--json"], check=True, cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    subprocess.run([python, "-c", code], check=True, cwd=tmp_path, env=ENVIRONMENT)
+    command = [python, "-m", "romou.cli", "run", "small.romou", "--json"]
+    done = subprocess.run(command, check=True, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
     assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 7]
 
 
@@ -68,3 +86,19 @@ def test_it_works_inside_a_checkout(python: str) -> None:
     code = "import sys; sys.path = [p for p in sys.path if p]; from romou.cli import main; main()"
     done = subprocess.run([python, "-c", code, "doctor", "--json"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_python_in_the_root_of_a_checkout(python: str, source: Path) -> None:
+    """Python finds the folder romou/ of the checkout before the installed package; the runtime, which was not built there, is the installed one."""
+    code = """
+import pathlib, sys
+import tvm
+assert tvm.opencl(0).exist
+import romou
+from romou.tvm_patches import RUNTIME, compat
+compat.check_versions()
+assert pathlib.Path(romou.__file__).is_relative_to(pathlib.Path.cwd()), romou.__file__
+assert RUNTIME.is_relative_to(sys.prefix), RUNTIME
+"""
+    done = subprocess.run([python, "-c", code], cwd=source, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

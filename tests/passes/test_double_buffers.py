@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import cuda_on_cpu
 import numpy as np
@@ -36,9 +35,9 @@ def config_of(task: TunableTask, **knobs: int | str) -> Config:
     return config
 
 
-def error_of_text(task: TunableTask, config: Config, folder: Path) -> float:
+def error_of_text(task: TunableTask, config: Config) -> float:
     arrays = random_arrays(task, np.random.default_rng(5))
-    return error_of(run_on_cpu(task, config, arrays, TARGET, folder), reference(task, arrays))
+    return error_of(run_on_cpu(task, config, arrays, TARGET), reference(task, arrays))
 
 
 @pytest.mark.parametrize(
@@ -56,22 +55,22 @@ def error_of_text(task: TunableTask, config: Config, folder: Path) -> float:
     ],
     ids=str,
 )
-def test_numbers_of_the_text(work: Conv2d | Dense | BatchMatmul, knobs: dict[str, int | str], tmp_path: Path) -> None:
+def test_numbers_of_the_text(work: Conv2d | Dense | BatchMatmul, knobs: dict[str, int | str]) -> None:
     task = task_of(work)
-    assert error_of_text(task, config_of(task, **knobs), tmp_path) < (1e-5 if work.dtype == "float32" else 1e-3)
+    assert error_of_text(task, config_of(task, **knobs)) < (1e-5 if work.dtype == "float32" else 1e-3)
 
 
-def test_a_kernel_with_one_half_or_without_barriers_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_with_one_half_or_without_barriers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the emulation would see a race."""
     task = task_of(DENSE)
     config = config_of(task, local=4)
     with monkeypatch.context() as patch:
         patch.setattr(double_buffers, "_HALVES", 1)
-        assert error_of_text(task, config, tmp_path) > 0.1
+        assert error_of_text(task, config) > 0.1
     waiting = "wait(group_barrier, blockDim.x * blockDim.y * blockDim.z);"
     assert waiting in cuda_on_cpu._PRELUDE
     monkeypatch.setattr(cuda_on_cpu, "_PRELUDE", cuda_on_cpu._PRELUDE.replace(waiting, ""))
-    assert not error_of_text(task, config, tmp_path) < 0.1
+    assert not error_of_text(task, config) < 0.1
 
 
 def test_a_turn_has_one_barrier_and_loads_before_it_sums_up() -> None:

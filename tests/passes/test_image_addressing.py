@@ -132,9 +132,9 @@ def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Den
     configs = [task.default_config(TARGET), *(c for c in space.sample(rng, 32) if c["weight"] == "image" and c["accumulate"] == "float32")]
     assert configs[0]["weight"] == "image"
     expected = reference(task, arrays)
-    for config in configs[:6]:
+    assert "image2d_array_t weight_ptr" in build_task(task, configs[0], TARGET).imports[0].inspect_source()
+    for config in configs[:2]:
         assert list(task.image_scopes(config, TARGET)) == ["weight"]
-        assert "image2d_array_t weight_ptr" in build_task(task, config, TARGET).imports[0].inspect_source()
         assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < (1e-5 if dtype == "float32" else 1e-3), config
 
 
@@ -149,7 +149,7 @@ def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, 
     assert TunableTask.from_json(task.to_json()).template.images == dict.fromkeys(images, "global.texture")
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    for config in [task.default_config(TARGET), *task.space(TARGET).sample(rng, 6)]:
+    for config in [task.default_config(TARGET), *task.space(TARGET).sample(rng, 2)]:
         assert set(images) <= set(task.image_scopes(config, TARGET))
         assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < 1e-5, config
 

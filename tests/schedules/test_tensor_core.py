@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import cuda_on_cpu
 import numpy as np
@@ -62,9 +61,9 @@ def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
     return config
 
 
-def error_of_text(task: TunableTask, config: Config, folder: Path) -> float:
+def error_of_text(task: TunableTask, config: Config) -> float:
     arrays = random_arrays(task, np.random.default_rng(SEED))
-    return error_of(run_on_cpu(task, config, arrays, TARGET, folder), reference(task, arrays))
+    return error_of(run_on_cpu(task, config, arrays, TARGET), reference(task, arrays))
 
 
 @pytest.mark.parametrize(
@@ -90,31 +89,31 @@ def error_of_text(task: TunableTask, config: Config, folder: Path) -> float:
     ],
     ids=str,
 )
-def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str], tmp_path: Path) -> None:
+def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) -> None:
     """By the fragments of the PTX ISA; every output is written, and nothing else."""
     task = task_of(work)
-    assert error_of_text(task, tensor_core_config(task, **knobs), tmp_path) < LIMITS[work.dtype]
+    assert error_of_text(task, tensor_core_config(task, **knobs)) < LIMITS[work.dtype]
 
 
 @pytest.mark.parametrize(("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["halfs", "floats"])
-def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(work)
     right = dialect._FUNCTIONS[name]
     swapped = right.replace('"+f"(c[4]), "+f"(c[1])', '"+f"(c[1]), "+f"(c[4])')
     assert swapped != right
     monkeypatch.setitem(dialect._FUNCTIONS, name, swapped)
-    assert error_of_text(task, tensor_core_config(task), tmp_path) > 0.1
+    assert error_of_text(task, tensor_core_config(task)) > 0.1
 
 
-def test_the_emulation_knows_what_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_emulation_knows_what_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(PLAIN)
     config = tensor_core_config(task, local=4, steps=2)
-    assert error_of_text(task, config, tmp_path) < 1e-3
+    assert error_of_text(task, config) < 1e-3
     # In a turn, the copies of all turns but the next one are waited for.
     right = "async_wait_group_1() { wait_for_copies(1); }"
     assert right in cuda_on_cpu._PRELUDE
     monkeypatch.setattr(cuda_on_cpu, "_PRELUDE", cuda_on_cpu._PRELUDE.replace(right, right.replace("(1)", "(2)")))
-    assert not error_of_text(task, config, tmp_path) < 0.1
+    assert not error_of_text(task, config) < 0.1
 
 
 @pytest.mark.parametrize("work", [PLAIN, FLOAT_SHAPES[4]], ids=lambda w: w.name)
@@ -143,18 +142,18 @@ def test_only_whole_texels_are_copied_ahead() -> None:
         copy_asynchronously(tvm.IRModule({"main": tirx.PrimFunc([], body)}))
 
 
-def test_floats_are_rounded_to_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handed over as they are, their last bits would be cut off: twice the error."""
     task, name = task_of(FLOAT_SHAPES[0]), "tf32_of_float"
-    rounded = error_of_text(task, tensor_core_config(task), tmp_path)
+    rounded = error_of_text(task, tensor_core_config(task))
     monkeypatch.setitem(dialect._FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }")
-    assert error_of_text(task, tensor_core_config(task), tmp_path) > 1.7 * rounded
+    assert error_of_text(task, tensor_core_config(task)) > 1.7 * rounded
 
 
-def test_without_the_pass_every_work_item_sums_up_by_itself(tmp_path: Path) -> None:
+def test_without_the_pass_every_work_item_sums_up_by_itself() -> None:
     task = task_of(PLAIN)
     with tvm.transform.PassContext(disabled_pass=["use_tensor_cores"]):
-        assert error_of_text(task, tensor_core_config(task), tmp_path) < 1e-3
+        assert error_of_text(task, tensor_core_config(task)) < 1e-3
 
 
 @pytest.mark.parametrize("work", [*SHAPES, FLOAT_SHAPES[1], FLOAT_SHAPES[4]], ids=lambda w: f"{w.name}_{w.dtype}-{kind_id('cuda')}")
