@@ -4,8 +4,8 @@
     python scripts/bench_compare.py                       20 comparisons of equals and 20 with one kernel 10% slower, in turns and as recorded
     python scripts/bench_compare.py --pairs 5 --model resnet18 --nodes 0 --operator conv2d_1x128x28x28_256_1x1_s2 --json result.json
 
-One kernel of the model does a tenth more turns of its reduction; how slow that really makes it, is measured in turns with many pairs and
-printed. Each comparison in turns loads both models anew; each recorded one reads two benches that were compiled and timed one after the other.
+One kernel of the model does a tenth more iterations of its reduction. How slow that really makes it is measured alternately with many pairs, and printed. Each
+comparison in turns loads both models anew; each recorded one reads two benches that were compiled and timed one after the other.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from romou.core import environment
-from romou.core.errors import UsageError
+from romou.core.errors import RecordError, UsageError
 from romou.core.space import Config
 from romou.measure import DeviceFingerprint
 from romou.records import MemoryRecords, Records, RecordStore
@@ -25,7 +25,7 @@ logger = logging.getLogger("romou")
 
 
 def records_folder(work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target) -> Path | None:
-    """The folder of a tuning run's records: `work_dir`; for None, the user's cache; for False, or a cache that cannot be written, None.
+    """The folder of a tuning run's records: `work_dir`; for None, the user's cache; for False, or a cache that cannot be used now, None.
 
     In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where it stopped:
     `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
@@ -40,9 +40,11 @@ def records_folder(work_dir: str | Path | Literal[False] | None, graph: Graph, t
     cache = environment.from_environment().cache_dir.expanduser()
     folder = cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error)
+        # Nobody asked for this folder: one that cannot be used, or that another run uses now, is no reason to stop.
+        with RecordStore(folder):
+            pass
+    except RecordError as error:
+        logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error.message)
         return None
     return folder
 

@@ -97,7 +97,7 @@ def tune(
     DeviceError
         There is no device, it does not compute a tiny kernel correctly, or no server can be reached any more; records are kept.
     RecordError
-        The records in the folder are unreadable, or another process tunes with it.
+        The records in `work_dir` are unreadable, or another process tunes with it.
     CompatError
         The TVM packages are not the pair that this version was made for, or a server has other ones.
     """

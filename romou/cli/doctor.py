@@ -107,7 +107,7 @@ def _device_finding(kind: str, report: Any) -> Finding:
     who = f"{report.device} ({report.platform}, driver {report.driver})"
     if not report.is_usable:
         return Finding(name=name, is_ok=False, detail=f"{who}: {report.problem}", hint=report.hint)
-    aspects = (("images", report.has_images), ("fp16", report.has_fp16), ("recorded runs", report.has_recorded_runs))
+    aspects = (("images", report.has_images), ("fp16", report.has_fp16), ("captured runs", report.has_recorded_runs))
     extras = ", ".join(f"{label} {'yes' if has else 'no'}" for label, has in aspects)
     return Finding(name=name, is_ok=True, detail=f"{who}: a tiny kernel ran and its result is right; {extras}" + "".join(f"\n{note}" for note in report.notes))
 

@@ -34,7 +34,7 @@ def bench_table(bench: Bench) -> Table:
     """One line an operator: its time and what can be read off its kernels."""
     table = Table(title=escape(f"{bench.model}, {bench.target}"))
     table.add_column("operator", no_wrap=True)
-    for title in ("calls", "ms", "registers", "integer operations in loops", "bytes a turn"):
+    for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
         table.add_column(title, justify="right")
     for one in bench.operators:
         measures = (str(one.measures.get(name, "-")) for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration"))

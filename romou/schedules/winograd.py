@@ -148,7 +148,8 @@ class Winograd:
     @property
     def grid(self) -> tuple[int, int]:
         """Tiles of an image, down and across."""
-        return tuple(-(-extent // self.tile) for extent in self.work.out_hw)  # type: ignore[return-value]
+        height, width = self.work.out_hw
+        return -(-height // self.tile), -(-width // self.tile)
 
     @property
     def tiles(self) -> int:

@@ -15,7 +15,7 @@ from romou.api.graph import import_model, lower
 from romou.api.records import records_folder
 from romou.cli import main
 from romou.core.errors import UsageError
-from romou.records import FILE_NAME
+from romou.records import FILE_NAME, RecordStore
 
 # Nothing here has to do with kernels.
 HOST = "null"
@@ -73,6 +73,15 @@ def test_a_cache_that_cannot_be_written_costs_the_records_alone(cache: Path, cap
     assert folder_of(one_convolution()) is None
     assert "records are not kept" in caplog.text
     assert "ROMOU_CACHE_DIR names another folder" in caplog.text
+
+
+def test_a_second_run_at_the_same_time_goes_on_without_records(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_of(one_convolution())
+    assert folder is not None
+    with RecordStore(folder):
+        assert folder_of(one_convolution()) is None
+    assert "records are not kept" in caplog.text
+    assert "is tuning with this work_dir" in caplog.text
 
 
 def test_limits_reach_the_measurement_and_a_callback_that_fails_keeps_the_trial(cache: Path) -> None:

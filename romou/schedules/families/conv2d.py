@@ -7,13 +7,15 @@ output  (n, ceil(oc / 4), oh, ow, 4)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from tvm import te, tirx
 
 from romou.schedules.contraction import Contraction
 from romou.schedules.convolution import ConvolutionFamily
 from romou.schedules.winograd import TILES, Winograd, algorithms
-from romou.schedules.workload import Conv2d, stored_as, window_index
+from romou.schedules.workload import Conv2d, Expr, stored_as, window_index
 from romou.tir.primitives import LANES
 
 
@@ -51,7 +53,7 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
 
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             return te.sum(
-                _load(w, data, n, o, y, x, *r.values()).astype("float32") * weight[(*r.values(), o, lane)].astype("float32"),
+                _load(w, data, (n, y, x), o, list(r.values())).astype("float32") * weight[(*r.values(), o, lane)].astype("float32"),
                 axis=list(r.values()),
             )
 
@@ -62,9 +64,7 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         extents, place, output = w.pixels(flat)
 
         def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, _lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
-            n, oy, ox = place(h, x)
-            ic, kh, kw, ilane = r
-            return _load(w, data, n, o, oy, ox, ic, kh, kw, ilane, is_zero_outside=is_zero_outside)
+            return _load(w, data, place(h, x), o, r, is_zero_outside=is_zero_outside)
 
         return Contraction(
             inputs=[data, weight],
@@ -92,10 +92,11 @@ def _lanes(w: Conv2d) -> int:
     return min(w.in_channels // w.groups, LANES) if w.dtype == "float32" else LANES
 
 
-def _load(w: Conv2d, data: te.Tensor, n, o, oy, ox, ic, kh, kw, ilane, *, is_zero_outside=False):  # type: ignore[no-untyped-def]
-    texel = ic
+def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, r: Sequence[Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
+    """The factor of the data for output texel `o` of pixel (n, y, x), at r = (ic, kh, kw, lane) of the reduction."""
+    (n, oy, ox), (texel, kh, kw, ilane) = pixel, r
     if w.groups > 1:
-        texel = o // (w.out_texels // w.groups) * (w.in_channels // w.groups // LANES) + ic
+        texel = o // (w.out_texels // w.groups) * (w.in_channels // w.groups // LANES) + texel
     return window_index(w, oy, ox, kh, kw, lambda y, x: data[n, texel, y, x, ilane], is_zero_outside=is_zero_outside)
 
 

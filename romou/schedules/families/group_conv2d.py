@@ -7,12 +7,14 @@ Neighbouring output channels may read different input channels, so lanes are loa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from tvm import te, tirx
 
 from romou.schedules.contraction import Contraction
 from romou.schedules.convolution import ConvolutionFamily
-from romou.schedules.workload import Conv2d, stored_as, window_index
+from romou.schedules.workload import Conv2d, Expr, stored_as, window_index
 from romou.tir.primitives import LANES
 
 
@@ -46,7 +48,7 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         r = {n: te.reduce_axis((0, e), n) for n, e in _reduction(w).items()}
 
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-            tap = _load(w, data, n, o, y, x, lane, *r.values())
+            tap = _load(w, data, (n, y, x), o, lane, list(r.values()))
             return te.sum(tap.astype("float32") * weight[(*r.values(), o, lane)].astype("float32"), axis=list(r.values()))
 
         return stored_as(w.dtype, te.compute(w.output_shape, value, name="group_conv2d", attrs=w.block_attrs(self.name)))
@@ -56,8 +58,7 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         extents, place, output = w.pixels(flat)
 
         def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
-            n, oy, ox = place(h, x)
-            return _load(w, data, n, o, oy, ox, lane, *r)
+            return _load(w, data, place(h, x), o, lane, r)
 
         return Contraction(
             inputs=[data, weight],
@@ -76,7 +77,9 @@ def _reduction(w: Conv2d) -> dict[str, int]:
     return {"ic": w.in_channels // w.groups, "kh": w.kernel[0], "kw": w.kernel[1]}
 
 
-def _load(w: Conv2d, data: te.Tensor, n, o, oy, ox, lane, ic, kh, kw):  # type: ignore[no-untyped-def]
+def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, lane: Expr, r: Sequence[Expr]) -> tirx.Expr:
+    """The factor of the data for a lane of output texel `o` of pixel (n, y, x), at r = (ic, kh, kw) of the reduction."""
+    (n, oy, ox), (ic, kh, kw) = pixel, r
     # Lanes that pad the last texel belong to no group; their weights are zero, so any channel in range will do.
     out_channel = te.min(o * LANES + lane, w.out_channels - 1)
     channel = out_channel // (w.out_channels // w.groups) * (w.in_channels // w.groups) + ic
