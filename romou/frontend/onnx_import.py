@@ -80,6 +80,14 @@ def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{where}: not a valid ONNX model: {str(error).strip()}") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{where}: a name in the model is not UTF-8 ({error}); export the model again") from error
+    graph = model.graph
+    names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)] + [n for node in graph.node for n in (*node.input, *node.output)]
+    # protobuf gives a text that is not UTF-8 as bytes.
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"{where}: the name {name!r} in the model is not UTF-8; export the model again")
     if not model.graph.node:
         raise ModelError(f"{where}: the graph has no nodes; nothing to compile")
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,8 @@ class RemoteDevice:
         self._child = ChildProcess("connection")
         self._is_open = False
         self._loaded: set[str] = set()
+        # Models and threads share the one session.
+        self._lock = threading.RLock()
 
     def run(self, library: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Outputs of the model in the file `library`, whose name stands for it on the server.
@@ -92,6 +95,10 @@ class RemoteDevice:
         return times
 
     def _call(self, library: Path, function: str, *arguments: Any, upload_bytes: int = 0) -> Any:
+        with self._lock:
+            return self._call_alone(library, function, *arguments, upload_bytes=upload_bytes)
+
+    def _call_alone(self, library: Path, function: str, *arguments: Any, upload_bytes: int) -> Any:
         pause_s = _FIRST_PAUSE_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -91,6 +92,8 @@ class TunedModel:
         self._rebuild = rebuild
         self.capture = capture
         self._local: Machine | None = None
+        # Runs share the tensors that hold inputs and outputs, and one virtual machine: threads take turns.
+        self._lock = threading.RLock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def summary(self) -> Summary:
@@ -181,7 +184,7 @@ class TunedModel:
         return found
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Run once; the outputs as a list, and by name: `outputs[0]`, `outputs["logits"]`.
+        """Run once; the outputs as a list, and by name: `outputs[0]`, `outputs["logits"]`. Threads may share a model; their runs take turns.
 
         Parameters
         ----------
@@ -196,7 +199,8 @@ class TunedModel:
             The device failed, or cannot be reached.
         """
         arrays = checked_inputs(inputs, self.inputs)
-        return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
+        with self._lock:
+            return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
         """Median time of `repeat` runs in milliseconds, on random inputs of `seed` that already lie on the device; errors as of `times`."""
@@ -227,9 +231,10 @@ class TunedModel:
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
         arrays = list(random_inputs(self.inputs, seed).values())
-        if self.remote is not None:
-            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
-        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
+        with self._lock:
+            if self.remote is not None:
+                return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
+            return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.

@@ -65,6 +65,15 @@ def test_invalid_graph() -> None:
         import_onnx(model)
 
 
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    g = Graph({"image": (1, 4, 9, 9)})
+    content = g.model(g.conv("image", 4, 4)).SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content.replace(b"image", b"im\xffge"))
+    with pytest.raises(ModelError, match=r"model\.onnx: .* is not UTF-8"):
+        import_onnx(path)
+
+
 def test_contradictory_shapes() -> None:
     g = Graph({"x": ("rows", "columns")})
     model = g.model(g.add("MatMul", "x", g.weight(4, 3)))
