@@ -229,7 +229,7 @@ def test_direct_configs_keep_their_numbers() -> None:
     """Spaces that were recorded without the knob number their configs as today's do."""
     task = task_of(SHAPES[2]).with_free_images()
     space = task.space(PHONE)
-    old = task.template._direct_space(PHONE.limits)
+    old = task.template.algorithms["direct"].space(PHONE.limits)
     assert list(space.knobs.items())[1:] == list(old.knobs.items())
     for index in np.random.default_rng(SEED).integers(old.size, size=300):
         config = space.at(int(index))
