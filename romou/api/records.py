@@ -24,39 +24,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 
-def records_folder(work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target) -> Path | None:
-    """The folder of a tuning run's records: `work_dir`; for None, the user's cache; for False, or a cache that cannot be used now, None.
+@contextlib.contextmanager
+def open_records(work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target) -> Iterator[tuple[Records, Path | None]]:
+    """The records of a tuning run, and their folder: `work_dir`, or for None the user's cache. Records without a folder end with the process:
+    for False, or where the cache cannot be used now.
 
     In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where it stopped:
     `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
     """
     if work_dir is False:
-        return None
-    if work_dir is not None:
-        if Path(work_dir).exists() and not Path(work_dir).is_dir():
-            raise UsageError(f"work_dir {str(work_dir)!r} is a file; give a folder")
-        return Path(work_dir)
+        yield MemoryRecords(), None
+        return
+    if work_dir is not None and Path(work_dir).exists() and not Path(work_dir).is_dir():
+        raise UsageError(f"work_dir {str(work_dir)!r} is a file; give a folder")
+    folder = _cache_folder(graph, target) if work_dir is None else Path(work_dir)
+    try:
+        store = RecordStore(folder)
+    except RecordError as error:
+        if work_dir is not None:
+            raise
+        # Nobody asked for this folder: one that cannot be used, or that another run uses now, is no reason to stop.
+        logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error.message)
+        yield MemoryRecords(), None
+        return
+    with store:
+        yield store, folder
+
+
+def _cache_folder(graph: Graph, target: Target) -> Path:
     kernels = hashlib.sha256(" ".join(sorted(task.key for task in graph.tasks)).encode()).hexdigest()[:16]
     cache = environment.from_environment().cache_dir.expanduser()
-    folder = cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
-    try:
-        # Nobody asked for this folder: one that cannot be used, or that another run uses now, is no reason to stop.
-        with RecordStore(folder):
-            pass
-    except RecordError as error:
-        logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error.message)
-        return None
-    return folder
-
-
-@contextlib.contextmanager
-def open_records(folder: Path | None) -> Iterator[Records]:
-    """The records in a folder; for None, records that end with the process."""
-    if folder is None:
-        yield MemoryRecords()
-        return
-    with RecordStore(folder) as store:
-        yield store
+    return cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
 
 
 def recorded_configs(

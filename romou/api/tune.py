@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from romou.api.assemble import assemble
 from romou.api.graph import import_model, lower
 from romou.api.place import allowing_tf32, as_target, local_runner, remote_runner
-from romou.api.records import open_records, records_folder
+from romou.api.records import open_records
 from romou.core.errors import UsageError
 from romou.layout import tasks_of
 from romou.measure import LocalBuilder, MeasureOptions
@@ -113,9 +113,8 @@ def tune(
         folder = None
         worth = [task for task in graph.tasks if not task.is_small]
         if worth and trials:
-            folder = records_folder(work_dir, graph, place.named)
             with (
-                open_records(folder) as store,
+                open_records(work_dir, graph, place.named) as (store, folder),
                 contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
             ):
                 worth += tasks_of(graph.pairs)

@@ -12,7 +12,7 @@ from small_networks import Graph
 
 import romou
 from romou.api.graph import import_model, lower
-from romou.api.records import records_folder
+from romou.api.records import open_records
 from romou.cli import main
 from romou.core.errors import UsageError
 from romou.records import FILE_NAME, RecordStore
@@ -38,7 +38,8 @@ def trials_in(folder: Path) -> int:
 
 def folder_of(model: onnx.ModelProto, target: str = HOST, work_dir: Path | Literal[False] | None = None) -> Path | None:
     named = romou.Target(target)
-    return records_folder(work_dir, lower(import_model(model, None), named), named)
+    with open_records(work_dir, lower(import_model(model, None), named), named) as (_, folder):
+        return folder
 
 
 def test_the_cache_keeps_records_and_a_second_run_goes_on(cache: Path) -> None:
