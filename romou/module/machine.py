@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ class Machine:
         self._module_of = module_of
         # Relax counts a device for each memory scope that a module names; here all of them are one.
         self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
+        # Runs share the tensors that hold inputs and outputs, and one virtual machine: threads take turns.
+        self._lock = threading.Lock()
         self._inputs: list[Any] = []
         self._has_run = False
         self._is_here = kind is not None
@@ -48,28 +51,30 @@ class Machine:
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for inputs in call order."""
-        # The first run is not captured: drivers compile kernels in it, and many a process ends after it.
-        captured = self._captured_run() if self._has_run else None
-        self._set(inputs)
-        if captured is None:
-            return [o.numpy() for o in self._invoke()]
-        captured.launch()
-        return [o.numpy() for o in self._outputs]
+        with self._lock:
+            # The first run is not captured: drivers compile kernels in it, and many a process ends after it.
+            captured = self._captured_run() if self._has_run else None
+            self._set(inputs)
+            if captured is None:
+                return [o.numpy() for o in self._invoke()]
+            captured.launch()
+            return [o.numpy() for o in self._outputs]
 
     def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
         """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
-        self._set(inputs)
-        self._launch()
-        captured = self._captured_run() if is_captured else None
-        launch = self._launch if captured is None else captured.launch
-        self._device.sync()
-        if is_wall:
-            return [self._wall_ms(launch) for _ in range(repeat)]
-        if captured is not None:
-            captured.launch()
-            return [captured.time_ms() for _ in range(repeat)]
-        evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
-        return [1e3 * float(t) for t in evaluator(_ENTRY).results]
+        with self._lock:
+            self._set(inputs)
+            self._launch()
+            captured = self._captured_run() if is_captured else None
+            launch = self._launch if captured is None else captured.launch
+            self._device.sync()
+            if is_wall:
+                return [self._wall_ms(launch) for _ in range(repeat)]
+            if captured is not None:
+                captured.launch()
+                return [captured.time_ms() for _ in range(repeat)]
+            evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
+            return [1e3 * float(t) for t in evaluator(_ENTRY).results]
 
     def timer(self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """See `TunedModel.operator_timer`; scopes: of the parameters."""

@@ -92,8 +92,8 @@ class TunedModel:
         self._rebuild = rebuild
         self.capture = capture
         self._local: Machine | None = None
-        # Runs share the tensors that hold inputs and outputs, and one virtual machine: threads take turns.
-        self._lock = threading.RLock()
+        # Threads that run a model for the first time load it, and link what is sent to a server, once.
+        self._lock = threading.Lock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def summary(self) -> Summary:
@@ -143,12 +143,14 @@ class TunedModel:
             return tvm.runtime.load_module(str(self._given))
 
     def _machine(self) -> Machine:
-        if self._local is None:
-            if not self.device.exist:
-                raise DeviceError(f"{self.target.kind}:{self.device_index} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
-            with quiet_stderr():
-                self._local = Machine(self._executable, self.device, _module_of, kind=self.target.kind, capture=self.capture)
-        return self._local
+        with self._lock:
+            if self._local is None:
+                if not self.device.exist:
+                    where = f"{self.target.kind}:{self.device_index}"
+                    raise DeviceError(f"{where} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
+                with quiet_stderr():
+                    self._local = Machine(self._executable, self.device, _module_of, kind=self.target.kind, capture=self.capture)
+            return self._local
 
     @property
     def launching(self) -> str:
@@ -161,10 +163,11 @@ class TunedModel:
         """The shared library that is sent to a server."""
         if isinstance(self._given, Path):
             return self._given
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="romou-model-")
-            self._export(Path(self._folder.name) / _library_name())
-        return next(Path(self._folder.name).iterdir())
+        with self._lock:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="romou-model-")
+                self._export(Path(self._folder.name) / _library_name())
+            return next(Path(self._folder.name).iterdir())
 
     def _export(self, path: Path) -> None:
         with quiet_stderr():
@@ -199,8 +202,7 @@ class TunedModel:
             The device failed, or cannot be reached.
         """
         arrays = checked_inputs(inputs, self.inputs)
-        with self._lock:
-            return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
+        return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
         """Median time of `repeat` runs in milliseconds, on random inputs of `seed` that already lie on the device; errors as of `times`."""
@@ -231,10 +233,9 @@ class TunedModel:
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
         arrays = list(random_inputs(self.inputs, seed).values())
-        with self._lock:
-            if self.remote is not None:
-                return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
-            return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
+        if self.remote is not None:
+            return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
+        return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
