@@ -23,9 +23,8 @@ def knob_spaces(
     model: onnx.ModelProto | str | Path, *, target: Target | str | Mapping[str, object] = "opencl", shapes: Mapping[str, Sequence[int]] | None = None
 ) -> list[tuple[TunableTask, Space]]:
     """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors are those of `tune`."""
-    check_versions()
-    target = as_target(target)
-    return [(task, task.space(target)) for task in lower(import_model(model, shapes), target).tasks]
+    target, tasks = _tasks(model, target, shapes)
+    return [(task, task.space(target)) for task in tasks]
 
 
 def pruned_spaces(
@@ -59,6 +58,13 @@ def pruned_spaces(
     CompatError
         The TVM packages are not the pair that this version was made for.
     """
+    target, tasks = _tasks(model, target, shapes)
+    return [(task, task.pruned_space(target, rules)) for task in tasks]
+
+
+def _tasks(
+    model: onnx.ModelProto | str | Path, target: Target | str | Mapping[str, object], shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[Target, list[TunableTask]]:
     check_versions()
     target = as_target(target)
-    return [(task, task.pruned_space(target, rules)) for task in lower(import_model(model, shapes), target).tasks]
+    return target, lower(import_model(model, shapes), target).tasks
