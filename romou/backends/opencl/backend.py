@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
@@ -163,6 +161,7 @@ class OpenCL(Backend):
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
         """See `Backend.clock_kernel_s`."""
+        import numpy as np
         import tvm.runtime
 
         work_items = max(1, facts["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
