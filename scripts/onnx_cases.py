@@ -58,13 +58,13 @@ def node_cases() -> list[Case]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy's, of overflows that the tests want
         tests = load_model_tests(kind="node")
-    models = {test.name: test.model or onnx.load(Path(test.model_dir) / "model.onnx") for test in tests}
+    models = {test.name: test.model or onnx.load(Path(str(test.model_dir)) / "model.onnx") for test in tests}
     cases = []
     for test in tests:
         model = models[test.name]
         # A function's body, written out, counts for the function.
         named = models.get(re.sub(r"_expanded(_ver\d+)?$", "", test.name), model)
-        inputs, outputs = test.data_sets[0] if test.data_sets else _read_data(Path(test.model_dir) / "test_data_set_0", model)
+        inputs, outputs = test.data_sets[0] if test.data_sets else _read_data(Path(str(test.model_dir)) / "test_data_set_0", model)
         cases.append(
             Case(
                 name=test.name,
