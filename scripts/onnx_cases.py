@@ -127,6 +127,8 @@ def _difference(case: Case, outputs: list[np.ndarray], expected: list[Any]) -> s
 def _unequal(output: np.ndarray, right: np.ndarray, rtol: float, atol: float) -> str:
     from romou.frontend.reference import relative_l2_error
 
+    if right.dtype.name.startswith("float8"):
+        return "" if np.array_equal(output.astype("float32"), right.astype("float32"), equal_nan=True) else "elements differ"
     if right.dtype.name not in _L2:
         return "" if np.array_equal(output, right) else f"{np.count_nonzero(output != right)} of {right.size} elements differ"
     a, b = output.astype(np.float64), right.astype(np.float64)
