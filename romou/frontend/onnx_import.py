@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import io
 import logging
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from romou.tir.calls import op_name
 from romou.tvm_patches.onnx_converters import patched_converters
 
 logger = logging.getLogger("romou")
+
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     """
     proto = _load(model)
     _check_types(proto)
-    proto = _fix_shapes(proto, dict(shapes or {}))
+    proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
     folded = _without_constants(_fold(proto))
     on_host = frozenset(unserved(folded))
     outputs = tuple(o.name for o in proto.graph.output)
@@ -143,10 +146,12 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
     """The value of a Constant node, where it is a plain tensor of numbers."""
     for attribute in node.attribute:
         if attribute.name == "value":
-            return onnx.TensorProto.FromString(attribute.t.SerializeToString())
+            tensor: onnx.TensorProto = attribute.t
+            return tensor
         if attribute.name in ("value_int", "value_ints", "value_float", "value_floats"):
             dtype = "int64" if "int" in attribute.name else "float32"
-            return onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype))
+            values: onnx.TensorProto = onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype))
+            return values
     return None
 
 
@@ -168,6 +173,8 @@ def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+    if not isinstance(model, onnx.ModelProto | str | Path):
+        raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
     where = "the model" if isinstance(model, onnx.ModelProto) else str(model)
     if not isinstance(model, onnx.ModelProto):
         path = Path(model)
@@ -197,6 +204,21 @@ def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
 def _graph_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     weights = {t.name for t in proto.graph.initializer}
     return [i for i in proto.graph.input if i.name not in weights]
+
+
+def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """Whole numbers by name; UsageError for anything else. What NumPy takes for a whole number is one, 8.5 is none."""
+    if not isinstance(shapes, Mapping):
+        raise UsageError(f"shapes={shapes!r}: expected {{name: sizes}}, for example {{'input': (1, 3, 224, 224)}}")
+    found: dict[str, Sequence[int]] = {}
+    for name, sizes in shapes.items():
+        try:
+            found[name] = [operator.index(size) for size in sizes]
+        except TypeError as error:
+            raise UsageError(f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)") from error
+        if any(size > _LARGEST for size in found[name]):
+            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
+    return found
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onnx.ModelProto:

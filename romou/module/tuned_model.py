@@ -14,13 +14,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from romou.backends.base import HOST
+from romou.core.arguments import path_of, whole_of
 from romou.core.errors import DeviceError, ModelError, UsageError
 from romou.core.folders import HeldFolder, replacing
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
 from romou.module.host_nodes import LEDGER
 from romou.module.inputs import checked_inputs, random_inputs
-from romou.module.machine import Machine
+from romou.module.machine import Machine, check_process
 from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
@@ -156,6 +158,8 @@ class TunedModel:
                 raise ModelError(f"{self._given}: this library does not load here: {reason}", hint="Compile the model for this machine.") from error
 
     def _machine(self) -> Machine:
+        # Before the lock, which another thread may have held at the fork.
+        check_process()
         with self._lock:
             if self._local is None:
                 if not self.device.exist:
@@ -241,13 +245,14 @@ class TunedModel:
         Raises
         ------
         UsageError
-            Another `clock`.
+            Another `clock`, or no whole number of runs.
         DeviceError
             The device failed, or cannot be reached; or the run has to be captured and cannot be.
         """
+        repeat = whole_of("repeat", repeat, lowest=1)
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
-        arrays = list(random_inputs(self.inputs, seed).values())
+        arrays = list(random_inputs(self.inputs, whole_of("seed", seed)).values())
         if self.remote is not None:
             return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
@@ -293,7 +298,7 @@ class TunedModel:
         BuildError
             The library cannot be linked.
         """
-        path = Path(path)
+        path = path_of("path", path)
         with replacing(path, marker=META, what="a saved model") as fresh:
             # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
             library = _library_name()
@@ -320,10 +325,12 @@ class TunedModel:
         Raises
         ------
         UsageError
-            The model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
+            A wrong argument; the model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
         """
+        folder = path_of("folder", folder)
+        HOST.checked(host)
         self._refuse_host_nodes("the model cannot be exported")
         own = self.target.host
         is_same = own == host or (is_here(own) and is_here(host))
@@ -337,8 +344,8 @@ class TunedModel:
                 hint="Call export_android on what romou.tune or romou.compile returns; with the same work_dir nothing is measured again.",
             )
         place = None if is_here(host) else host
-        runtime = None if runtime is None else Path(runtime)
-        return export_model(executable, Path(folder), host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
+        runtime = None if runtime is None else path_of("runtime", runtime)
+        return export_model(executable, folder, host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
 
     def _meta(self) -> dict[str, Any]:
         return {
