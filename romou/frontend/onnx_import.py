@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import io
 import logging
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from romou.core.errors import ModelError, UsageError
 from romou.tvm_patches.onnx_converters import patched_converters
 
 logger = logging.getLogger("romou")
+
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +63,15 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
     """
     proto = _load(model)
-    proto = _fix_shapes(proto, dict(shapes or {}))
+    proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
     slim = _fold(proto)
     mod = _to_relax(slim)
     return ImportedModel(mod=mod, onnx_model=proto, inputs=_inputs_of(proto), outputs=tuple(o.name for o in proto.graph.output))
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+    if not isinstance(model, onnx.ModelProto | str | Path):
+        raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
     where = "the model" if isinstance(model, onnx.ModelProto) else str(model)
     if not isinstance(model, onnx.ModelProto):
         path = Path(model)
@@ -96,6 +101,21 @@ def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
 def _graph_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     weights = {t.name for t in proto.graph.initializer}
     return [i for i in proto.graph.input if i.name not in weights]
+
+
+def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """Whole numbers by name; UsageError for anything else. What NumPy takes for a whole number is one, 8.5 is none."""
+    if not isinstance(shapes, Mapping):
+        raise UsageError(f"shapes={shapes!r}: expected {{name: sizes}}, for example {{'input': (1, 3, 224, 224)}}")
+    found: dict[str, Sequence[int]] = {}
+    for name, sizes in shapes.items():
+        try:
+            found[name] = [operator.index(size) for size in sizes]
+        except TypeError as error:
+            raise UsageError(f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)") from error
+        if any(size > _LARGEST for size in found[name]):
+            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
+    return found
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onnx.ModelProto:
