@@ -124,6 +124,7 @@ class Machine:
         """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
         import tvm.runtime
 
+        # np.ascontiguousarray would give a scalar an axis.
         arrays = [np.asarray(a, order="C") for a in inputs]
         if self._inputs and self._is_here:
             for tensor, array in zip(self._inputs, arrays, strict=True):
