@@ -276,6 +276,9 @@ def _fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     ]:
         logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
         return proto
+    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes.
+    del slim.graph.value_info[:], slim.graph.output[:]
+    slim.graph.output.extend(proto.graph.output)
     return slim
 
 
