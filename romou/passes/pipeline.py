@@ -25,7 +25,7 @@ from romou.passes.nan import keep_nan
 from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
 from romou.passes.tensor_cores import use_tensor_cores
-from romou.passes.truth_values import number_truth_values
+from romou.passes.truth_values import number_truth_values, sign_conditions
 from romou.passes.unrolled_by_compiler import unroll_by_compiler
 from romou.passes.vector_pointers import vectorize_pointers
 
@@ -142,6 +142,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             unroll_without_pragmas,
             # No estimate counts the comparison: what a maximum costs beside it is nothing beside a load.
             keep_nan,
+            sign_conditions,
             tirx.transform.LowerIntrin(),
         ]
     )
