@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from archprobe.analysis.answer import Answer, answered
+from archprobe.analysis.answer import Answer, ratio
 from archprobe.analysis.bandwidth import rate
 from archprobe.bench import Bench
 from archprobe.curve import Findings
@@ -36,12 +36,8 @@ def measure(bench: Bench) -> Findings:
         seconds, _ = bench.rate(run)
         answers[f"{name}Rate"] = rate(groups * size * 16 / seconds * 1e-9, "1e9 operations/s")
         bench.on_progress((i + 1) / len(_STEPS))
-    divide, multiply = answers["DivideRate"], answers["MultiplyRate"]
-    if not (divide.is_declined or multiply.is_declined):
-        low, high = multiply.interval[0] / divide.interval[1], multiply.interval[1] / divide.interval[0]
-        answers["DivideCost"] = answered(
-            multiply.number() / divide.number(), "multiplications", 0.9, "rate of multiplications over rate of divisions", low=low, high=high
-        )
+    reason = "rate of multiplications over rate of divisions"
+    answers["DivideCost"] = ratio(answers["MultiplyRate"], answers["DivideRate"], "multiplications", 0.9, reason)
     return Findings(answers=answers)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from archprobe.bench import Bench
 from archprobe.curve import Findings
 
+NO_TEXTURES = "a CPU has no texture units: its driver reads images from memory like buffers"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:

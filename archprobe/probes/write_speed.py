@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.answer import Answer, declined, ratio
 from archprobe.analysis.bandwidth import rate
 from archprobe.bench import Bench
 from archprobe.curve import Findings
@@ -32,14 +32,10 @@ def measure(bench: Bench) -> Findings:
     if not facts.has_images:
         answers["ImageWriteBandwidth"] = declined("GB/s", "no images that the probe could write")
     else:
-        image = bench.device.image(np.zeros((width, width, 4), np.float32), is_written=True)
-        answers["ImageWriteBandwidth"] = _speed(bench, "to_image", image, width, HAS_IMAGES=1)
-    one, other = answers["ImageWriteBandwidth"], answers["BufferWriteBandwidth"]
-    if one.is_declined or other.is_declined:
-        answers["ImageOverBuffer"] = declined("ratio", (one if one.is_declined else other).reason)
-    else:
-        low, high = one.interval[0] / other.interval[1], one.interval[1] / other.interval[0]
-        answers["ImageOverBuffer"] = answered(one.number() / other.number(), "ratio", 0.9, "bandwidth of image writes over buffer writes", low=low, high=high)
+        target = bench.device.image(np.zeros((width, width, 4), np.float32), is_written=True)
+        answers["ImageWriteBandwidth"] = _speed(bench, "to_image", target, width, HAS_IMAGES=1)
+    image, buffer = answers["ImageWriteBandwidth"], answers["BufferWriteBandwidth"]
+    answers["ImageOverBuffer"] = ratio(image, buffer, "ratio", 0.9, "bandwidth of image writes over buffer writes")
     return Findings(answers=answers)
 
 

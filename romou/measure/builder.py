@@ -13,7 +13,8 @@ from pathlib import Path
 from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
-from romou.measure.types import BuildResult, Candidate, StoredAs, TargetLike, Toolchain
+from romou.measure.types import BuildResult, Candidate, StoredAs, Toolchain
+from romou.target import Target
 
 _MOST_WORKERS = 8
 
@@ -34,7 +35,7 @@ class LocalBuilder:
 
     def __init__(
         self,
-        target: TargetLike,
+        target: Target,
         options: MeasureOptions | None = None,
         *,
         toolchain: Toolchain | None = None,

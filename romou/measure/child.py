@@ -73,11 +73,8 @@ class ChildProcess:
         try:
             self._connection.send((function, arguments, timeout_s))
             kind, value = self._receive(timeout_s, start_of_output)
-        except (ChildTimeoutError, ChildCrashError):
-            self.kill()
-            raise
         except BaseException:
-            # Ctrl-C or a bug here: the reply would be taken for that of the next call.
+            # Also after Ctrl-C: the reply would be taken for that of the next call.
             self.kill()
             raise
         if kind == "romou_error":

@@ -13,7 +13,8 @@ from romou.core.errors import ConnectionLostError, DeviceError
 from romou.core.outcome import Outcome
 from romou.measure import run_job
 from romou.measure.fingerprint import split_device
-from romou.measure.run_job import RunReply, RunSpec
+from romou.measure.run_job import RunSpec
+from romou.measure.types import RunReply
 from romou.rpc import Address, Connection
 from romou.rpc import connect as open_connection
 

@@ -23,28 +23,13 @@ _LOCK_NAME = "records.lock"
 
 
 class Records(Protocol):
-    """What a search needs of its records; `RecordStore` keeps them on disk, `MemoryRecords` nowhere."""
+    """What a search needs of its records: `RecordStore` keeps them on disk; those in a list end with the process."""
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, /) -> None:
         """Keep a record."""
 
     def __iter__(self) -> Iterator[Record]:
         """All of them, oldest first."""
-
-
-class MemoryRecords:
-    """Records that end with the process."""
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
-
-    def append(self, record: Record) -> None:
-        """Keep a record."""
-        self._records.append(record)
-
-    def __iter__(self) -> Iterator[Record]:
-        """All of them, oldest first."""
-        return iter(list(self._records))
 
 
 class RecordStore:
@@ -119,7 +104,7 @@ class RecordStore:
                 raise RecordError(f"{self.path}, line {number}: {error.message}", hint=hint, line=number) from error
         return found
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, /) -> None:
         """Write a record to disk.
 
         Raises

@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-
-class Row(Protocol):
-    """One task of a model. Times are those of one call in milliseconds, None where nothing was measured."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def calls(self) -> int: ...
-    @property
-    def default_ms(self) -> float | None: ...
-    @property
-    def tuned_ms(self) -> float | None: ...
-    @property
-    def gflops(self) -> float | None: ...
-    @property
-    def speedup(self) -> float | None: ...
-    @property
-    def trials(self) -> int: ...
-
-
-class Summary(Protocol):
-    """What `print_summary` needs of `TunedModel.summary()`."""
-
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def default_ms(self) -> float | None: ...
-    @property
-    def tuned_ms(self) -> float | None: ...
-    @property
-    def relative_l2_error(self) -> float | None: ...
-    @property
-    def is_right(self) -> bool | None: ...
+if TYPE_CHECKING:
+    from romou.module.summary import LayerRow, Summary
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -54,7 +23,7 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def layer_table(rows: Sequence[Row]) -> Table:
+def layer_table(rows: Sequence[LayerRow]) -> Table:
     """One line per task, the most expensive first, and a last line with the sums over all calls."""
     table = Table(title="Time per layer (ms of one call)", show_footer=bool(rows))
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
@@ -73,7 +42,7 @@ def layer_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _total_ms(rows: Sequence[Row], field: str) -> float | None:
+def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
     """The sum over all calls in ms; None as soon as one row was not measured, since a part is no total."""
     total = 0.0
     for row in rows:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from romou.core.space import Config
-from romou.search.features import Features, aligned
+from romou.search.features import TaskFeatures, aligned
 from romou.search.gaussian_process import GaussianProcess
 from romou.search.transfer import TransferData, is_enough, levelled, scores
 
@@ -56,7 +56,7 @@ class CostModel:
         The knob that tells algorithms apart; the estimate may be wrong for all configs of one together.
     """
 
-    def __init__(self, features: Features, seed: int = 0, *, divided_by: str | None = None) -> None:
+    def __init__(self, features: TaskFeatures, seed: int = 0, *, divided_by: str | None = None) -> None:
         self._features = features
         self._divided_by = divided_by
         self._seed = seed

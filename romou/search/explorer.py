@@ -11,7 +11,7 @@ import numpy as np
 from romou.core.knob import Choice
 from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
-from romou.search.features import Features, KnobFeatures
+from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
 from romou.search.strategies import EXPLORERS, Outlook, subspaces
 from romou.search.transfer import TransferData
@@ -30,7 +30,7 @@ class Explorer:
     Parameters
     ----------
     features
-        What the model sees of a config; the knobs of the space where None.
+        What the model sees of a config.
     transfer_data
         What is known of other tasks so far.
     """
@@ -42,14 +42,14 @@ class Explorer:
         options: TuningOptions,
         rng: np.random.Generator,
         *,
-        features: Features | None = None,
+        features: TaskFeatures,
         transfer_data: Callable[[], TransferData] = TransferData,
     ) -> None:
         self._space = space
         self._first = [default]
         self._options = options
         self._rng = rng
-        self._features = features or KnobFeatures(space)
+        self._features = features
         self._model = CostModel(self._features, options.seed, divided_by=space.divided_by)
         self._transfer_data = transfer_data
         self._trained_on: int | None = None

@@ -18,7 +18,7 @@ from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, 
 from romou.pruning.estimate import can_estimate
 from romou.records import Origin, Record, Records
 from romou.search.options import TuningOptions
-from romou.search.progress import MakeProgress, Status, quiet_progress
+from romou.search.progress import MakeProgress, NoProgress, Status
 from romou.search.scheduler import Progression, next_task
 from romou.search.task_search import TaskResult, TaskSearch
 from romou.search.transfer import TransferData
@@ -149,7 +149,7 @@ class TuningSession:
         """Finished trials, those from the records included."""
         return sum(len(state.measured) for state in self._states)
 
-    def run(self, make_progress: MakeProgress = quiet_progress) -> dict[str, TaskResult]:
+    def run(self, make_progress: MakeProgress = NoProgress) -> dict[str, TaskResult]:
         """Search until the budget is spent or all spaces are exhausted; task key -> result.
 
         Ctrl-C, or a callback that returns True, ends the search early; what was measured stays and is returned. An exception of the callback
