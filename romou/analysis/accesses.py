@@ -17,6 +17,7 @@ from romou.analysis.expressions import dtype_of, lanes_of, parameter_name
 from romou.analysis.structure import KernelStructure, local_bytes_in, local_bytes_of, pointer_lanes, stores_in
 from romou.tir.calls import is_async_copy, is_conditional, is_texel_load, op_name
 from romou.tir.primitives import LANES
+from romou.tir.walk import nodes_in
 
 # A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
 SERVED, _VECTOR_BYTES = 8, 16
@@ -125,9 +126,7 @@ class GroupAccesses:
         # The pieces of a split reduction are added up once, behind all iterations.
         if not (self._structure.is_staged and self._structure.has_main_loop):
             return
-        found: list[Any] = []
-        structural_walk(node, ((tvm.ir.TensorLoad, tvm.ir.Call), found.append))
-        for load in found:
+        for load in nodes_in(node, tvm.ir.TensorLoad, tvm.ir.Call):
             if size := local_bytes_of(load):
                 self.local_loads += math.prod(self._iterations) * size * (1 if self._structure.on_tensor_cores else self._rounds(load))
 

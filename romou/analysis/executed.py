@@ -42,13 +42,7 @@ class TripLoop:
 
 
 def trip_loops(func: tirx.PrimFunc) -> TripLoop:
-    """The loops of a lowered device function, as a nest with the kernel itself outermost.
-
-    Raises
-    ------
-    UnknownTripCountError
-        A loop's trip count is not constant.
-    """
+    """The loops of a lowered device function, as a nest with the kernel itself outermost; UnknownTripCountError where a loop's trip count is not constant."""
     nests: list[list[TripLoop]] = [[]]
     products: list[int] = [0]
 

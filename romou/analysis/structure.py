@@ -14,6 +14,7 @@ from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_
 from romou.backends.dialect import dialect_of
 from romou.tir.calls import is_async_copy, is_fp16_load, is_fp16_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
 from romou.tir.primitives import LANES
+from romou.tir.walk import nodes_in
 
 # TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
 _UNDER_WAY = "async_wait_inflight_count"
@@ -51,12 +52,12 @@ class KernelStructure:
         structural_walk(func.body, [(tirx.AttrStmt, self._attribute), (tirx.BufferStore, self._start_of_sum)])
         handlers = [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._call), (tirx.Broadcast, self._broadcast)]
         structural_walk(func.body, handlers)
-        loops = _loops_in(func.body)
+        loops = nodes_in(func.body, tirx.For)
         loops.reverse()  # the walk tells inner ones first
-        candidates = [loop for loop in loops if has_main_loop and self._is_main(loop) and not any(map(self._is_main, _loops_in(loop.body)))]
+        candidates = [loop for loop in loops if has_main_loop and self._is_main(loop) and not any(map(self._is_main, nodes_in(loop.body, tirx.For)))]
         main = max(candidates, key=products_in, default=None)
         # The main loop and those around it, from the outside.
-        self.way_to_main = [loop for loop in loops if main is not None and (loop.same_as(main) or any(map(main.same_as, _loops_in(loop.body))))]
+        self.way_to_main = [loop for loop in loops if main is not None and (loop.same_as(main) or any(map(main.same_as, nodes_in(loop.body, tirx.For))))]
         self.body: tirx.Stmt = func.body if main is None else main.body
 
     @property
@@ -77,8 +78,7 @@ class KernelStructure:
 
     def loads_in(self, node: Any) -> Iterator[tvm.ir.TensorLoad | tvm.ir.Call]:
         """Loads of data and weight, be it from buffers, images or, as fp16, through a pointer."""
-        found: list[Any] = []
-        structural_walk(node, ((tvm.ir.TensorLoad, tvm.ir.Call), found.append))
+        found = nodes_in(node, tvm.ir.TensorLoad, tvm.ir.Call)
         # address_of takes a load and loads nothing.
         pointed = [e.args[0] for e in found if op_name(e) == "tirx.address_of"]
         for load in found:
@@ -148,22 +148,14 @@ class KernelStructure:
         return str(store.buffer.name) in self._begun and products_in(store.value) > 0
 
     def _is_main(self, loop: tirx.For) -> bool:
-        found: list[bool] = []
-        stores = (tirx.BufferStore, lambda store: found.append(self._accumulates(store)))
-        structural_walk(loop.body, [stores, (tvm.ir.Call, lambda call: found.append(is_tensor_core_fma(call)))])
-        return any(found) and self.has_loads(loop.body)
+        sums = any(map(self._accumulates, nodes_in(loop.body, tirx.BufferStore))) or any(map(is_tensor_core_fma, nodes_in(loop.body, tvm.ir.Call)))
+        return sums and self.has_loads(loop.body)
 
 
 def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
     """Return the extents of a lowered device function's launch: "blockIdx.x" -> work groups, "threadIdx.x" -> work-items of a group."""
-    extents: dict[str, int] = {}
-
-    def visit(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent":
-            extents[str(stmt.node.thread_tag)] = int(stmt.value)
-
-    structural_walk(func.body, (tirx.AttrStmt, visit))
-    return extents
+    marks = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == "thread_extent"]
+    return {str(stmt.node.thread_tag): int(stmt.value) for stmt in marks}
 
 
 def launch_size(extents: Mapping[str, int]) -> tuple[int, int]:
@@ -174,21 +166,13 @@ def launch_size(extents: Mapping[str, int]) -> tuple[int, int]:
 
 def images_of(func: tirx.PrimFunc) -> set[str]:
     """Names of the parameters that are read or written as images."""
-    found: set[str] = set()
-
-    def visit(call: tvm.ir.Call) -> None:
-        if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store"):
-            found.add(parameter_name(call.args[0]))
-
-    structural_walk(func.body, (tvm.ir.Call, visit))
-    return found
+    calls = nodes_in(func.body, tvm.ir.Call)
+    return {parameter_name(call.args[0]) for call in calls if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store")}
 
 
 def stores_in(node: Any, output: str) -> list[tirx.BufferStore | tvm.ir.Call]:
     """Stores of the output, be it into a buffer, an image or, as fp16, through a pointer."""
-    found: list[Any] = []
-    structural_walk(node, ((tirx.BufferStore, tvm.ir.Call), found.append))
-    return [e for e in found if _stored_to(e) == output]
+    return [e for e in nodes_in(node, tirx.BufferStore, tvm.ir.Call) if _stored_to(e) == output]
 
 
 def pointer_lanes(call: tvm.ir.Call) -> int:
@@ -214,7 +198,7 @@ def local_bytes_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
     return texels * texel_bytes(load) or lanes_of(load) * int(tvm.DataType(dtype_of(load)).bits) // 8
 
 
-def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
+def _weighted(node: Any, count: Callable[[Any], int], kinds: tuple[type, ...]) -> int:
     """The sum of `count` over the nodes of some kinds, each times the iterations of the loops around it inside of `node`."""
     if isinstance(node, tirx.For):
         return int(node.extent) * _weighted(node.body, count, kinds)
@@ -224,15 +208,7 @@ def _weighted(node: Any, count: Callable[[Any], int], kinds: Any) -> int:
         return _weighted(node.body, count, kinds)
     if isinstance(node, tirx.IfThenElse):
         return _weighted(node.then_case, count, kinds) + (0 if node.else_case is None else _weighted(node.else_case, count, kinds))
-    found: list[int] = []
-    structural_walk(node, (kinds, lambda part: found.append(count(part))))
-    return sum(found)
-
-
-def _loops_in(node: Any) -> list[tirx.For]:
-    found: list[tirx.For] = []
-    structural_walk(node, (tirx.For, found.append))
-    return found
+    return sum(map(count, nodes_in(node, *kinds)))
 
 
 def _stored_to(node: Any) -> str:

@@ -82,6 +82,8 @@ class KernelUsage:
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
     """Read the lowered device functions of a template under a config. Of several, the one that reads the weight counts: the others transform.
 
+    BuildError where an address is made with an operation that is not known here.
+
     Parameters
     ----------
     kernels
@@ -89,11 +91,6 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     template
         The template that made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a
         number is in memory (registers may hold fp16 as single precision) and how many the operator gives, whole texels counted.
-
-    Raises
-    ------
-    BuildError
-        An address is made with an operation that is not known here.
     """
     names, traffic = template.names, template.traffic(config)
     outputs, number_bytes = traffic.outputs, traffic.operands

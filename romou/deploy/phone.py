@@ -48,12 +48,8 @@ class PhoneStatus:
 class Phone:
     """One phone, chosen by `serial` where several are attached.
 
-    Raises
-    ------
-    DeviceError
-        adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do.
-    UsageError
-        Several phones are attached and none was chosen, or there is none of that serial number.
+    DeviceError where adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do. UsageError where
+    several phones are attached and none was chosen, or there is none of that serial number.
     """
 
     def __init__(self, serial: str | None = None) -> None:
@@ -67,12 +63,7 @@ class Phone:
     def push(self, runtime: Path) -> None:
         """Copy the runtime folder to the phone.
 
-        Raises
-        ------
-        UsageError
-            `runtime` is no such folder, or was built for another kind of machine.
-        DeviceError
-            A server is running, or adb fails.
+        UsageError where `runtime` is no such folder, or was built for another kind of machine. DeviceError where a server is running, or adb fails.
         """
         facts = _runtime_facts(runtime)
         wanted, found = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")

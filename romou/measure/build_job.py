@@ -22,14 +22,11 @@ def build(
 
     With `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
+    Exception for whatever is no property of the candidate: a bug, a missing compiler, a full disk.
+
     Returns
     -------
     (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome OK, INVALID or BUILD_ERROR.
-
-    Raises
-    ------
-    Exception
-        Whatever is no property of the candidate: a bug, a missing compiler, a full disk.
     """
     task = resolve(toolchain.load_task)(task_json)
     target = resolve(toolchain.load_target)(target_json)

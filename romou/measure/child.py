@@ -59,12 +59,8 @@ class ChildProcess:
     def call(self, function: str, *arguments: Any, timeout_s: float = math.inf) -> Any:
         """What "module:name" returns for `arguments`, computed in the process. Starting the process does not count as time.
 
-        Raises
-        ------
-        ChildTimeoutError, ChildCrashError, ChildBugError
-            See there; after the first two the next call starts a new process.
-        RomouError
-            As raised by the function.
+        ChildTimeoutError, ChildCrashError, ChildBugError as they say; after the first two the next call starts a new process. RomouError as raised by the
+        function.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()

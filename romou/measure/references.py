@@ -32,13 +32,7 @@ class References:
         self._found: dict[str, str] = {}
 
     def of(self, task: TunableTask, stop_at: float | None) -> str | None:
-        """The file of `task`; None where `stop_at` came first.
-
-        Raises
-        ------
-        BuildError
-            The reference cannot be computed.
-        """
+        """The file of `task`; None where `stop_at` came first; BuildError where the reference cannot be computed."""
         with self._lock:
             if task.key not in self._found:
                 path = self._compute(task, stop_at)

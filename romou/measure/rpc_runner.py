@@ -53,19 +53,14 @@ class RpcRunner(CheckingRunner):
 
     `run` may be called by `width` threads. All devices must be of the same kind and driver as the first; another one is set aside.
 
+    DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
+
     Parameters
     ----------
     kind, device_name
         The target's; "host" stands for the server's CPU, anything else for its first device.
     folder
         See `CheckingRunner`.
-
-    Raises
-    ------
-    DeviceError
-        The tracker has no server with this key.
-    ConnectionLostError
-        The tracker does not answer.
     """
 
     def __init__(
@@ -127,10 +122,7 @@ class RpcRunner(CheckingRunner):
     def fingerprint(self) -> DeviceFingerprint:
         """Name, driver and platform of the devices.
 
-        Raises
-        ------
-        DeviceError, ConnectionLostError, CompatError
-            There is none, or none that can be used; see `romou.rpc.connect`.
+        DeviceError, ConnectionLostError, CompatError where there is none, or none that can be used; see `romou.rpc.connect`.
         """
         return self._fingerprint_of(self.facts)
 

@@ -64,10 +64,7 @@ class RunSpec:
 def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:
     """Compute inputs and reference output of a task on the CPU, unless they are there; returns the file that holds them.
 
-    Raises
-    ------
-    BuildError
-        The reference is not finite.
+    BuildError where the reference is not finite.
     """
     import tvm
 
@@ -106,13 +103,7 @@ def compile_kernels(library: str, device: str) -> None:
 
 
 def run(spec: RunSpec) -> RunReply:
-    """Load, run, compare and time one candidate. A candidate that is not right is not timed.
-
-    Raises
-    ------
-    DeviceError
-        The device is gone.
-    """
+    """Load, run, compare and time one candidate. A candidate that is not right is not timed; DeviceError where the device is gone."""
     import tvm
 
     device = _device(spec.device)
@@ -125,12 +116,7 @@ def run(spec: RunSpec) -> RunReply:
 def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunReply:
     """Run, compare and time the module that `load` gives, on a device of this machine or of a connection.
 
-    Raises
-    ------
-    KernelError
-        The driver, the kernel, or what lies between here and the device failed.
-    LookupError
-        The module is that of another candidate.
+    KernelError where the driver, the kernel, or what lies between here and the device failed. LookupError where the module is that of another candidate.
     """
     inputs, reference = _reference(spec.reference)
     stored = enumerate(zip(inputs, spec.stored[: len(inputs)], strict=True))

@@ -43,14 +43,8 @@ class CheckingRunner(ABC):
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
         """See `Runner.run`.
 
-        Raises
-        ------
-        UsageError
-            A candidate without a library.
-        BuildError
-            The reference of a task cannot be computed.
-        DeviceError
-            The device is gone, or none can be reached any more; the text names them.
+        UsageError for a candidate without a library. BuildError where the reference of a task cannot be computed. DeviceError where the device is gone, or
+        none can be reached any more; the text names them.
         """
         best = math.inf if best_s is None else best_s
         for built in batch:

@@ -33,12 +33,7 @@ class _Server:
 class Servers:
     """All servers under the key of a tracker, or the one at an address; several threads may share it.
 
-    Raises
-    ------
-    DeviceError
-        The tracker has no server with this key.
-    ConnectionLostError
-        The tracker does not answer.
+    DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
     """
 
     def __init__(self, address: Address, options: MeasureOptions) -> None:

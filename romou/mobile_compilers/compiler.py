@@ -35,10 +35,7 @@ class MobileCompilersMissingError(BuildError):
 def find_compilers(folder: Path | None = None) -> Path:
     """The folder that the set-up script filled: `folder`, or ROMOU_MOBILE_COMPILERS, or ~/.cache/romou/mobile_compilers.
 
-    Raises
-    ------
-    MobileCompilersMissingError
-        It is not there; says which script to run.
+    MobileCompilersMissingError where it is not there; says which script to run.
     """
     folder = (folder or environment.from_environment().mobile_compilers).expanduser().absolute()
     if not (folder / "ready.json").is_file():
@@ -58,6 +55,8 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
 
     These are Mesa's compilers and not the vendors', which phones run: the numbers compare kernels, they do not predict a phone's.
 
+    MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the source, crashes or takes too long.
+
     Parameters
     ----------
     source
@@ -69,13 +68,6 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
         None: for any work group.
     folder
         Where the compilers are; see `find_compilers`.
-
-    Raises
-    ------
-    MobileCompilersMissingError
-        The compilers have not been set up.
-    BuildError
-        The compiler refuses the source, crashes or takes too long.
     """
     (result,) = compile_all([source], gpu, work_group, folder=folder)
     if isinstance(result, BuildError):

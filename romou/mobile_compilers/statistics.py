@@ -143,10 +143,7 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     Mesa compiles a kernel for any offset of the work groups and once more for none; the latter, which comes second and is the one that
     a launch without an offset runs, is returned.
 
-    Raises
-    ------
-    BuildError
-        The file was not compiled (with the compiler's message), or the text is not what this was written for.
+    BuildError where the file was not compiled (with the compiler's message), or the text is not what this was written for.
     """
     text = text.replace("MESA: info: ", "")
     failure = re.search(r"^@romou failed (.*?)(?=^@romou|\Z)", text, re.DOTALL | re.MULTILINE)

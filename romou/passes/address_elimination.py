@@ -27,7 +27,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_mutate
 
-from romou.passes.bindings import inline_single_uses, statements_of
+from romou.passes.bindings import inline_single_uses, sequence_of, statements_of
 
 Key: TypeAlias = tuple[Any, ...]
 # a < b  <=>  -a > -b
@@ -128,7 +128,7 @@ class _Eliminator:
             new = self._statement(child)
             done += [*self.scopes[-1].pending, new]
             self.scopes[-1].pending.clear()
-        return done[0] if len(done) == 1 else tirx.SeqStmt(done)
+        return sequence_of(done)
 
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
         match stmt:

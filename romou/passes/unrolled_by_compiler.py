@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_mutate
 
-from romou.passes.bindings import statements_of
+from romou.passes.bindings import sequence_of, statements_of
 from romou.tir.primitives import UNROLL_BY_COMPILER
 
 
@@ -21,8 +21,7 @@ def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
         if stmt.attr_key != UNROLL_BY_COMPILER:
             return new
         # Variables and a barrier may stand before the loop.
-        statements = [_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)]
-        return tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        return sequence_of([_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)])
 
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 

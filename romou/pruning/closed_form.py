@@ -69,7 +69,6 @@ class ClosedForm(Form):
         return first
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        """Return the usage, as `Form.usage_with` says."""
         (_, form), *others = self._algorithms_of(columns).items()
         usage = form._usage(columns, counts)
         for name, form in others:
@@ -77,7 +76,6 @@ class ClosedForm(Form):
         return usage
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
-        """Return the loads, as `Form.loads` says."""
         tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
         steps = usage.multiply_adds / (tile * LANES)
         # What is staged is dealt out to the work-items along the pixels, which read the same weights.

@@ -53,7 +53,6 @@ class StreamingForm(Form):
         return {**found, "width": tabulate(self._template.access_width, columns["vector_width"])}
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        """Return the usage, as `Form.usage_with` says."""
         template = self._template
         size, groups = template.work_group_size(columns), template.work_groups(columns)
         return KernelUsage(

@@ -62,13 +62,7 @@ class Record:
 
     @classmethod
     def from_line(cls, line: str) -> Record:
-        """Inverse of `to_line`.
-
-        Raises
-        ------
-        RecordError
-            The line is no record, or one of a newer schema.
-        """
+        """Inverse of `to_line`; RecordError where the line is no record, or one of a newer schema."""
         try:
             data = json.loads(line)
         except ValueError as error:

@@ -38,10 +38,7 @@ class RecordStore:
     A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a cut-off last
     line is moved to `records.jsonl.damaged` when the folder is opened again.
 
-    Raises
-    ------
-    RecordError
-        Another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
+    RecordError where another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -105,13 +102,7 @@ class RecordStore:
         return found
 
     def append(self, record: Record, /) -> None:
-        """Write a record to disk.
-
-        Raises
-        ------
-        RecordError
-            The disk is full or gone; what was written before is intact.
-        """
+        """Write a record to disk; RecordError where the disk is full or gone; what was written before is intact."""
         line = (record.to_line() + "\n").encode()
         size = os.fstat(self._file).st_size
         try:

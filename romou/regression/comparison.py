@@ -177,13 +177,7 @@ def open_names(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float) -> 
 
 
 def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, OperatorBench]]:
-    """Operators of both, by name.
-
-    Raises
-    ------
-    UsageError
-        There are none, or the targets differ.
-    """
+    """Operators of both, by name; UsageError where there are none, or the targets differ."""
     if before.target != after.target:
         raise UsageError(f"the benches are of two targets, {before.target} and {after.target}", hint="Compare what was compiled for one target.")
     known = {o.name: o for o in before.operators}

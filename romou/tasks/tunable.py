@@ -157,7 +157,6 @@ class PrunedTask(TunableTask):
     slacks: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def space(self, target: Target) -> PrunedSpace:
-        """The pruned knob space on `target`; made once."""
         if target not in self.spaces:
             self.spaces[target] = self.pruned_space(target)
         return self.spaces[target]
@@ -187,7 +186,6 @@ class PrunedTask(TunableTask):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
 
     def to_json(self) -> str:
-        """Text from which `TunableTask.from_json` makes an equal task."""
         return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks)})
 
 

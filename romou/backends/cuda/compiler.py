@@ -46,12 +46,8 @@ template <class A, class B> struct conditional<false, A, B> { typedef B type; };
 def compile_cuda(source: str, arch: str) -> bytes:
     """Machine code (cubin) for an architecture such as "sm_90a".
 
-    Raises
-    ------
-    CompatError
-        There is no NVRTC on this machine; says what to install.
-    BuildError
-        NVRTC refused the source, or does not know the architecture; the text is its log.
+    CompatError where there is no NVRTC on this machine; says what to install. BuildError where NVRTC refused the source, or does not know the architecture;
+    the text is its log.
     """
     nvrtc = _nvrtc()
     options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-int128", *(f"--include-path={folder}" for folder in _include_folders())]
