@@ -232,6 +232,7 @@ class Backend:
             device=str(facts["name"]),
             platform=str(facts["platform"]),
             driver=str(facts["driver"]),
+            origin=self.origin(facts),
             is_usable=problem is None,
             has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
             has_fp16=problem is None and "fp16" not in lacks and answers.get("fp16") is None,
@@ -240,6 +241,10 @@ class Backend:
             hint=self._repair(facts) if problem else None,
             notes=tuple(notes) if problem is None else (),
         )
+
+    def origin(self, facts: Mapping[str, Any]) -> str | None:
+        """What brought a device's driver to this machine, for a person: the system, or a package by its name and version. None where nothing tells."""
+        return None
 
     def is_usable(self, index: int = 0) -> bool:
         """True if device `index` exists and computed a tiny kernel correctly; `check_device` gives the reasons."""
