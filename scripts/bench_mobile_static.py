@@ -10,12 +10,11 @@ They are Mesa's compilers and not the vendors', which phones run. The three kern
     TVM image    TVM's Adreno schedules and passes: the input in an image, or in a buffer where channels are no multiple of four; "-" where TVM fails
     TVM buffer   TVM's default GPU schedules (dlight)
 
-"per multiply-add": instructions that all lanes execute, divided by the multiply-adds that the operator needs; what is computed for padding
-and for the addresses is in it, and lanes that a small work group leaves idle count like the others. Instructions of a loop's body are counted
-in the machine code and weighted by the trip counts of the TIR, whose loops are matched with those that the compiler kept. Conditional code
-counts as if it ran; Adreno's waits count, Mali's two operations of a tuple count as two. "~": the loops could not be matched, and only the
-innermost loop is counted, which is too few.
-"spills": instructions that access private memory, be it for registers that did not suffice or for arrays.
+"per multiply-add": instructions that all lanes execute, divided by the multiply-adds that the operator needs; what is computed for padding and for the
+addresses is in it, and lanes that a small work group leaves idle count like the others. Instructions of a loop's body are counted in the machine code and
+weighted by the trip counts of the TIR, whose loops are matched with those that the compiler kept. Conditional code counts as if it ran; Adreno's waits count,
+Mali's two operations of a tuple count as two. "~": the loops could not be matched, and only the innermost loop is counted, which is too few. "spills":
+instructions that access private memory, be it for registers that did not suffice or for arrays.
 """
 
 from __future__ import annotations

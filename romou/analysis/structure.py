@@ -23,15 +23,9 @@ _UNDER_WAY = "async_wait_inflight_count"
 class KernelStructure:
     """Facts of one lowered device function.
 
-    The main loop is the innermost loop that both reads data or weight and adds to sums; None where no loop is left, and where the kernel sums no
-    products.
+    The main loop is the innermost loop that both reads data or weight and adds to sums; None where no loop is left, and where the kernel sums no products.
 
-    Parameters
-    ----------
-    operands
-        Names of data and weight.
-    has_main_loop
-        False: all of the kernel counts as one iteration.
+    operands: names of data and weight.   has_main_loop: whether there is one; without, all of the kernel counts as one iteration.
     """
 
     def __init__(self, func: tirx.PrimFunc, operands: Container[str], *, has_main_loop: bool) -> None:

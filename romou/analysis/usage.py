@@ -84,12 +84,8 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
 
     BuildError where an address is made with an operation that is not known here.
 
-    Parameters
-    ----------
-    kernels
-        As the code generator gets them (`InspectedKernel.lowered`).
-    template
-        The template that made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a
+    kernels: as the code generator gets them (`InspectedKernel.lowered`).
+    template: the template that made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a
         number is in memory (registers may hold fp16 as single precision) and how many the operator gives, whole texels counted.
     """
     names, traffic = template.names, template.traffic(config)

@@ -174,8 +174,7 @@ class Backend:
     def list_devices(self) -> list[dict[str, Any]]:
         """Facts of every attached device, in `device(i)` order; empty without one.
 
-        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size, local_mem_bytes, has_images and
-        extensions.
+        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size, local_mem_bytes, has_images and extensions.
         """
         raise NotImplementedError
 
@@ -208,10 +207,7 @@ class Backend:
 
         DeviceError where no device is attached.
 
-        Parameters
-        ----------
-        found
-            The devices of another machine; None: those of this one.
+        found: the devices of another machine; None: those of this one.
         """
         if not (self.list_devices() if found is None else found):
             raise self.no_device_error(0, [])
@@ -283,12 +279,7 @@ class Backend:
 
         DeviceError where the device cannot record, or not this run; says why. RuntimeError where TVM failed while it ran.
 
-        Parameters
-        ----------
-        device
-            A device of this machine; everything that `vm` launches goes there.
-        run
-            Was called before: kernels are loaded, and memory has its size.
+        device: a device of this machine; everything that `vm` launches goes there.   run: was called before: kernels are loaded, and memory has its size.
         """
         raise DeviceError(f"{self.name} devices record no runs")
 

@@ -79,16 +79,9 @@ class Phone:
     def start(self, *, key: str, port: int = 9090, tracker: str | None = None, timeout_s: float = 300.0) -> str:
         """Start the server in the background and forward `port` of this machine to it; returns the address for `rpc=`.
 
-        Parameters
-        ----------
-        key
-            What a client has to name.
-        port
-            On both sides; a number of its own for each phone.
-        tracker
-            "host:port" of a tracker on this machine, which the phone then reaches through adb.
-        timeout_s
-            A session in which nothing is sent or received for so long is ended; 0: never.
+        key: what a client has to name.   port: on both sides; a number of its own for each phone.
+        tracker: "host:port" of a tracker on this machine, which the phone then reaches through adb.
+        timeout_s: a session in which nothing is sent or received for so long is ended; 0: never.
         """
         if not key or re.search(r"[\s/]", key):
             raise UsageError(f"key {key!r}: choose a word without spaces and slashes")

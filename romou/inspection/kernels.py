@@ -131,14 +131,8 @@ def inspect_function(
 ) -> list[InspectedKernel]:
     """Lower a scheduled function as a build does and take its kernels apart; no device is needed.
 
-    Parameters
-    ----------
-    func
-        Scheduled: its loops are bound to work groups and work-items.
-    tir_pipeline
-        Name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
-    without
-        Names of passes to leave out.
+    func: its loops are bound to work groups and work-items.   tir_pipeline: name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
+    without: names of passes to leave out.
     """
     recorder = _Recorder()
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({name: func.with_attr("global_symbol", name)}))

@@ -24,13 +24,9 @@ class LocalBuilder:
 
     A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as BUILD_ERROR of its candidate alone.
 
-    Parameters
-    ----------
-    folder
-        Where the libraries of candidates go; a temporary folder, removed by `close`, where None.
-    compile_for
-        A device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the result, so that the one process
-        that runs candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
+    folder: where the libraries of candidates go; a temporary folder, removed by `close`, where None.
+    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the result, so that the one process that runs
+        candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
     """
 
     def __init__(

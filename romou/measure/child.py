@@ -40,12 +40,7 @@ class ChildBugError(Exception):
 class ChildProcess:
     """One worker process, started at the first call and again after each death. For one thread at a time.
 
-    Parameters
-    ----------
-    name
-        Stands in error texts.
-    environment
-        Variables set for the process beside this one's own.
+    name: stands in error texts.   environment: variables set for the process beside this one's own.
     """
 
     def __init__(self, name: str, *, environment: dict[str, str] | None = None) -> None:

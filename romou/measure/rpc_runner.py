@@ -55,12 +55,7 @@ class RpcRunner(CheckingRunner):
 
     DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
 
-    Parameters
-    ----------
-    kind, device_name
-        The target's; "host" stands for the server's CPU, anything else for its first device.
-    folder
-        See `CheckingRunner`.
+    kind, device_name: the target's; "host" stands for the server's CPU, anything else for its first device.   folder: see `CheckingRunner`.
     """
 
     def __init__(

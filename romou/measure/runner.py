@@ -67,14 +67,7 @@ class LocalRunner(CheckingRunner):
     With several processes `run` may be called by as many threads: the driver compiles their candidates at the same time, and the device
     still runs one at a time.
 
-    Parameters
-    ----------
-    device
-        "opencl:0", "null:0".
-    folder
-        See `CheckingRunner`.
-    processes
-        That load candidates and wait for the driver's compiler.
+    device: "opencl:0", "null:0".   folder: see `CheckingRunner`.   processes: how many load candidates and wait for the driver's compiler.
     """
 
     def __init__(

@@ -131,8 +131,7 @@ class Runner(Protocol):
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
         """A result for each built candidate, in order, as soon as it is there.
 
-        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate that is cut off by
-        it has no result.
+        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate that is cut off by it has no result.
         """
 
     def close(self) -> None:

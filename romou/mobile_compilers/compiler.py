@@ -58,17 +58,10 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
 
     MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the source, crashes or takes too long.
 
-    Parameters
-    ----------
-    source
-        One or more kernels.
-    gpu
-        "a630" (Adreno 630) or "g76" (Mali-G76).
-    work_group
-        Sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z).
-        None: for any work group.
-    folder
-        Where the compilers are; see `find_compilers`.
+    source: one or more kernels.   gpu: "a630" (Adreno 630) or "g76" (Mali-G76).
+    work_group: sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z). None: for any work
+        group.
+    folder: where the compilers are; see `find_compilers`.
     """
     (result,) = compile_all([source], gpu, work_group, folder=folder)
     if isinstance(result, BuildError):

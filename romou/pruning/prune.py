@@ -138,18 +138,13 @@ class PrunedSpace(Space):
 def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, *, rules: Rules | None = None, least_kept: int = LEAST_KEPT) -> PrunedSpace:
     """The configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
 
-    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit is loosened 2, 4 and 8
-    times, then the criterion is dropped and the next one loosened; those that turn out to be no hindrance come back. `PrunedSpace.report`
-    tells which gave way.
+    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit is loosened 2, 4 and 8 times, then the
+    criterion is dropped and the next one loosened; those that turn out to be no hindrance come back. `PrunedSpace.report` tells which gave way.
 
     SpaceEmptyError where the template itself admits no config. UsageError where `least_kept` is below one.
 
-    Parameters
-    ----------
-    space
-        Of the template on the device, `template.space(limits)`.
-    spec
-        Facts of the device that kernels are made for; what is not known of it excludes nothing.
+    space: of the template on the device, `template.space(limits)`.
+    spec: facts of the device that kernels are made for; what is not known of it excludes nothing.
     """
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")

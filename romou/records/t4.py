@@ -80,12 +80,8 @@ def from_t4(data: Mapping[str, Any], *, task_key: str | None = None, origin: Ori
 
     RecordError for what is no T4 document, one of another schema, or of another kernel or origin; the text says which.
 
-    Parameters
-    ----------
-    task_key, origin
-        What the results have to belong to; of a document that does not say, what they belong to. None: whatever the document says.
-    name
-        The document's name, in error texts.
+    task_key, origin: what the results have to belong to; of a document that does not say, what they belong to. None: whatever the document says.
+    name: the document's name, in error texts.
     """
     version = str(data.get("schema_version"))
     if version.partition(".")[0] != T4_VERSION.partition(".")[0] or not isinstance(data.get("results"), list):

@@ -120,14 +120,10 @@ def parse_threshold(text: str | float) -> float:
 def time_verdicts(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float, *, machine: tuple[Rounds, Rounds] | None = None) -> dict[str, TimeVerdict]:
     """Judge the times of many subjects at once.
 
-    Parameters
-    ----------
-    pairs
-        Name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
-    machine
-        For times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the limit. And because one model
-        cannot tell what else a session was like, only subjects that were quiet in both can be called slower, and only if not one round of one
-        session lies among those of the other; the rest is undecided.
+    pairs: name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
+    machine: for times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the limit. And because one model cannot tell
+        what else a session was like, only subjects that were quiet in both can be called slower, and only if not one round of one session lies among those of
+        the other; the rest is undecided.
     """
     shifts = {}
     apart = dict.fromkeys(pairs, True)

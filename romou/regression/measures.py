@@ -28,10 +28,7 @@ JUDGED: dict[str, tuple[str, str | None]] = {
 def stable_measures(kernels: Sequence[InspectedKernel], template: Template | None, config: Mapping[str, Any]) -> dict[str, int]:
     """Return the measures of one operator, over all its kernels: the most registers of any, the sum of everything else.
 
-    Parameters
-    ----------
-    template
-        The operator's template under `config`; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
+    template: the operator's template under `config`; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
     """
     found = {
         "registers": max(round(k.registers.allocated) for k in kernels),

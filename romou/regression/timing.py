@@ -80,12 +80,7 @@ def time_in_turns(
 ) -> Pairs:
     """Time the operators that two benches have in common, and the whole models, both sides next to each other: a slow moment hits both.
 
-    Parameters
-    ----------
-    rounds
-        Pairs of the first stage; each later one doubles what was measured.
-    is_open
-        All pairs so far -> names that the next stage goes on with.
+    rounds: pairs of the first stage; each later one doubles what was measured.   is_open: all pairs so far -> names that the next stage goes on with.
     """
     names = {o.name for o in before.operators} & {o.name for o in after.operators}
     both = [subjects(model, [o for o in bench.operators if o.name in names], seed) for bench, model in zip((before, after), models, strict=True)]

@@ -45,15 +45,10 @@ class CostModel:
     - trees that learn the estimate's error from transfer data, where fast configs count more;
     - a Gaussian process that learns what error is left from the task's own measurements.
 
-    So a few measurements of the task correct what thousands of others say, and these are learnt once. The model learns to stay away from what
-    does not run.
+    So a few measurements of the task correct what thousands of others say, and these are learnt once. The model learns to stay away from what does not run.
 
-    Parameters
-    ----------
-    features
-        A row of numbers for each config, and a score that is expected of it.
-    divided_by
-        The knob that tells algorithms apart; the estimate may be wrong for all configs of one together.
+    features: a row of numbers for each config, and a score that is expected of it.
+    divided_by: the knob that tells algorithms apart; the estimate may be wrong for all configs of one together.
     """
 
     def __init__(self, features: TaskFeatures, seed: int = 0, *, divided_by: str | None = None) -> None:

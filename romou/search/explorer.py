@@ -27,12 +27,7 @@ class Explorer:
     share of random ones. With an estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
     what it knows little of. A space without untried configs proposes nothing.
 
-    Parameters
-    ----------
-    features
-        What the model sees of a config.
-    transfer_data
-        What is known of other tasks so far.
+    features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
     """
 
     def __init__(
@@ -63,10 +58,7 @@ class Explorer:
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Up to `count` configs, none of which was proposed or measured before.
 
-        Parameters
-        ----------
-        measured
-            Config key -> (config, seconds or None where it failed).
+        measured: config key -> (config, seconds or None where it failed).
         """
         taken = self._proposed.keys() | measured.keys()
         chosen: dict[str, Config] = {}

@@ -83,12 +83,8 @@ class TaskFeatures:
     bounds the kernel by the estimate, and how it fills the device; 0 elsewhere. Words of knobs count as their places among the choices, and a knob
     that the task lacks as 0. Computed once for each config.
 
-    Parameters
-    ----------
-    spec
-        Of the device that measures; None where nothing is to be expected of it.
-    correct
-        What is known of how wrong the estimate is there: a pretrained model.
+    spec: of the device that measures; None where nothing is to be expected of it.
+    correct: what is known of how wrong the estimate is there: a pretrained model.
     """
 
     def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None, correct: Correction | None = None) -> None:

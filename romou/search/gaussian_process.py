@@ -16,14 +16,8 @@ class GaussianProcess:
     The covariance falls exponentially with the mean distance of the features (Rasmussen and Williams, Gaussian Processes for Machine Learning,
     sections 2.2 and 4.2.1: Matern, nu = 1/2): neighbours are alike, and what is far off stays as expected, but for a constant, and one of its kind.
 
-    Parameters
-    ----------
-    rows
-        Features of what was measured, (measurements, features).
-    kinds
-        Of which of several algorithms each is; they are expected to be wrong together.
-    errors
-        What was measured less what was expected.
+    rows: features of what was measured, (measurements, features).   kinds: of which of several algorithms each is; they are expected to be wrong together.
+    errors: what was measured less what was expected.
     """
 
     def __init__(self, rows: np.ndarray, kinds: np.ndarray, errors: np.ndarray) -> None:

@@ -50,20 +50,12 @@ class TuningSession:
     again, train the cost model, and use up the budget of trials; why others do not count is logged. Every finished trial is recorded before
     the next one starts, so a session that is killed resumes where it was.
 
-    Parameters
-    ----------
-    builder, runner
-        See `romou.measure`. Both are closed by the caller.
-    clock
-        Seconds by which the budget of seconds is kept; that of builder and runner.
-    alternatives
-        Key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
-    learn_from
-        Tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and of other devices.
-    callback
-        Called with each finished trial after its record is kept; True, or an exception, ends the search.
-    pretrained
-        Corrects the estimate on the target's device; None: the estimate as it is.
+    builder, runner: see `romou.measure`. Both are closed by the caller.   clock: seconds by which the budget of seconds is kept; that of builder and runner.
+    alternatives: key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
+    learn_from: tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and of other
+        devices.
+    callback: called with each finished trial after its record is kept; True, or an exception, ends the search.
+    pretrained: corrects the estimate on the target's device; None: the estimate as it is.
     """
 
     def __init__(

@@ -148,10 +148,7 @@ class SimulatedDevice:
 
     RecordError where the tasks were recorded on several devices.
 
-    Parameters
-    ----------
-    tasks
-        Recorded on one device.
+    tasks: recorded on one device.
     """
 
     def __init__(self, tasks: Sequence[SimulatedTask], *, workers: int = 8) -> None:

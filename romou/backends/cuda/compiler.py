@@ -1,8 +1,7 @@
 """CUDA C++ to machine code, by NVRTC: no toolkit is needed, and no GPU.
 
 TVM hands the text of a module to the packed function `tvm_callback_cuda_compile`. Its own one wants a whole toolkit, whose path it guesses, and turns on
-approximate mathematics; `install` puts this one in its place, and the functions that Romou's passes call
-in front of the text.
+approximate mathematics; `install` puts this one in its place, and the functions that Romou's passes call in front of the text.
 """
 
 from __future__ import annotations
