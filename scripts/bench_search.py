@@ -44,7 +44,7 @@ from simulated_searches import DEVICE, KERNEL_TUNER, KNOWN, ROMOU, SPACES, WITHI
 
 from romou.hardware import load_device
 from romou.pruning import judge
-from romou.pruning.columns import columns_of
+from romou.pruning.form import columns_of
 from romou.pruning.forms import form_of
 from romou.search import TuningOptions
 

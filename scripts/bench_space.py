@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from romou.pruning import PrunedSpace, PruningReport, Rules
-from romou.pruning.columns import columns_of
 from romou.pruning.criteria import judge
+from romou.pruning.form import columns_of
 from romou.pruning.forms import form_of
 from romou.report.spaces import criteria_table, percent
 from romou.target import Target

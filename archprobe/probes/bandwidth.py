@@ -1,4 +1,4 @@
-"""The bandwidth of each level of buffers, images, local and constant memory: many work-items read ranges of growing size (paper, section 3.1)."""
+"""The bandwidth of each level of buffers, images, local and constant memory: many work-items read ranges of growing size (paper, section 3.1), or write."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 
 from archprobe.analysis import bandwidth
-from archprobe.analysis.answer import Answer
+from archprobe.analysis.answer import Answer, declined, ratio
 from archprobe.bench import Bench, Run, powers
 from archprobe.curve import Curve, Findings
-from archprobe.probes.probe import NO_TEXTURES, Probe
+from archprobe.probes.probe import NO_TEXTURES, probe
 
 _VECTOR_BYTES = 16
 _READS = 8
@@ -104,7 +104,12 @@ def _stream_curve(bench: Bench, memory: str, max_bytes: int) -> Curve:
     )
 
 
-def measure_buffer(bench: Bench) -> Findings:
+@probe(
+    aspect="BufferBandwidth",
+    title="Bandwidth of buffers",
+    method="all work-items read vectors of 16 bytes over growing ranges; stretches of even bandwidth are levels (paper, section 3.1)",
+)
+def buffer_bandwidth(bench: Bench) -> Findings:
     facts = bench.device.facts
     megabytes = (16 if bench.is_quick else 64) if facts.is_cpu else 4096
     most = powers(1, min(megabytes * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 8))[-1]
@@ -126,40 +131,79 @@ def _copies(bench: Bench, size: int) -> dict[str, Answer]:
     return {key: bandwidth.rate(2 * size / bench.rate(run, start=1)[0] * 1e-9, "GB/s") for key, run in ways.items()}
 
 
-def measure_image(bench: Bench) -> Findings:
-    rows = min(bench.device.facts.max_image_height, 1024 if bench.is_quick else 4096)
-    return measure_stream(bench, "image", rows * _IMAGE_WIDTH * _VECTOR_BYTES, "ImageCacheHierarchyPChase.CachePixelCountLv")
-
-
-BUFFER = Probe(
-    name="buffer_bandwidth",
-    aspect="BufferBandwidth",
-    title="Bandwidth of buffers",
-    method="all work-items read vectors of 16 bytes over growing ranges; stretches of even bandwidth are levels (paper, section 3.1)",
-    measure=measure_buffer,
-)
-IMAGE = Probe(
-    name="image_bandwidth",
+@probe(
     aspect="ImageBandwidth",
     title="Bandwidth of images",
     method="all work-items read texels of 16 bytes over growing ranges of one image (paper, section 3.1)",
-    measure=measure_image,
     not_on_cpu=NO_TEXTURES,
     needs_images=True,
     is_for_opencl=True,
 )
-LOCAL = Probe(
-    name="local_bandwidth",
+def image_bandwidth(bench: Bench) -> Findings:
+    rows = min(bench.device.facts.max_image_height, 1024 if bench.is_quick else 4096)
+    return measure_stream(bench, "image", rows * _IMAGE_WIDTH * _VECTOR_BYTES, "ImageCacheHierarchyPChase.CachePixelCountLv")
+
+
+@probe(
     aspect="LocalMemBandwidth",
     title="Bandwidth of local memory",
     method="all work-items read vectors of 16 bytes from 16 KB of their group's local memory, over growing ranges (paper, section 3.1)",
-    measure=lambda bench: measure_stream(bench, "local", _LOCAL_BYTES),
 )
-CONSTANT = Probe(
-    name="constant_bandwidth",
+def local_bandwidth(bench: Bench) -> Findings:
+    return measure_stream(bench, "local", _LOCAL_BYTES)
+
+
+@probe(
     aspect="ConstMemBandwidth",
     title="Bandwidth of constant memory",
     method="neighbouring work-items read neighbouring vectors of 16 bytes of constant memory, over growing ranges (paper, section 3.1)",
-    measure=lambda bench: measure_stream(bench, "constant", powers(1, min(bench.device.facts.constant_bytes, 2**16))[-1]),
     is_for_opencl=True,
 )
+def constant_bandwidth(bench: Bench) -> Findings:
+    return measure_stream(bench, "constant", powers(1, min(bench.device.facts.constant_bytes, 2**16))[-1])
+
+
+_WRITE_SOURCE = """
+__kernel void to_buffer(int n, __global float4 *out, int width) {
+  const int i = get_global_id(0);
+  for (int k = 0; k < n; ++k) out[i] = FLOAT4(i, k, n, 1);
+}
+#ifdef HAS_IMAGES
+__kernel void to_image(int n, __write_only image2d_t out, int width) {
+  const int i = get_global_id(0);
+  for (int k = 0; k < n; ++k) write_imagef(out, (int2)(i % width, i / width), FLOAT4(i, k, n, 1));
+}
+#endif
+"""
+
+
+@probe(
+    aspect="WriteSpeed",
+    title="Image writes against buffer writes",
+    method="every work-item writes one vector of 16 bytes to its place in an image, or in a buffer of the same size",
+)
+def write_speed(bench: Bench) -> Findings:
+    facts = bench.device.facts
+    width = 1024 if facts.is_cpu else 4096
+    size = width * width
+    answers: dict[str, Answer] = {"BufferWriteBandwidth": _speed(bench, "to_buffer", bench.device.buffer(16 * size), width)}
+    if not facts.has_images:
+        answers["ImageWriteBandwidth"] = declined("GB/s", "no images that the probe could write")
+    else:
+        target = bench.device.image(np.zeros((width, width, 4), np.float32), is_written=True)
+        answers["ImageWriteBandwidth"] = _speed(bench, "to_image", target, width, HAS_IMAGES=1)
+    image, buffer = answers["ImageWriteBandwidth"], answers["BufferWriteBandwidth"]
+    answers["ImageOverBuffer"] = ratio(image, buffer, "ratio", 0.9, "bandwidth of image writes over buffer writes")
+    return Findings(answers=answers)
+
+
+def _speed(bench: Bench, name: str, target: object, width: int, **macros: int) -> Answer:
+    """Measure one way to write. Every run writes each element once, because the cache would absorb a loop over one place."""
+    kernel = bench.device.kernel(_WRITE_SOURCE, name, **macros)
+    size = min(256, bench.device.facts.max_work_group_size)
+
+    def run(times: int) -> float:
+        return sum(bench.device.launch(kernel, width * width, size, np.int32(1), target, np.int32(width)) for _ in range(times))
+
+    seconds, _ = bench.rate(run, start=1)
+    return bandwidth.rate(width * width * 16 / seconds * 1e-9, "GB/s")

@@ -1,4 +1,7 @@
-"""The levels of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2 and figure 6), and their lines."""
+"""The levels of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2 and figure 6), and their lines.
+
+In a chase every read says where the next one goes, so none can start before the last has ended.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,41 @@ import numpy as np
 
 from archprobe.analysis import cache
 from archprobe.analysis.answer import Answer, declined
-from archprobe.bench import Bench
+from archprobe.bench import Bench, Run
 from archprobe.curve import Curve, Findings
-from archprobe.probes.chase import TEXEL_BYTES, BufferChase, Chase, ImageChase, nanoseconds
-from archprobe.probes.probe import NO_TEXTURES, Probe
+from archprobe.probes.probe import NO_TEXTURES, probe
 
+_UNROLL = 8
+# A run whose iteration is `_UNROLL` reads, and the iterations of one lap through the range.
+Chase = tuple[Run, int]
+
+# Each run continues the chase where the last one stopped, so the cache holds what earlier laps left, at any number of steps.
+_CHASE = """
+__kernel void ring(__global int *chain, int count, int stride) {
+  const int i = get_global_id(0);
+  if (i < count) chain[i * stride] = (i + 1) % count * stride;
+}
+__kernel void chase(int n, __global int *place, __global const int *chain) {
+  int at = place[0];
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) at = chain[at];
+  }
+  place[0] = at;
+}
+#ifdef HAS_IMAGES
+__constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP_TO_EDGE | CLK_FILTER_NEAREST;
+__kernel void chase_image(int n, __global int *place, __read_only image1d_t chain) {
+  int at = place[0];
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) at = read_imagei(chain, NEAREST, at).x;
+  }
+  place[0] = at;
+}
+#endif
+"""
+TEXEL_BYTES = 16
 # Most caches' line: each read is a line of its own, and none is left out.
 _STRIDE = 64
 # Iterations of the chase: a lap that a run can well make before it is timed.
@@ -33,7 +66,72 @@ __kernel void again(int n, __global int *out, __read_only image2d_t zeros, int i
 """
 
 
-def measure_buffer_levels(bench: Bench) -> Findings:
+class BufferChase:
+    """Chases through one buffer of `max_bytes`; `is_shuffled` hops at random, for devices that read ahead."""
+
+    def __init__(self, bench: Bench, max_bytes: int, *, is_shuffled: bool = False) -> None:
+        self.device = bench.device
+        self.is_shuffled = is_shuffled
+        self.ring, self.chase = (self.device.kernel(_CHASE, name, UNROLL=_UNROLL) for name in ("ring", "chase"))
+        self.chain = self.device.buffer(max_bytes)
+        self.place = self.device.buffer(64)
+        self.state = (0, 0)
+
+    def prepare(self, range_bytes: int, stride_bytes: int) -> None:
+        """Lay the chain through `range_bytes` and walk it once, so that the caches hold what they can."""
+        count, stride = range_bytes // stride_bytes, stride_bytes // 4
+        self.device.write(self.place, np.zeros(1, np.int32))
+        if self.is_shuffled:
+            order = np.random.default_rng(0).permutation(count)
+            chain = np.zeros(count * stride, np.int32)
+            chain[order * stride] = np.roll(order, -1) * stride
+            self.device.write(self.chain, chain)
+        else:
+            size = min(64, self.device.facts.max_work_group_size)
+            self.device.launch(self.ring, -(-count // size) * size, size, self.chain, np.int32(count), np.int32(stride))
+        self.device.launch(self.chase, 1, 1, np.int32(-(-count // _UNROLL)), self.place, self.chain)
+        self.state = (range_bytes, stride_bytes)
+
+    def run(self, range_bytes: int, stride_bytes: int) -> Chase:
+        """Return a chase of `range_bytes`; chases of other ranges may run in between."""
+
+        def run(n: int) -> float:
+            if self.state != (range_bytes, stride_bytes):
+                self.prepare(range_bytes, stride_bytes)
+            return self.device.launch(self.chase, 1, 1, np.int32(n), self.place, self.chain)
+
+        return run, -(-(range_bytes // stride_bytes) // _UNROLL)
+
+
+class ImageChase:
+    """Chases through one row of texels (four 32-bit integers each)."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.device = bench.device
+        self.kernel = self.device.kernel(_CHASE, "chase_image", UNROLL=_UNROLL, HAS_IMAGES=1)
+
+    def run(self, texels: int, stride: int = 1) -> Chase:
+        """Return a chase over `texels` texels, `stride` texels at a time."""
+        chain = np.zeros((texels, 4), np.int32)
+        stops = np.arange(0, texels, stride)
+        chain[stops, 0] = np.roll(stops, -1)
+        image, place = self.device.image(chain), self.device.buffer(64)
+        lap = -(-stops.size // _UNROLL)
+        self.device.launch(self.kernel, 1, 1, np.int32(lap), place, image)
+        return lambda n: self.device.launch(self.kernel, 1, 1, np.int32(n), place, image), lap
+
+
+def nanoseconds(seconds: float) -> float:
+    """Return the latency of one read from the time of an iteration."""
+    return seconds * 1e9 / _UNROLL
+
+
+@probe(
+    aspect="BufferCacheHierarchyPChase",
+    title="Caches behind buffers",
+    method="pointer chase in one work-item over growing ranges; plateaus of latency are levels (paper, Listing 2)",
+)
+def buffer_cache(bench: Bench) -> Findings:
     facts = bench.device.facts
     most = min((8 if facts.is_cpu else 128 if bench.is_quick else 256) * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 4)
     chase = BufferChase(bench, most, is_shuffled=facts.is_cpu)
@@ -43,7 +141,15 @@ def measure_buffer_levels(bench: Bench) -> Findings:
     return _level_findings(curve, "CacheVectorCountLv")
 
 
-def measure_image_levels(bench: Bench) -> Findings:
+@probe(
+    aspect="ImageCacheHierarchyPChase",
+    title="Texture caches",
+    method="pointer chase in one work-item through a row of texels of 16 bytes; plateaus of latency are levels (paper, Listing 2)",
+    not_on_cpu=NO_TEXTURES,
+    needs_images=True,
+    is_for_opencl=True,
+)
+def image_cache(bench: Bench) -> Findings:
     chase = ImageChase(bench)
     most = min(bench.device.facts.max_image_width, 2**16)
     texels = np.unique((2 ** np.arange(4, np.log2(most) + 1e-9, 1 / (4 if bench.is_quick else 8))).astype(np.int64) // 2 * 2)
@@ -85,7 +191,12 @@ def _level_findings(curve: Curve, prefix: str) -> Findings:
     return Findings(answers=sizes | latencies, curves=(curve.marked(sizes),))
 
 
-def measure_buffer_line(bench: Bench) -> Findings:
+@probe(
+    aspect="BufferCachelineSize",
+    title="Cache line behind buffers",
+    method="pointer chase in order over sixteen times the first cache: latency grows with the stride up to a line",
+)
+def buffer_line(bench: Bench) -> Findings:
     # Many times what the first level holds: it keeps nothing until the next lap, even of wide strides that touch few lines.
     first = bench.number("BufferCacheHierarchyPChase.CacheVectorCountLv1")
     size = int(min(max(16 * (first or 2**18), 2**17), 2**26)) // 4096 * 4096
@@ -96,7 +207,15 @@ def measure_buffer_line(bench: Bench) -> Findings:
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
 
-def measure_image_line(bench: Bench) -> Findings:
+@probe(
+    aspect="ImageCachelineSize",
+    title="Texture cache line",
+    method="texels that fit the cache side by side and one below the other; chase through a row by growing strides",
+    not_on_cpu=NO_TEXTURES,
+    needs_images=True,
+    is_for_opencl=True,
+)
+def image_line(bench: Bench) -> Findings:
     device = bench.device
     most = min(256 if bench.is_quick else 512, device.facts.max_work_group_size)
     zeros, out = device.image(np.zeros((most, most, 4), np.int32)), device.buffer(64)
@@ -134,39 +253,3 @@ def measure_image_line(bench: Bench) -> Findings:
         "ImgMinTimeConcurThreadCountY": counts["Y"],
     }
     return Findings(answers=answers, curves=(*curves, ramp.marked({"ImgCachelineSize": line})))
-
-
-BUFFER_LEVELS = Probe(
-    name="buffer_cache",
-    aspect="BufferCacheHierarchyPChase",
-    title="Caches behind buffers",
-    method="pointer chase in one work-item over growing ranges; plateaus of latency are levels (paper, Listing 2)",
-    measure=measure_buffer_levels,
-)
-BUFFER_LINE = Probe(
-    name="buffer_line",
-    aspect="BufferCachelineSize",
-    title="Cache line behind buffers",
-    method="pointer chase in order over sixteen times the first cache: latency grows with the stride up to a line",
-    measure=measure_buffer_line,
-)
-IMAGE_LEVELS = Probe(
-    name="image_cache",
-    aspect="ImageCacheHierarchyPChase",
-    title="Texture caches",
-    method="pointer chase in one work-item through a row of texels of 16 bytes; plateaus of latency are levels (paper, Listing 2)",
-    measure=measure_image_levels,
-    not_on_cpu=NO_TEXTURES,
-    needs_images=True,
-    is_for_opencl=True,
-)
-IMAGE_LINE = Probe(
-    name="image_line",
-    aspect="ImageCachelineSize",
-    title="Texture cache line",
-    method="texels that fit the cache side by side and one below the other; chase through a row by growing strides",
-    measure=measure_image_line,
-    not_on_cpu=NO_TEXTURES,
-    needs_images=True,
-    is_for_opencl=True,
-)

@@ -7,7 +7,7 @@ import numpy as np
 from archprobe.analysis.warp import warp_by_divergence, warp_by_order, warp_by_time
 from archprobe.bench import Bench, powers
 from archprobe.curve import Curve, Findings
-from archprobe.probes.probe import Probe
+from archprobe.probes.probe import probe
 
 # Division keeps a core busy without memory; its result feeds the next one.
 _DIVIDE = """
@@ -46,7 +46,13 @@ __kernel void diverge(int n, __global float *out, float c, int block) {
 """
 
 
-def measure_time(bench: Bench) -> Findings:
+@probe(
+    aspect="WarpSizeMethodB",
+    title="Warp size by time",
+    method="many groups of n work-items that divide; the period of the stairs in time over n (paper, section 3.1, figure 7)",
+    not_on_cpu="a CPU runs the work-items of a group one after another or in vectors that the compiler chose; there is no warp",
+)
+def warp_time(bench: Bench) -> Findings:
     facts = bench.device.facts
     kernel, out = bench.device.kernel(_DIVIDE, "divide"), bench.device.buffer(64)
     groups = facts.units * 256
@@ -57,7 +63,13 @@ def measure_time(bench: Bench) -> Findings:
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
 
-def measure_order(bench: Bench) -> Findings:
+@probe(
+    aspect="WarpSizeMethodA",
+    title="Warp size by order",
+    method="the ranks that work-items draw from an atomic counter run on inside a warp and break between warps (paper, Listing 3)",
+    not_on_cpu="a CPU runs the work-items of a group one after another; ranks follow that loop, not a warp",
+)
+def warp_order(bench: Bench) -> Findings:
     device = bench.device
     size = min(512, device.facts.max_work_group_size)
     words = 2**22
@@ -69,7 +81,13 @@ def measure_order(bench: Bench) -> Findings:
     return Findings(answers=answers, curves=(curve,))
 
 
-def measure_divergence(bench: Bench) -> Findings:
+@probe(
+    aspect="WarpDivergence",
+    title="Warp size by divergence",
+    method="blocks of n work-items take two branches alternately: both are paid for until a block fills a warp",
+    not_on_cpu="a CPU's work-items branch one by one; there is no warp that runs both sides",
+)
+def warp_divergence(bench: Bench) -> Findings:
     facts = bench.device.facts
     size = min(512, facts.max_work_group_size)
     kernel, out = bench.device.kernel(_DIVERGE, "diverge"), bench.device.buffer(64)
@@ -77,29 +95,3 @@ def measure_divergence(bench: Bench) -> Findings:
     curve = bench.sweep("divergence", powers(1, size // 2), make, x_label="work-items in a block", is_log_x=True)
     answers = {"WarpThreadCount": warp_by_divergence(curve.xs, curve.ys, repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
-
-
-TIME = Probe(
-    name="warp_time",
-    aspect="WarpSizeMethodB",
-    title="Warp size by time",
-    method="many groups of n work-items that divide; the period of the stairs in time over n (paper, section 3.1, figure 7)",
-    measure=measure_time,
-    not_on_cpu="a CPU runs the work-items of a group one after another or in vectors that the compiler chose; there is no warp",
-)
-ORDER = Probe(
-    name="warp_order",
-    aspect="WarpSizeMethodA",
-    title="Warp size by order",
-    method="the ranks that work-items draw from an atomic counter run on inside a warp and break between warps (paper, Listing 3)",
-    measure=measure_order,
-    not_on_cpu="a CPU runs the work-items of a group one after another; ranks follow that loop, not a warp",
-)
-DIVERGENCE = Probe(
-    name="warp_divergence",
-    aspect="WarpDivergence",
-    title="Warp size by divergence",
-    method="blocks of n work-items take two branches alternately: both are paid for until a block fills a warp",
-    measure=measure_divergence,
-    not_on_cpu="a CPU's work-items branch one by one; there is no warp that runs both sides",
-)

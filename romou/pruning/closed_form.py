@@ -23,9 +23,8 @@ from romou.analysis.registers import RegisterEstimate, address_registers
 from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
 from romou.core.space import Columns
-from romou.pruning.columns import combinations, tabulate
 from romou.pruning.data_reads import DataReads, Pixels, Steps
-from romou.pruning.form import Form, loads_of_one
+from romou.pruning.form import Form, combinations, loads_of_one, tabulate
 from romou.schedules.algorithms import DIRECT
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.knobs import local_bytes, number_bytes

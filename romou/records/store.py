@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from romou.core.errors import RecordError
-from romou.records.origin import Origin
-from romou.records.record import Record
+from romou.records.record import Origin, Record
 
 logger = logging.getLogger("romou")
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from romou.core.errors import RecordError
 from romou.core.outcome import Outcome
-from romou.records.origin import Origin
-from romou.records.record import SCHEMA, Record
+from romou.records.record import SCHEMA, Origin, Record
 
 T4_VERSION = "1.0.0"
 # Our outcome -> T4's "invalidity".

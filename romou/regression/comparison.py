@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from romou.core.errors import UsageError
-from romou.records.origin import Origin
+from romou.records.record import Origin
 from romou.regression.bench import Bench, OperatorBench, Rounds, round_median
-from romou.regression.measures import JUDGED
+from romou.regression.operators import JUDGED
 from romou.regression.statistics import Shift, holm, paired_shift, unpaired_shift
 from romou.regression.timing import MODEL
 

@@ -17,9 +17,8 @@ from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config
 from romou.hardware import HardwareSpec
-from romou.pruning.columns import columns_of
 from romou.pruning.estimate import estimate_parts, estimate_seconds, occupancy
-from romou.pruning.form import Form
+from romou.pruning.form import Form, columns_of
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
 from romou.schedules.families import declared_knobs

@@ -18,7 +18,7 @@ from romou.core.errors import InvalidConfigError
 from romou.core.space import Config
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.pruning import judge, read_usage
-from romou.regression.measures import stable_measures
+from romou.regression.operators import stable_measures
 from romou.report.kernels import kernel_table
 from romou.target import Target
 

@@ -17,7 +17,7 @@ from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
 from romou.pruning import BOUNDED, KernelUsage, Rules, judge, read_usage
 from romou.pruning.closed_form import ClosedForm
-from romou.pruning.columns import columns_of
+from romou.pruning.form import columns_of
 from romou.pruning.forms import form_of
 from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.families.dense import Dense

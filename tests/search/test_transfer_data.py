@@ -10,7 +10,7 @@ from tvm.relax import op
 
 from romou.core.outcome import Outcome
 from romou.pruning.closed_form import ClosedForm
-from romou.pruning.columns import columns_of
+from romou.pruning.form import columns_of
 from romou.records import Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
 from romou.search.cost_model import CostModel
