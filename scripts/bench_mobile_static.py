@@ -49,6 +49,7 @@ from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.layout.place_images import SCOPE
 from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version
+from romou.report.table import table_of_numbers
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
 from romou.tasks.tunable import TunableTask
@@ -226,13 +227,10 @@ def name_of(row: Mapping[str, str]) -> str:
 
 def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]]) -> Table:
     """One line an operator."""
-    table = Table(title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, fp32")
-    table.add_column("operator", no_wrap=True)
-    for name in KERNELS:
-        for column in (name, "spills", "private B"):
-            table.add_column(column, justify="right", no_wrap=True)
-    for column in ("registers", "TVM / Romou"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = [column for kernel in KERNELS for column in (kernel, "spills", "private B")] + ["registers", "TVM / Romou"]
+    table = table_of_numbers(
+        "operator", columns, title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, fp32"
+    )
     for name, results in rows:
         cells = []
         for kernel in KERNELS:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from romou.core.knob import Choice, nearest
 from romou.core.space import Space
+from romou.report.table import table_of_numbers
 
 if TYPE_CHECKING:
     from romou.pruning import PruningReport
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
 
 def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
     """Return a table with a line for each task: configs by its knobs, those that its template admits, those that are left, and which criteria gave way."""
-    table = Table(title=escape(title))
-    table.add_column("task", no_wrap=True)
-    for column in ("declared", "before", "kept", "pruned"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("gave way")
+    table = table_of_numbers("task", ("declared", "before", "kept", "pruned"), "gave way", title=title)
     for name, report in rows:
         table.add_row(escape(name), str(report.declared), str(report.before), str(report.kept), percent(report.pruned_share), ", ".join(report.relaxed))
     return table
@@ -30,11 +27,7 @@ def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Tab
 
 def criteria_table(reports: Sequence[PruningReport]) -> Table:
     """Return a table with a line for each criterion: mean share of the spaces that it removes alone, and that it alone removes."""
-    table = Table(title="What each criterion removes, mean over the tasks")
-    table.add_column("criterion", no_wrap=True)
-    for column in ("alone", "only it", "gave way"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("limit from")
+    table = table_of_numbers("criterion", ("alone", "only it", "gave way"), "limit from", title="What each criterion removes, mean over the tasks")
     for name, counts in _by_criterion(reports).items():
         alone, only = (sum(getattr(c, field) / r.before for r, c in counts) / len(reports) for field in ("alone", "only"))
         gave_way = sum(c.slack != 1 for _, c in counts)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from romou.module.summary import LayerRow, Summary
@@ -23,18 +23,21 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
+def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str = "") -> Table:
+    """An empty table: a column of names, columns of numbers, and columns of text."""
+    columns = [Column(name, no_wrap=True), *(Column(column, justify="right", no_wrap=True) for column in numbers), *map(Column, texts)]
+    return Table(*columns, title=escape(title) or None)
+
+
 def layer_table(rows: Sequence[LayerRow]) -> Table:
     """One line per task, the most expensive first, and a last line with the sums over all calls."""
-    table = Table(title="Time per layer (ms of one call)", show_footer=bool(rows))
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
-    table.add_column("layer", footer="all calls", no_wrap=True)
-    right = {"justify": "right", "no_wrap": True}
-    table.add_column("calls", footer=str(sum(row.calls for row in rows)), **right)  # type: ignore[arg-type]
-    table.add_column("before", footer=number(before), **right)  # type: ignore[arg-type]
-    table.add_column("after", footer=number(after), **right)  # type: ignore[arg-type]
-    table.add_column("faster", footer=ratio(before / after if before and after else None), **right)  # type: ignore[arg-type]
-    table.add_column("GFLOPS", **right)  # type: ignore[arg-type]
-    table.add_column("trials", footer=str(sum(row.trials for row in rows)), **right)  # type: ignore[arg-type]
+    table = table_of_numbers("layer", ("calls", "before", "after", "faster", "GFLOPS", "trials"), title="Time per layer (ms of one call)")
+    table.show_footer = bool(rows)
+    calls, trials = (str(sum(getattr(row, field) for row in rows)) for field in ("calls", "trials"))
+    footers = ("all calls", calls, number(before), number(after), ratio(before / after if before and after else None), "", trials)
+    for column, footer in zip(table.columns, footers, strict=True):
+        column.footer = footer
     for row in sorted(rows, key=lambda r: -(r.default_ms or 0.0) * r.calls):
         table.add_row(
             escape(row.name), str(row.calls), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), number(row.gflops, 2), str(row.trials)
