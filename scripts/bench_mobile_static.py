@@ -42,7 +42,7 @@ from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 
 from romou.analysis.executed import executed_instructions, trip_loops
-from romou.analysis.structure import launch_size, thread_extents
+from romou.analysis.launch import launch_size, thread_extents
 from romou.core.errors import BuildError, RomouError
 from romou.frontend import import_onnx
 from romou.inspection.kernels import InspectedKernel, inspect_function

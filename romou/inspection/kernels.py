@@ -14,8 +14,8 @@ from tvm_ffi.structural import structural_equal
 
 import romou.passes.pipeline as pipeline
 from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
+from romou.analysis.launch import thread_extents
 from romou.analysis.registers import RegisterEstimate, estimate_registers
-from romou.analysis.structure import thread_extents
 from romou.analysis.traffic import Traffic, busiest_traffic
 
 if TYPE_CHECKING:

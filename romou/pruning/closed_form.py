@@ -1,7 +1,7 @@
 """What the kernels of a whole space use, by formulas over its knobs: a million configs are judged in well under a second.
 
-The formulas follow `schedules/contraction`. `analysis/usage.py` reads the same numbers off one config's TIR, and a property test holds the two
-together. Columns of knobs are NumPy arrays that broadcast: those of `Space.mesh` have an axis for each knob. A formula over three knobs then costs the
+The formulas follow `schedules/contraction`. The tests read the same numbers off one config's TIR (`tests/kernel_usage.py`), and hold the two
+together. Columns of knobs are NumPy arrays that broadcast: those of `Space.blocks` have an axis for each knob. A formula over three knobs then costs the
 product of these three, and only the last "and" of the verdicts runs over all configs.
 
 Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel holds for addresses and
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from romou.analysis.accesses import SERVED, bank_rounds
 from romou.analysis.registers import RegisterEstimate, address_registers
 from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
@@ -32,6 +31,8 @@ from romou.schedules.template import ContractionTemplate
 from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
+# A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
+SERVED, _VECTOR_BYTES = 8, 16
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
 _INSIDE = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
 _IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
@@ -308,3 +309,9 @@ def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
     """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
     items = np.arange(min(SERVED, high * wide))
     return bank_rounds((items % wide if is_data else items // wide) * step_bytes)
+
+
+def bank_rounds(places: np.ndarray) -> int:
+    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever wants the same is served at once."""
+    words = np.unique((places - places.min()) // _VECTOR_BYTES)
+    return int(np.bincount(words % SERVED).max())

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from romou.analysis.usage import read_usage
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.module import Argument
 from romou.regression.bench import OperatorBench
-from romou.tasks.tunable import key_of, plain_form
+from romou.tasks.tunable import TunableTask, key_of, plain_form
 
 if TYPE_CHECKING:
     from romou.module import ScheduledFunction
-    from romou.schedules.base import Template
     from romou.target import Target
 
 
@@ -44,7 +42,7 @@ def operators_of(functions: Iterable[ScheduledFunction], calls: Mapping[str, int
             arguments=tuple(arguments),
             source_sha256=sha256,
             source_bytes=size,
-            measures=stable_measures(kernels, one.task.template if one.task is not None else None, one.config),
+            measures=stable_measures(kernels, one.task, one.config, target),
         )
     return _with_unique_names(list(found.values()))
 
@@ -73,10 +71,10 @@ JUDGED: dict[str, tuple[str, str | None]] = {
 }
 
 
-def stable_measures(kernels: Sequence[InspectedKernel], template: Template | None, config: Mapping[str, Any]) -> dict[str, int]:
+def stable_measures(kernels: Sequence[InspectedKernel], task: TunableTask | None, config: Mapping[str, Any], target: Target) -> dict[str, int]:
     """Return the measures of one operator, over all its kernels: the most registers of any, the sum of everything else.
 
-    template: the operator's template under `config`; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
+    task: the operator's; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
     """
     found = {
         "registers": max(round(k.registers.allocated) for k in kernels),
@@ -87,8 +85,8 @@ def stable_measures(kernels: Sequence[InspectedKernel], template: Template | Non
         "bytes_per_iteration": sum(k.traffic.bytes_loaded for k in kernels),
         "multiply_adds_per_iteration": sum(k.traffic.multiply_adds for k in kernels),
     }
-    if template is not None:
-        usage = read_usage([kernel.lowered for kernel in kernels], template, config)
+    if task is not None:
+        usage = task.usage(config, target)
         found["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
         found["local_memory_bytes"] = int(usage.local_memory_bytes)
     return found

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, parameter_name, scope_of
+from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, scope_of
+from romou.analysis.launch import launch_size, thread_extents
 from romou.backends.dialect import dialect_of
 from romou.tir.calls import is_async_copy, is_fp16_load, is_fp16_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
 from romou.tir.primitives import LANES
@@ -146,16 +147,11 @@ class KernelStructure:
         return sums and self.has_loads(loop.body)
 
 
-def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
-    """Return the extents of a lowered device function's launch: "blockIdx.x" -> work groups, "threadIdx.x" -> work-items of a group."""
-    marks = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == "thread_extent"]
-    return {str(stmt.node.thread_tag): int(stmt.value) for stmt in marks}
-
-
-def launch_size(extents: Mapping[str, int]) -> tuple[int, int]:
-    """Return the work groups of a launch, and the work-items of one."""
-    groups, items = (math.prod(extent for tag, extent in extents.items() if tag.startswith(kind)) for kind in ("blockIdx", "threadIdx"))
-    return groups, items
+def parameter_name(var: Any) -> str:
+    """Name of the parameter that a buffer, a pointer, or a pointer made of one of them stands for."""
+    if isinstance(var, tvm.ir.TensorLoad):
+        return parameter_name(var.source)
+    return parameter_name(var.args[-1]) if isinstance(var, tvm.ir.Call) else str(getattr(var, "name", var)).removesuffix("_ptr")
 
 
 def images_of(func: tirx.PrimFunc) -> set[str]:

@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 import tvm
+from kernel_structure import KernelStructure, local_bytes_in, local_bytes_of, parameter_name, pointer_lanes, stores_in
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 from romou.analysis.evaluate import evaluate
-from romou.analysis.expressions import dtype_of, lanes_of, parameter_name
-from romou.analysis.structure import KernelStructure, local_bytes_in, local_bytes_of, pointer_lanes, stores_in
+from romou.analysis.expressions import dtype_of, lanes_of
+from romou.pruning.closed_form import SERVED, bank_rounds
 from romou.tir.calls import is_async_copy, is_conditional, is_texel_load, op_name
 from romou.tir.primitives import LANES
 from romou.tir.walk import nodes_in
-
-# A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
-SERVED, _VECTOR_BYTES = 8, 16
 
 
 @dataclass(frozen=True)
@@ -200,12 +198,6 @@ class GroupAccesses:
         """Places of all work-items that get there, in all repetitions."""
         is_active = np.broadcast_to(active, self._shape)
         return tuple(p[..., is_active].reshape(-1) for p in self._whole(places))
-
-
-def bank_rounds(places: np.ndarray) -> int:
-    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever wants the same is served at once."""
-    words = np.unique((places - places.min()) // _VECTOR_BYTES)
-    return int(np.bincount(words % SERVED).max())
 
 
 def _count_distinct(places: Sequence[tuple[np.ndarray, ...]]) -> int:
