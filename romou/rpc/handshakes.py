@@ -59,7 +59,7 @@ class Guest:
 
 
 class Guests:
-    """Those who came to `listener`, and have not been served."""
+    """Clients that came to `listener` and have not been served."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
