@@ -5,8 +5,10 @@ With --json, stdout carries one JSON document and nothing else; everything for a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 JSON_KEY = "romou.is_json"
 DEBUG_KEY = "romou.is_debug"
+_PRINTED_KEY = "romou.has_printed"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -31,6 +34,10 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool
         return value
 
     return callback
+
+
+def strict_option(function: _F) -> _F:
+    return click.option("--strict", is_flag=True, help="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.")(function)
 
 
 def json_option(function: _F) -> _F:
@@ -83,8 +90,26 @@ def _chosen_key(key: str | None, key_file: Path | None) -> str:
 
 
 def print_json(data: Any) -> None:
-    """One document on stdout; NaN and infinity, which JSON does not have, are a bug here."""
-    click.echo(json.dumps(data, indent=2, allow_nan=False))
+    """One document on stdout; NaN and infinity, which JSON does not have, are null."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[_PRINTED_KEY] = True
+    click.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def print_error(context: click.Context, error: BaseException, message: str) -> None:
+    """With --json, an error that is no RomouError as a document on stdout, unless one stands there."""
+    if context.meta.get(JSON_KEY) and not context.meta.get(_PRINTED_KEY):
+        with contextlib.suppress(OSError):
+            print_json({"error": {"type": type(error).__name__, "message": message}})
 
 
 def console(*, is_json: bool) -> Console:

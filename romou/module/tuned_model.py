@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,20 +14,21 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.core.errors import DeviceError, UsageError
-from romou.core.folders import replacing
+from romou.backends.base import HOST
+from romou.core.arguments import path_of, whole_of
+from romou.core.errors import DeviceError, ModelError, UsageError
+from romou.core.folders import HeldFolder, replacing
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
+from romou.module.host_nodes import LEDGER
 from romou.module.inputs import checked_inputs, random_inputs
-from romou.module.machine import Machine
+from romou.module.machine import Machine, check_process
+from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
-from romou.module.summary import Summary
+from romou.module.summary import HostRow, Summary
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
-
-META = "romou.json"
-FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,19 @@ class TunedModel:
         self._local: Machine | None = None
         # Threads that run a model for the first time load it, and link what is sent to a server, once.
         self._lock = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: HeldFolder | None = None
+        if remote is not None:
+            self._refuse_host_nodes(f"the model cannot run at {remote.address}")
+
+    @property
+    def host_nodes(self) -> tuple[str, ...]:
+        """Nodes that run on the host, by onnxruntime, between kernels: operator and name of each."""
+        return tuple(name for row in self._summary.host for name in row.nodes)
+
+    def _refuse_host_nodes(self, what: str) -> None:
+        if self.host_nodes:
+            nodes = ", ".join(self.host_nodes)
+            raise ModelError(f"{what}: there are no kernels for {nodes}, which would run on this machine, by onnxruntime", nodes=self.host_nodes)
 
     def summary(self) -> Summary:
         """What tuning brought, layer by layer."""
@@ -140,16 +151,23 @@ class TunedModel:
             return self._given
         self.target.backend.prepare_to_load()
         with quiet_stderr():
-            return tvm.runtime.load_module(str(self._given))
+            try:
+                return tvm.runtime.load_module(str(self._given))
+            except (RuntimeError, OSError, ValueError) as error:
+                reason = str(error).strip().splitlines()[-1]
+                raise ModelError(f"{self._given}: this library does not load here: {reason}", hint="Compile the model for this machine.") from error
 
     def _machine(self) -> Machine:
+        # Before the lock, which another thread may have held at the fork.
+        check_process()
         with self._lock:
             if self._local is None:
                 if not self.device.exist:
                     where = f"{self.target.kind}:{self.device_index}"
                     raise DeviceError(f"{where} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
                 with quiet_stderr():
-                    self._local = Machine(self._executable, self.device, _module_of, kind=self.target.kind, capture=self.capture)
+                    how: dict[str, Any] = {"kind": self.target.kind, "capture": self.capture, "has_host_nodes": bool(self.host_nodes)}
+                    self._local = Machine(self._executable, self.device, _module_of, **how)
             return self._local
 
     @property
@@ -165,9 +183,9 @@ class TunedModel:
             return self._given
         with self._lock:
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="romou-model-")
-                self._export(Path(self._folder.name) / _library_name())
-            return next(Path(self._folder.name).iterdir())
+                self._folder = HeldFolder("model")
+                self._export(self._folder.path / _library_name())
+            return next(self._folder.path.iterdir())
 
     def _export(self, path: Path) -> None:
         with quiet_stderr():
@@ -220,22 +238,31 @@ class TunedModel:
         clock
             "device" adds up the time of all kernels, from the device's events; a captured run is timed from its first kernel to its last. "wall" is
             the time until the device is idle again, launches and host code included, and the network where the device is behind a connection.
+            Models with nodes on the host are always timed by it.
         capture
             False launches kernel by kernel, whatever `run` does.
 
         Raises
         ------
         UsageError
-            Another `clock`.
+            Another `clock`, or no whole number of runs.
         DeviceError
             The device failed, or cannot be reached; or the run has to be captured and cannot be.
         """
+        repeat = whole_of("repeat", repeat, lowest=1)
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
-        arrays = list(random_inputs(self.inputs, seed).values())
+        arrays = list(random_inputs(self.inputs, whole_of("seed", seed)).values())
         if self.remote is not None:
             return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
+
+    def host_times(self, repeat: int = 3) -> tuple[HostRow, ...]:
+        """The host nodes, each group with its mean time of `repeat` runs and a warm-up, on random inputs."""
+        LEDGER.seconds.clear()
+        if self.host_nodes:
+            self.times(repeat=repeat, clock="wall")
+        return tuple(HostRow(nodes=row.nodes, ms=1e3 * LEDGER.seconds[row.nodes] / (repeat + 1)) for row in self._summary.host)
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
@@ -262,17 +289,21 @@ class TunedModel:
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced.
 
+        Who loads the folder runs the library's code.
+
         Raises
         ------
         UsageError
-            `path` exists and is no saved model.
+            `path` exists and is no saved model, or cannot be written: no permission, no space; what was there is as it was.
+        BuildError
+            The library cannot be linked.
         """
-        path = Path(path)
+        path = path_of("path", path)
         with replacing(path, marker=META, what="a saved model") as fresh:
             # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
             library = _library_name()
             self._export(fresh / library)
-            (fresh / META).write_text(json.dumps({**self._meta(), "library": library}, indent=1), encoding="utf-8")
+            write_manifest(fresh, {**self._meta(), "library": library})
         return path
 
     def export_android(self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None) -> Path:
@@ -294,10 +325,13 @@ class TunedModel:
         Raises
         ------
         UsageError
-            The model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
+            A wrong argument; the model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
         """
+        folder = path_of("folder", folder)
+        HOST.checked(host)
+        self._refuse_host_nodes("the model cannot be exported")
         own = self.target.host
         is_same = own == host or (is_here(own) and is_here(host))
         if is_same and isinstance(self._executable, relax.VMExecutable):
@@ -310,12 +344,11 @@ class TunedModel:
                 hint="Call export_android on what romou.tune or romou.compile returns; with the same work_dir nothing is measured again.",
             )
         place = None if is_here(host) else host
-        runtime = None if runtime is None else Path(runtime)
-        return export_model(executable, Path(folder), host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
+        runtime = None if runtime is None else path_of("runtime", runtime)
+        return export_model(executable, folder, host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
 
     def _meta(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
             "target": self.target.to_json(),
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),

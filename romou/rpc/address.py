@@ -30,7 +30,8 @@ class Address:
     def parse(cls, text: str) -> Address:
         """An address from its text; UsageError for anything else."""
         key = r"@(?P<file>.+)|(?P<key>[^\s/:@][^\s/:]*)"
-        parts = re.fullmatch(rf"(?P<tracker>{_TRACKER})?(?P<host>\[[^\]\s]+\]|[^/\s:]+):(?P<port>\d{{1,5}})(?:/(?:{key}))?", text)
+        pattern = rf"(?P<tracker>{_TRACKER})?(?P<host>\[[^\]\s]+\]|[^/\s:]+):(?P<port>\d{{1,5}})(?:/(?:{key}))?"
+        parts = re.fullmatch(pattern, text) if isinstance(text, str) else None
         found = None if parts is None else parts["key"] or (keys.from_file(Path(parts["file"])) if parts["file"] else keys.from_environment())
         if parts is None or found is None or not 0 < int(parts["port"]) < 65536:
             raise UsageError(
