@@ -18,7 +18,7 @@ from romou.analysis.expressions import dtype_of, lanes_of
 from romou.pruning.closed_form import SERVED, bank_rounds
 from romou.tir.calls import is_async_copy, is_conditional, is_texel_load, op_name
 from romou.tir.primitives import LANES
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from romou.analysis.launch import launch_size, thread_extents
 from romou.backends.dialect import dialect_of
 from romou.tir.calls import is_async_copy, is_fp16_load, is_fp16_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
 from romou.tir.primitives import LANES
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 # TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
 _UNDER_WAY = "async_wait_inflight_count"

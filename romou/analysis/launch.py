@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tvm import tirx
 
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 
 def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from romou.analysis.expressions import LOCAL, PRIVATE, multiply_adds_of, scope_of, value_bytes
 from romou.tir.calls import is_load_for_tensor_cores, is_texel_load
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,23 +14,48 @@ from romou.backends import backend
 from romou.backends.base import CapturedRun
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
+from romou.module.host_nodes import LEDGER
 from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
+# Process that first held a model on a device; None before.
+_user_of_devices: int | None = None
 # Runs of each kind that decide whether capturing pays.
 _PAIRS = 3
+
+
+def check_process() -> None:
+    """DeviceError where this process was forked from one that had used a device: drivers keep threads, which a fork leaves behind, and wait for them."""
+    if _user_of_devices not in (None, os.getpid()):
+        raise DeviceError(
+            f"this process was forked from process {_user_of_devices}, which had used a device; the driver does not work here, a run would never end",
+            hint="Start processes by spawn (multiprocessing.get_context('spawn')), or fork before a model runs; romou.compile runs it, unless verify=False.",
+        )
 
 
 class Machine:
     """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
 
     module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
-    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.
+    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.   has_host_nodes: whether nodes run on
+    the host between kernels; then nothing is captured.
     """
 
-    def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, capture: bool | None = None) -> None:
+    def __init__(
+        self,
+        library: Any,
+        device: Any,
+        module_of: Callable[[Any, str], Any],
+        *,
+        kind: str | None = None,
+        capture: bool | None = None,
+        has_host_nodes: bool = False,
+    ) -> None:
         from tvm import relax
 
+        global _user_of_devices
+        check_process()
+        _user_of_devices = os.getpid()
         self._library = library
         self._device = device
         self._module_of = module_of
@@ -46,6 +72,10 @@ class Machine:
         self._is_required = capture is True
         self._is_open = capture is not False and kind is not None
         self.launching = "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
+        self._has_host_nodes = has_host_nodes
+        if self._is_open and has_host_nodes:
+            self._is_open = False
+            self.launching = "kernel by kernel: nodes run on the host between kernels"
         if self._is_open:
             self.launching = "kernel by kernel so far: the second run is captured"
 
@@ -68,7 +98,7 @@ class Machine:
             captured = self._captured_run() if is_captured else None
             launch = self._launch if captured is None else captured.launch
             self._device.sync()
-            if is_wall:
+            if is_wall or self._has_host_nodes:
                 return [self._wall_ms(launch) for _ in range(repeat)]
             if captured is not None:
                 captured.launch()
@@ -84,6 +114,7 @@ class Machine:
         tensors = [device_tensor(array, self._device, scope) for array, scope in zip(arrays, scopes, strict=True)]
 
         def times(number: int, repeat: int) -> list[float]:
+            check_process()
             found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
             return [1e3 * float(t) for t in found.results]
 
@@ -93,7 +124,8 @@ class Machine:
         """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
         import tvm.runtime
 
-        arrays = [np.ascontiguousarray(a) for a in inputs]
+        # np.ascontiguousarray would give a scalar an axis.
+        arrays = [np.asarray(a, order="C") for a in inputs]
         if self._inputs and self._is_here:
             for tensor, array in zip(self._inputs, arrays, strict=True):
                 tensor.copyfrom(array)
@@ -103,8 +135,14 @@ class Machine:
         self._vm.set_input(_ENTRY, *self._inputs)
 
     def _launch(self) -> None:
-        """Kernel by kernel."""
-        self._vm.invoke_stateful(_ENTRY)
+        """Kernel by kernel; DeviceError where a node on the host fails."""
+        LEDGER.failure = None
+        try:
+            self._vm.invoke_stateful(_ENTRY)
+        except Exception:
+            if LEDGER.failure is not None:
+                raise LEDGER.failure from None
+            raise
         self._has_run = True
 
     def _invoke(self) -> list[Any]:

@@ -26,7 +26,7 @@ from tvm_ffi.structural import structural_map, structural_mutate
 from romou.core.errors import BuildError
 from romou.passes.bindings import is_barrier, sequence_of, statements_of
 from romou.tir.primitives import DOUBLE_BUFFER
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 _HALVES = 2
 

@@ -21,7 +21,7 @@ from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction
 from romou.tir.calls import op_name
 from romou.tir.primitives import LANES
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 PITCH = 1 << 20

@@ -12,7 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 
 def find_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:

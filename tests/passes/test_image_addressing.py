@@ -21,7 +21,7 @@ from romou.tasks.build import build_task
 from romou.tasks.tunable import TunableTask
 from romou.tir.calls import is_texel_load
 from romou.tir.primitives import image_extents, set_image
-from romou.tir.walk import nodes_in
+from romou.tir.traversal import nodes_in
 
 # Limits of a phone: its spaces know images. The kernels run on the device at hand.
 TARGET = Target("opencl -device=adreno640")
