@@ -6,10 +6,7 @@ what is left of batch norm after that is folded in Relax.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import io
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +18,14 @@ import tvm
 from tvm import relax
 
 from romou.core.errors import ModelError, UsageError
-from romou.tvm_patches.onnx_converters import patched_converters
+from romou.frontend.declared import settle_declared
+from romou.frontend.expand import expand_functions, inline_functions
+from romou.frontend.fold import fold
+from romou.frontend.graph import shapes_of, types_of
+from romou.tvm_patches.onnx_converters import from_onnx
 
-logger = logging.getLogger("romou")
+# Types of ONNX that kernels carry; 0: not known, where a later step may find it.
+_CARRIED = {0} | {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code)) for code in "?bBhHiIqQefd"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +61,18 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     UsageError
         If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
     """
-    proto = _load(model)
+    proto = inline_functions(_load(model))
     proto = _fix_shapes(proto, dict(shapes or {}))
-    slim = _fold(proto)
-    mod = _to_relax(slim)
+    mod = _to_relax(simplify(proto))
     return ImportedModel(mod=mod, onnx_model=proto, inputs=_inputs_of(proto), outputs=tuple(o.name for o in proto.graph.output))
+
+
+def simplify(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph that is imported: inputs that shapes decide are constants, some functions are their bodies, constants are folded."""
+    settled = onnx.ModelProto()
+    settled.CopyFrom(proto)
+    settle_declared(settled)
+    return fold(expand_functions(settled))
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
@@ -114,17 +123,17 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             wanted = [int(d) for d in shapes[value.name]]
             if value.type.tensor_type.HasField("shape") and len(wanted) != len(dims):
                 raise UsageError(f"input {value.name!r} has {len(dims)} dimensions in the model, but the shape given is {tuple(wanted)}")
-            if any(d <= 0 for d in wanted):
-                raise UsageError(f"input {value.name!r}: every dimension must be positive, got {tuple(wanted)}")
-            changed |= wanted != [d.dim_value for d in dims]
+            if any(d < 0 for d in wanted):
+                raise UsageError(f"input {value.name!r}: no dimension may be negative, got {tuple(wanted)}")
+            changed |= any(d.HasField("dim_value") and d.dim_value != w for d, w in zip(dims, wanted, strict=False))
             del dims[:]
             for d in wanted:
                 dims.add().dim_value = d
-        elif not value.type.tensor_type.HasField("shape") or any(d.dim_value <= 0 for d in dims):
-            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.dim_value > 0 else "?") for d in dims)
+        elif not value.type.tensor_type.HasField("shape") or any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
+            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims)
             raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
     if changed:
-        # Shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
+        # Another static shape than the model's: shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
         del fixed.graph.value_info[:]
         for output in fixed.graph.output:
             for d in output.type.tensor_type.shape.dim:
@@ -136,43 +145,90 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
     return fixed
 
 
-def _fold(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Fold constants and shape arithmetic with onnxslim; the graph's meaning stays the same."""
-    import onnxslim  # imported here: it takes a second
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    try:
-        slim: onnx.ModelProto = onnxslim.slim(copy)
-    except Exception as error:  # an optimiser's failure must not stop a model that imports without it
-        logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
-        return proto
-    if [o.name for o in slim.graph.output] != [o.name for o in proto.graph.output] or [i.name for i in _graph_inputs(slim)] != [
-        i.name for i in _graph_inputs(proto)
-    ]:
-        logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
-        return proto
-    return slim
-
-
 def _to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
-    from tvm.relax.frontend.onnx import from_onnx
+    """Convert, check the types of all tensors against ONNX's, and fold what only Relax can.
 
+    Raises
+    ------
+    ModelError
+        If an operator cannot be imported, or became a tensor of another type.
+    """
+    _refuse_types(proto)
     try:
-        # On a failure the importer prints to stdout, where a caller may have its own output.
-        with patched_converters(), contextlib.redirect_stdout(io.StringIO()):
-            mod = from_onnx(proto, keep_params_in_input=False)
-    except tvm.error.OpNotImplemented as error:
-        raise ModelError(f"the model uses ONNX operators that TVM cannot import: {_first_line(error)}; replace them, or export with another opset") from error
+        mod, tensors = from_onnx(proto)
+    except ModelError:
+        raise
     except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
         raise ModelError(f"TVM's ONNX importer rejected the graph: {type(error).__name__}: {_first_line(error)}") from error
+    _check_types(proto, tensors)
     passes = [
         relax.transform.FoldBatchnormToConv2D(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.FoldConstant(),
         relax.transform.DeadCodeElimination(),
     ]
-    return tvm.transform.Sequential(passes)(mod)
+    try:
+        return tvm.transform.Sequential(passes)(mod)
+    except Exception as error:  # a pass evaluates operators on constants, and raises by many types
+        raise ModelError(f"TVM cannot fold the graph's constants: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _refuse_types(proto: onnx.ModelProto) -> None:
+    """Refuse tensors of types that no kernel carries: text, sequences, and numbers of 16 bits and less that OpenCL does not have."""
+    types = types_of(proto.graph)
+    for value in _graph_inputs(proto):
+        types[value.name] = value.type
+        if not _is_carried(value.type):
+            raise ModelError(f"the input {value.name!r} is {_type_name(value.type)}, which no kernel carries; convert it before the model")
+    for tensor in proto.graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    for node in proto.graph.node:
+        for name in (*node.input, *node.output):
+            if name in types and not _is_carried(types[name]):
+                where = f"{node.op_type} (node {node.name!r})" if node.name else node.op_type
+                raise ModelError(
+                    f"{where}: the tensor {name!r} is {_type_name(types[name])}, which no kernel carries; export the model with another type",
+                    operator=node.op_type,
+                    node=node.name,
+                )
+
+
+def _is_carried(value: onnx.TypeProto) -> bool:
+    return value.WhichOneof("value") in (None, "tensor_type") and value.tensor_type.elem_type in _CARRIED
+
+
+def _type_name(value: onnx.TypeProto) -> str:
+    if not value.HasField("tensor_type"):
+        return f"a {str(value.WhichOneof('value')).removesuffix('_type')}"
+    return f"of type {onnx.TensorProto.DataType.Name(value.tensor_type.elem_type).lower()}"
+
+
+def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> None:
+    """Refuse a graph of which a tensor has another shape or type in Relax than in ONNX: its numbers would be others, too."""
+    declared = types_of(proto.graph)
+    shapes = shapes_of(proto.graph)
+    for node in proto.graph.node:
+        for name in node.output:
+            value = declared[name].tensor_type if name in declared and declared[name].HasField("tensor_type") else None
+            if value is None or not value.elem_type or name not in tensors:
+                continue
+            found, wanted = tensors[name].ty, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)).name
+            if not isinstance(found, relax.TensorType):
+                continue
+            shape = tuple(int(d) for d in found.shape.values) if isinstance(found.shape, relax.ShapeExpr) and _is_static(found.shape) else None
+            if str(found.dtype) != wanted or (name in shapes and shape != shapes[name]):
+                where = f"{node.op_type} (node {node.name!r})" if node.name else node.op_type
+                became = f"{found.dtype} of a shape computed at run time" if shape is None else f"{found.dtype}{list(shape)}"
+                raise ModelError(
+                    f"{where}: the output {name!r} was imported as {became}, but the model says {wanted}{list(shapes.get(name, ()))};"
+                    " this is a limit of the importer",
+                    operator=node.op_type,
+                    node=node.name,
+                )
+
+
+def _is_static(shape: relax.ShapeExpr) -> bool:
+    return all(isinstance(d, tvm.tirx.IntImm) for d in shape.values)
 
 
 def _first_line(error: Exception) -> str:
