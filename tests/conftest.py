@@ -18,6 +18,7 @@ from romou.target import Target
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
+    parser.addoption("--all-platforms", action="store_true", help="A missing OpenCL platform of tests/platforms.py is a failure, not a skip.")
     parser.addoption("--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew.")
 
 

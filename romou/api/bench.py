@@ -75,6 +75,7 @@ def bench(
     RecordError
         The records in `work_dir` are unreadable, or another process tunes with them.
     """
+    check_rounds(repeats)
     target = as_target(target)
     with timing(target, rpc) as place:
         how: dict[str, Any] = {"shapes": shapes, "repeats": repeats, "seed": seed, "label": label, "place": place if times else None}
@@ -99,8 +100,6 @@ def bench_of(
     place: see `timing`; None: only what can be read off the kernels.
     """
     check_versions()
-    if repeats:
-        check_rounds(repeats)
     imported = import_model(model, shapes)
     at = Place(named=target, target=target) if place is None else place()
     graph = lower(imported, at.target)

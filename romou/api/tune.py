@@ -104,10 +104,13 @@ def tune(
     started = time.monotonic()
     check_versions()
     target = allowing_tf32(as_target(target)) if allow_tf32 else as_target(target)
+    if callback is not None and not callable(callback):
+        raise UsageError(f"callback={callback!r}: must be a function that takes a Trial")
     options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
-    imported = import_model(model, shapes)
     measuring = _measuring(measure, seed)
-    with local_runner(target, measuring) if rpc is None else remote_runner(target, measuring, Address.parse(rpc)) as (place, runner):
+    address = None if rpc is None else Address.parse(rpc)
+    imported = import_model(model, shapes)
+    with local_runner(target, measuring) if address is None else remote_runner(target, measuring, address) as (place, runner):
         graph = lower(imported, place.target)
         results: Mapping[str, TaskResult] = {}
         folder = None

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
+from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
 from romou.hardware import HardwareSpec, known_devices, load_device
 
@@ -43,7 +44,8 @@ class TargetOption:
 DEVICE = TargetOption(name="device", pattern=".+", error="target option -device={value}: must be the name of a device")
 HOST = TargetOption(
     name="host",
-    pattern=r"[\w.]*(-[\w.]*){2,}",
+    # LLVM takes any text until code is generated, and then says nothing that helps.
+    pattern=r"(x86_64|i[3-6]86|aarch64|arm64|arm\w*|thumb\w*|riscv(32|64)|powerpc64(le)?|ppc64(le)?|s390x|loongarch64|mips\w*)(-[\w.]*){2,}",
     error="host {value!r} is not an LLVM triple",
     hint="For example aarch64-linux-android; leave it out for this machine.",
 )
@@ -192,6 +194,7 @@ class Backend:
 
     def facts(self, index: int) -> dict[str, Any]:
         """The entry of `list_devices` for a device; DeviceError where it does not exist."""
+        whole_of("device", index)
         found = self.list_devices()
         if not 0 <= index < len(found):
             raise self.no_device_error(index, found)
@@ -238,6 +241,7 @@ class Backend:
             device=str(facts["name"]),
             platform=str(facts["platform"]),
             driver=str(facts["driver"]),
+            origin=self.origin(facts),
             is_usable=problem is None,
             has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
             has_fp16=problem is None and "fp16" not in lacks and answers.get("fp16") is None,
@@ -246,6 +250,10 @@ class Backend:
             hint=self._repair(facts) if problem else None,
             notes=tuple(notes) if problem is None else (),
         )
+
+    def origin(self, facts: Mapping[str, Any]) -> str | None:
+        """What brought a device's driver to this machine, for a person: the system, or a package by its name and version. None where nothing tells."""
+        return None
 
     def is_usable(self, index: int = 0) -> bool:
         """True if device `index` exists and computed a tiny kernel correctly; `check_device` gives the reasons."""

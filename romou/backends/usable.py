@@ -16,7 +16,7 @@ PROBE_TIMEOUT_S = 120.0
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceReport:
     """The finding on one device. `problem` is None for a usable one; `has_images`, `has_fp16` and `has_recorded_runs` (command
-    buffers, CUDA graphs) tell what it can do besides.
+    buffers, CUDA graphs) tell what it can do besides. origin: what brought its driver here, where the backend can tell.
     """
 
     index: int
@@ -27,6 +27,7 @@ class DeviceReport:
     has_images: bool
     has_fp16: bool
     has_recorded_runs: bool = False
+    origin: str | None = None
     problem: str | None = None
     hint: str | None = None
     notes: tuple[str, ...] = ()

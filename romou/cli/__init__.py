@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import click
 
-from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_json
+from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, print_json
 from romou.core.errors import EXIT_FAILED, EXIT_USAGE, RomouError, nearest_name
 
 # name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is quick.
@@ -29,7 +34,7 @@ COMMANDS = {
 
 
 class RomouGroup(click.Group):
-    """Loads commands on demand and turns a RomouError into one message and its exit code."""
+    """Loads commands on demand and turns a RomouError into one message and its exit code. With --json, every error is a document on stdout, too."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -51,22 +56,61 @@ class RomouGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Arguments that cannot be read are told as they are to be, before any option was.
+        ctx.meta[JSON_KEY] = "--json" in args
+        with _reporting(ctx):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _terminable(), _reporting(ctx):
             return super().invoke(ctx)
-        except RomouError as error:
-            _report(ctx, error)
-            ctx.exit(error.exit_code)
 
 
-def _report(ctx: click.Context, error: RomouError) -> None:
-    if ctx.meta.get(DEBUG_KEY):
-        import traceback
+class Terminated(SystemExit):
+    """SIGTERM came; what is open is closed on the way out."""
 
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    if ctx.meta.get(JSON_KEY):
-        print_json({"error": error.to_dict()})
-    click.echo(f"romou: {error}", err=True)
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does: temporary folders and worker processes go. A second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _reporting(ctx: click.Context) -> Iterator[None]:
+    try:
+        yield
+    except RomouError as error:
+        if ctx.meta.get(DEBUG_KEY):
+            import traceback
+
+            click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        if ctx.meta.get(JSON_KEY):
+            print_json({"error": error.to_dict()})
+        click.echo(f"romou: {error}", err=True)
+        ctx.exit(error.exit_code)
+    except click.exceptions.Exit:
+        raise
+    except click.ClickException as error:
+        print_error(ctx, error, error.format_message())
+        raise
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        # A bug keeps its traceback.
+        print_error(ctx, error, {KeyboardInterrupt: "interrupted", Terminated: "ended by SIGTERM"}.get(type(error), str(error)))
+        raise
 
 
 @click.group(cls=RomouGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,7 +5,9 @@ With --json, stdout carries one JSON document and nothing else; everything for a
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 JSON_KEY = "romou.is_json"
 DEBUG_KEY = "romou.is_debug"
+_PRINTED_KEY = "romou.has_printed"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -48,8 +51,26 @@ def rpc_option(function: _F) -> _F:
 
 
 def print_json(data: Any) -> None:
-    """One document on stdout; NaN and infinity, which JSON does not have, are a bug here."""
-    click.echo(json.dumps(data, indent=2, allow_nan=False))
+    """One document on stdout; NaN and infinity, which JSON does not have, are null."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[_PRINTED_KEY] = True
+    click.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def print_error(context: click.Context, error: BaseException, message: str) -> None:
+    """With --json, an error that is no RomouError as a document on stdout, unless one stands there."""
+    if context.meta.get(JSON_KEY) and not context.meta.get(_PRINTED_KEY):
+        with contextlib.suppress(OSError):
+            print_json({"error": {"type": type(error).__name__, "message": message}})
 
 
 def console(*, is_json: bool) -> Console:

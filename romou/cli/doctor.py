@@ -64,6 +64,19 @@ def _vendors() -> Finding:
     return Finding(name="vendors", is_ok=None, detail=f"{folder} ({origin}) lists no OpenCL platform", hint=None)
 
 
+def _driver_of_pypi() -> list[Finding]:
+    """What keeps Intel's driver from PyPI from being a device; nothing where it is one, or is not installed."""
+    import tvm
+
+    from romou.tvm_patches import pypi_driver
+
+    refused = tvm.get_global_func("romou.opencl.failure", allow_missing=True)
+    lines = str(refused()).splitlines() if refused is not None else []
+    problems = [pypi_driver.problem(), *(line.strip() for line in lines if any(library in line for library in pypi_driver.libraries()))]
+    hint = f"Install all of it: pip install --force-reinstall {' '.join(pypi_driver.WHEELS)}"
+    return [Finding(name="cpu driver", is_ok=False, detail=problem, hint=hint) for problem in problems if problem]
+
+
 def _environment() -> list[Finding]:
     found = environment.from_environment()
     findings = [Finding(name="environment", is_ok=None, detail=text) for text in found.unknown]
@@ -104,7 +117,7 @@ def _toolchain(name: str, describe: Callable[[], str]) -> Finding:
 
 def _device_finding(kind: str, report: Any) -> Finding:
     name = f"{kind}:{report.index}"
-    who = f"{report.device} ({report.platform}, driver {report.driver})"
+    who = f"{report.device} ({report.platform}, driver {report.driver}{f', from {report.origin}' if report.origin else ''})"
     if not report.is_usable:
         return Finding(name=name, is_ok=False, detail=f"{who}: {report.problem}", hint=report.hint)
     aspects = (("images", report.has_images), ("fp16", report.has_fp16), ("captured runs", report.has_recorded_runs))
@@ -123,7 +136,7 @@ def command(is_json: bool) -> None:
     """
     findings = [_python(), _packages(), _compiler(), *_environment(), _vendors()]
     devices, reports = _devices()
-    findings += devices
+    findings += [*_driver_of_pypi(), *devices]
     has_device = any(report["is_usable"] for report in reports)
     failed = [f for f in findings if f.is_ok is False]
     code = EXIT_NO_DEVICE if not has_device else EXIT_FAILED if failed else 0

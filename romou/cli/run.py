@@ -27,8 +27,10 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
             raise unknown_name("input", name, signature)
         try:
             value = np.load(file, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # by the types of all the parsers that NumPy uses
             raise UsageError(f"--input {name}: cannot read {file}: {error}", path=file) from error
+        if not isinstance(value, np.ndarray):
+            raise UsageError(f"--input {name}: {file} holds several arrays; expected NAME=FILE.npy", path=file)
         shape, dtype = signature[name]
         if tuple(value.shape) != tuple(shape) or value.dtype != np.dtype(dtype):
             raise UsageError(f"--input {name}: {file} holds {value.dtype} {tuple(value.shape)}; the model takes {np.dtype(dtype)} {tuple(shape)}", name=name)
@@ -47,7 +49,10 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
 @json_option
 @debug_option
 def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profile: bool, save_outputs: Path | None, rpc: str | None, is_json: bool) -> None:
-    """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time."""
+    """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time.
+
+    A saved module is code, which runs with your rights: run only what you trust.
+    """
     import numpy as np
 
     if not module.exists():

@@ -9,8 +9,10 @@ from typing import Any
 
 from romou.core.environment import variable
 from romou.core.errors import BuildError
+from romou.core.folders import HeldFolder
 
 _ANDROID_API = 24
+_LONGEST_ERROR = 1000
 
 
 def export_library(module: Any, path: str | Path, *, host: str | None = None, entry: str | None = None) -> None:
@@ -26,12 +28,16 @@ def export_library(module: Any, path: str | Path, *, host: str | None = None, en
     Raises
     ------
     BuildError
-        There is no compiler for `host`.
+        There is no compiler for `host`, or it fails.
     """
     how: dict[str, Any] = {} if is_here(host) else {"cc": compiler_for(str(host))}
     if entry is not None:
         how["options"] = ["-shared", "-fPIC", f"-Wl,--defsym,__tvm_ffi_{entry}=__tvm_ffi_main"]
-    module.export_library(str(path), **how)
+    try:
+        with HeldFolder("link") as objects:
+            module.export_library(str(path), workspace_dir=objects, **how)
+    except RuntimeError as error:
+        raise BuildError(f"{Path(path).name} cannot be linked: {str(error).strip()[:_LONGEST_ERROR]}") from error
 
 
 def is_here(host: str | None) -> bool:

@@ -7,6 +7,7 @@ what is left of batch norm after that is folded in Relax.
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from romou.tvm_patches.onnx_converters import from_onnx
 
 # Types of ONNX that kernels carry; 0: not known, where a later step may find it.
 _CARRIED = {0} | {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code)) for code in "?bBhHiIqQefd"}
+
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
     """
     proto = inline_functions(_load(model))
-    proto = _fix_shapes(proto, dict(shapes or {}))
+    proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
     mod = _to_relax(simplify(proto))
     return ImportedModel(mod=mod, onnx_model=proto, inputs=_inputs_of(proto), outputs=tuple(o.name for o in proto.graph.output))
 
@@ -76,6 +79,8 @@ def simplify(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+    if not isinstance(model, onnx.ModelProto | str | Path):
+        raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
     where = "the model" if isinstance(model, onnx.ModelProto) else str(model)
     if not isinstance(model, onnx.ModelProto):
         path = Path(model)
@@ -107,6 +112,21 @@ def _graph_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [i for i in proto.graph.input if i.name not in weights]
 
 
+def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """Whole numbers by name; UsageError for anything else. What NumPy takes for a whole number is one, 8.5 is none."""
+    if not isinstance(shapes, Mapping):
+        raise UsageError(f"shapes={shapes!r}: expected {{name: sizes}}, for example {{'input': (1, 3, 224, 224)}}")
+    found: dict[str, Sequence[int]] = {}
+    for name, sizes in shapes.items():
+        try:
+            found[name] = [operator.index(size) for size in sizes]
+        except TypeError as error:
+            raise UsageError(f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)") from error
+        if any(size > _LARGEST for size in found[name]):
+            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
+    return found
+
+
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onnx.ModelProto:
     """Write `shapes` into the graph's inputs; every input must be static afterwards."""
     fixed = onnx.ModelProto()
@@ -129,6 +149,8 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             del dims[:]
             for d in wanted:
                 dims.add().dim_value = d
+        elif not value.type.HasField("tensor_type"):
+            continue  # refused by name with the other types that no kernel carries
         elif not value.type.tensor_type.HasField("shape") or any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
             shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims)
             raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")

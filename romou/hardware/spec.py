@@ -57,6 +57,8 @@ SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 _WORDS = {"register_file": ("pooled", "dedicated"), "local_mem_place": ("on_chip", "dram"), "constant_mem_place": ("on_chip", "dram")}
 _HEADER = ("name", "title", "facts")
+_MAY_BE_ABSENT = ("bytes", "texels")
+_MOST, _MOST_BYTES = 2**31 - 1, 2**40
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,10 +159,16 @@ def load_spec(path: Path) -> HardwareSpec:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"device file {path} does not exist", path=str(path)) from error
-    except ValueError as error:
+    except OSError as error:
+        raise UsageError(f"device file {path} cannot be read: {error}", path=str(path)) from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"device file {path} is not JSON: {error}", path=str(path)) from error
     if archprobe_report.is_report(data):
-        title, facts = archprobe_report.facts_of(data, SCHEMA)
+        try:
+            title, facts = archprobe_report.facts_of(data, SCHEMA)
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            text = f"device file {path} is not a report as ArchProbe writes it: {type(error).__name__}: {error}"
+            raise UsageError(text, hint="Measure the device again: `archprobe run`.", path=str(path)) from error
         data = {"name": path.stem, "title": title, "facts": facts}
     spec = spec_from_dict(data, origin=str(path))
     if spec.name != path.stem:
@@ -213,6 +221,20 @@ def _checked_value(key: str, fact: Any, origin: str) -> Any:
     if key in _WORDS and value not in _WORDS[key]:
         raise UsageError(f"{origin}: {key} must be {' or '.join(_WORDS[key])}, got {value!r}", key=key)
     numbers = value if isinstance(value, list) else [value]
-    if any(isinstance(n, (int, float)) and n < 0 for n in numbers):
-        raise UsageError(f"{origin}: {key} must not be negative, got {value!r}", key=key)
+    if isinstance(value, list) and (not value or any(isinstance(n, bool) or not isinstance(n, int) for n in value)):
+        raise UsageError(f"{origin}: {key} must be a list of whole numbers, got {value!r}", key=key)
+    # Nothing can be absent, as memory may be; there is no such thing as no cores, or no speed.
+    lowest, most = 0 if unit in _MAY_BE_ABSENT else 1e-9, _MOST_BYTES if unit == "bytes" else _MOST
+    if any(isinstance(n, (int, float)) and not isinstance(n, bool) and not lowest <= n <= most for n in numbers):
+        what = (
+            "must not be negative"
+            if any(isinstance(n, (int, float)) and n < 0 for n in numbers)
+            else f"must be {'at least' if lowest == 0 else 'above'} zero and at most {most}"
+        )
+        raise UsageError(f"{origin}: {key} {what}, got {_shown(value)}", key=key)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from romou.core.folders import HeldFolder
 from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
@@ -46,16 +46,17 @@ class LocalBuilder:
         self._toolchain = toolchain or Toolchain()
         self._compile_for = compile_for
         workers = self._options.build_workers or min(os.cpu_count() or 1, _MOST_WORKERS)
-        # One thread per build and TVM's own pool at one thread: the workers are the parallelism.
-        environment = {"TVM_NUM_THREADS": "1"}
+        self._temporary = None if folder is not None else HeldFolder("build")
+        self._folder = folder if folder is not None else self._temporary.path  # type: ignore[union-attr]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # One thread per build and TVM's own pool at one thread: the workers are the parallelism. What a killed worker leaves, the compiler's
+        # files too, goes with the folder.
+        environment = {"TVM_NUM_THREADS": "1", "TMPDIR": str(self._folder.absolute())}
         self._children = [ChildProcess("build", environment=environment) for _ in range(workers)]
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         for child in self._children:
             self._idle.put(child)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="romou-build")
-        self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="romou-build-")
-        self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
-        self._folder.mkdir(parents=True, exist_ok=True)
 
     def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
         """See `Builder.build`. Exceptions of a bug in a worker come out here."""

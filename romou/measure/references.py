@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from pathlib import Path
 
 from romou.core.errors import BuildError
+from romou.core.folders import HeldFolder
 from romou.measure.child import ChildBugError, ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
 from romou.measure.types import TaskLike, Toolchain
@@ -23,8 +23,8 @@ class References:
         self._toolchain = toolchain
         self._child = ChildProcess("reference")
         self._lock = threading.Lock()
-        self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="romou-run-")
-        self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
+        self._temporary = None if folder is not None else HeldFolder("run")
+        self._folder = folder if folder is not None else self._temporary.path  # type: ignore[union-attr]
         self._found: dict[str, str] = {}
 
     def of(self, task: TaskLike, stop_at: float | None) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from romou.core import environment
 from romou.core.errors import BuildError, unknown_name
+from romou.core.folders import HeldFolder
 from romou.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
 
 SETUP = "scripts/setup_mobile_compilers.sh"
@@ -94,7 +95,7 @@ def compile_all(
         sides = ", ".join(str(int(side)) for side in [*work_group, 1, 1][:3])
         sources = [re.sub(r"\b(?:__)?kernel\s+void\b", f"__kernel __attribute__((reqd_work_group_size({sides}))) void", s) for s in sources]
     results: list[list[KernelStatistics] | BuildError] = []
-    with tempfile.TemporaryDirectory(prefix="romou-mesa-") as scratch:
+    with HeldFolder("mesa") as scratch:
         files = []
         for index, source in enumerate(sources):
             files.append(Path(scratch) / f"{index}.cl")
@@ -107,7 +108,7 @@ def compile_all(
 def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) -> list[list[KernelStatistics] | BuildError]:
     """Results of the first files, at least of one: a crash, a file that takes too long, and a kernel that was compiled before end the batch."""
     # Translating the OpenCL library takes seconds, so it comes from a cache. Of a kernel in the cache nothing is printed, hence the copy.
-    with tempfile.TemporaryDirectory(prefix="romou-mesa-") as scratch:
+    with HeldFolder("mesa") as scratch:
         cache = shutil.copytree(_filled_cache(root, gpu), Path(scratch) / "cache")
         text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s)
     results: list[list[KernelStatistics] | BuildError] = []

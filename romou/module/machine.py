@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +17,19 @@ from romou.measure.run_job import device_tensor
 from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
+# Process that first held a model on a device; None before.
+_user_of_devices: int | None = None
 # Runs of each kind that decide whether capturing pays.
 _PAIRS = 3
+
+
+def check_process() -> None:
+    """DeviceError where this process was forked from one that had used a device: drivers keep threads, which a fork leaves behind, and wait for them."""
+    if _user_of_devices not in (None, os.getpid()):
+        raise DeviceError(
+            f"this process was forked from process {_user_of_devices}, which had used a device; the driver does not work here, a run would never end",
+            hint="Start processes by spawn (multiprocessing.get_context('spawn')), or fork before a model runs; romou.compile runs it, unless verify=False.",
+        )
 
 
 class Machine:
@@ -30,6 +42,9 @@ class Machine:
     def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, capture: bool | None = None) -> None:
         from tvm import relax
 
+        global _user_of_devices
+        check_process()
+        _user_of_devices = os.getpid()
         self._library = library
         self._device = device
         self._module_of = module_of
@@ -84,6 +99,7 @@ class Machine:
         tensors = [device_tensor(array, self._device, scope) for array, scope in zip(arrays, scopes, strict=True)]
 
         def times(number: int, repeat: int) -> list[float]:
+            check_process()
             found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
             return [1e3 * float(t) for t in found.results]
 
@@ -93,7 +109,8 @@ class Machine:
         """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
         import tvm.runtime
 
-        arrays = [np.ascontiguousarray(a) for a in inputs]
+        # np.ascontiguousarray would give a scalar an axis.
+        arrays = [np.asarray(a, order="C") for a in inputs]
         if self._inputs and self._is_here:
             for tensor, array in zip(self._inputs, arrays, strict=True):
                 tensor.copyfrom(array)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from romou.core.errors import ModelError
+import numpy as np
+
+from romou.core.arguments import path_of, whole_of
+from romou.core.errors import ModelError, UsageError
+from romou.module.manifest import META, read_manifest
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
-from romou.module.tuned_model import FORMAT, META, TunedModel
+from romou.module.tuned_model import TunedModel
 from romou.rpc import Address
 from romou.target import Target
 
 
 def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
-    """Load a model that `TunedModel.save` wrote.
+    """Load a model that `TunedModel.save` wrote. Its library is code, which runs with your rights: load only what you trust.
+
+    Sizes and hashes of all files are checked before the library is opened, so a damaged model is refused, but not a forged one.
 
     Parameters
     ----------
@@ -29,30 +34,31 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
 
     Raises
     ------
+    UsageError
+        A wrong argument.
     ModelError
-        If `path` is no saved model, or was written in another format.
+        If `path` is no saved model, is damaged, was written in another format, or holds a library for other machines.
     DeviceError
         The model is for CUDA, and TVM's CUDA runtime does not start on this machine.
     """
-    path = Path(path)
+    path, device = path_of("path", path), whole_of("device", device)
     try:
-        meta = json.loads((path / META).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: no saved model (it lacks {META}); `romou tune` or TunedModel.save writes one") from error
-    except (ValueError, NotADirectoryError) as error:
-        raise ModelError(f"{path}: not a saved model: {error}; save it again") from error
-    if meta.get("format") != FORMAT:
-        raise ModelError(f"{path}: saved in format {meta.get('format')!r}, this Romou reads {FORMAT}; tune the model again (records are kept)")
-    library = path / Path(meta["library"]).name
-    if not library.is_file():
-        raise ModelError(f"{path}: {library.name} is missing; save the model again")
-    target = Target.from_json(meta["target"])
+        about = read_manifest(path)
+        target = Target.from_json(about["target"])
+        library = path / about["library"]
+        inputs = {str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in about["inputs"].items()}
+        outputs = tuple(about["outputs"])
+        summary = Summary.from_dict(about["summary"])
+        if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
+            raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again")
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        raise ModelError(f"{path}: {META} cannot be used: {type(error).__name__}: {error}; save the model again") from error
     model = TunedModel(
         library,
         target=target,
-        inputs={n: (tuple(s), d) for n, (s, d) in meta["inputs"].items()},
-        outputs=tuple(meta["outputs"]),
-        summary=Summary.from_dict(meta["summary"]),
+        inputs=inputs,
+        outputs=outputs,
+        summary=summary,
         device_index=device,
         remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
         capture=capture,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,20 +14,20 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.core.errors import DeviceError, UsageError
-from romou.core.folders import replacing
+from romou.backends.base import HOST
+from romou.core.arguments import path_of, whole_of
+from romou.core.errors import DeviceError, ModelError, UsageError
+from romou.core.folders import HeldFolder, replacing
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
 from romou.module.inputs import checked_inputs, random_inputs
-from romou.module.machine import Machine
+from romou.module.machine import Machine, check_process
+from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
-
-META = "romou.json"
-FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,7 @@ class TunedModel:
         self._local: Machine | None = None
         # Threads that run a model for the first time load it, and link what is sent to a server, once.
         self._lock = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: HeldFolder | None = None
 
     def summary(self) -> Summary:
         """What tuning brought, layer by layer."""
@@ -140,9 +138,15 @@ class TunedModel:
             return self._given
         self.target.backend.prepare_to_load()
         with quiet_stderr():
-            return tvm.runtime.load_module(str(self._given))
+            try:
+                return tvm.runtime.load_module(str(self._given))
+            except (RuntimeError, OSError, ValueError) as error:
+                reason = str(error).strip().splitlines()[-1]
+                raise ModelError(f"{self._given}: this library does not load here: {reason}", hint="Compile the model for this machine.") from error
 
     def _machine(self) -> Machine:
+        # Before the lock, which another thread may have held at the fork.
+        check_process()
         with self._lock:
             if self._local is None:
                 if not self.device.exist:
@@ -165,9 +169,9 @@ class TunedModel:
             return self._given
         with self._lock:
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="romou-model-")
-                self._export(Path(self._folder.name) / _library_name())
-            return next(Path(self._folder.name).iterdir())
+                self._folder = HeldFolder("model")
+                self._export(self._folder.path / _library_name())
+            return next(self._folder.path.iterdir())
 
     def _export(self, path: Path) -> None:
         with quiet_stderr():
@@ -226,13 +230,14 @@ class TunedModel:
         Raises
         ------
         UsageError
-            Another `clock`.
+            Another `clock`, or no whole number of runs.
         DeviceError
             The device failed, or cannot be reached; or the run has to be captured and cannot be.
         """
+        repeat = whole_of("repeat", repeat, lowest=1)
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
-        arrays = list(random_inputs(self.inputs, seed).values())
+        arrays = list(random_inputs(self.inputs, whole_of("seed", seed)).values())
         if self.remote is not None:
             return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
@@ -262,17 +267,21 @@ class TunedModel:
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced.
 
+        Who loads the folder runs the library's code.
+
         Raises
         ------
         UsageError
-            `path` exists and is no saved model.
+            `path` exists and is no saved model, or cannot be written: no permission, no space; what was there is as it was.
+        BuildError
+            The library cannot be linked.
         """
-        path = Path(path)
+        path = path_of("path", path)
         with replacing(path, marker=META, what="a saved model") as fresh:
             # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
             library = _library_name()
             self._export(fresh / library)
-            (fresh / META).write_text(json.dumps({**self._meta(), "library": library}, indent=1), encoding="utf-8")
+            write_manifest(fresh, {**self._meta(), "library": library})
         return path
 
     def export_android(self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None) -> Path:
@@ -294,10 +303,12 @@ class TunedModel:
         Raises
         ------
         UsageError
-            The model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
+            A wrong argument; the model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
         """
+        folder = path_of("folder", folder)
+        HOST.checked(host)
         own = self.target.host
         is_same = own == host or (is_here(own) and is_here(host))
         if is_same and isinstance(self._executable, relax.VMExecutable):
@@ -310,12 +321,11 @@ class TunedModel:
                 hint="Call export_android on what romou.tune or romou.compile returns; with the same work_dir nothing is measured again.",
             )
         place = None if is_here(host) else host
-        runtime = None if runtime is None else Path(runtime)
-        return export_model(executable, Path(folder), host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
+        runtime = None if runtime is None else path_of("runtime", runtime)
+        return export_model(executable, folder, host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
 
     def _meta(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
             "target": self.target.to_json(),
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),

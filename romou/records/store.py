@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -61,26 +62,31 @@ class RecordStore:
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / FILE_NAME
-        try:
+        with contextlib.ExitStack() as on_error, self._usable():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path.parent / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise RecordError(f"{folder}: cannot keep records here: {error}", hint="Give another work_dir.") from error
-        self._take_lock()
-        try:
+            on_error.callback(os.close, self._lock)
+            self._take_lock()
+            # A pipe would be waited for without an end.
+            if (self.path.exists() or self.path.is_symlink()) and not self.path.is_file():
+                raise RecordError(f"{self.path} is no file that records could be kept in; move it away, or give another work_dir")
             self._repair()
             self._records = self._read()
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            on_error.pop_all()
+
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RecordError(f"{self.path.parent}: cannot keep records here: {error}", hint="Give another work_dir.") from error
 
     def _take_lock(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._lock)
             raise RecordError(f"{self.path.parent}: process {owner} is tuning with this work_dir; wait for it or give another one", pid=owner) from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
@@ -135,7 +141,8 @@ class RecordStore:
                 raise OSError(f"{written} of {len(line)} bytes written")
             os.fsync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, size)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, size)
             raise RecordError(
                 f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on."
             ) from error

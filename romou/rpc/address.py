@@ -25,7 +25,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """An address from its text; UsageError for anything else."""
-        parts = re.fullmatch(rf"(?P<tracker>{_TRACKER})?(?P<host>\[[^\]\s]+\]|[^/\s:]+):(?P<port>\d{{1,5}})/(?P<key>[^\s/:]+)", text)
+        pattern = rf"(?P<tracker>{_TRACKER})?(?P<host>\[[^\]\s]+\]|[^/\s:]+):(?P<port>\d{{1,5}})/(?P<key>[^\s/:]+)"
+        parts = re.fullmatch(pattern, text) if isinstance(text, str) else None
         if parts is None or not 0 < int(parts["port"]) < 65536:
             raise UsageError(
                 f"{text!r} names no RPC server; write host:port/key, for example 192.168.1.20:9090/phone",

@@ -32,11 +32,15 @@ def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
+_MOST = 2**31 - 1
+
+
 def _positive(name: str, value: Any) -> int:
     try:
         number = int(str(value))
     except ValueError:
         number = 0
-    if number <= 0 or isinstance(value, bool):
-        raise UsageError(f"target option -{name}={value}: must be a whole number above zero", option=name, value=value)
+    if not 0 < number <= _MOST or isinstance(value, bool):
+        most = f", at most {_MOST}" if number > _MOST else ""
+        raise UsageError(f"target option -{name}={value}: must be a whole number above zero{most}", option=name, value=value)
     return number

@@ -6,7 +6,7 @@ import ctypes
 import importlib.metadata
 from pathlib import Path
 
-from romou.tvm_patches import cuda_runtime
+from romou.tvm_patches import cuda_runtime, pypi_driver
 
 
 def _find_runtime() -> Path:
@@ -38,6 +38,9 @@ def autoload() -> None:
             load_error = "another OpenCL runtime is in the process already (a TVM built with OpenCL?)"
             return
         _libraries.append(ctypes.CDLL(str(RUNTIME), mode=ctypes.RTLD_LOCAL))
+        offer = tvm_ffi.get_global_func("romou.opencl.offer_driver", allow_missing=True)
+        if offer is not None:  # None: an editable installation's runtime of before, which finds the system's drivers alone
+            offer(pypi_driver.libraries())
         cuda_runtime.load()
     except Exception as error:
         load_error = str(error)

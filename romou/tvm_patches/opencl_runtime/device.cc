@@ -41,9 +41,10 @@ std::string platform_text(cl_platform_id id, cl_uint what) {
   return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetPlatformInfo(id, what, bytes, out, need); });
 }
 
-DeviceFacts read_facts(cl_platform_id platform, cl_device_id id) {
+DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   DeviceFacts facts;
-  facts.platform = platform_text(platform, CL_PLATFORM_NAME);
+  facts.platform = platform_text(platform.id, CL_PLATFORM_NAME);
+  facts.library = platform.library;
   facts.name = device_text(id, CL_DEVICE_NAME);
   facts.vendor = device_text(id, CL_DEVICE_VENDOR);
   facts.version = device_text(id, CL_DEVICE_VERSION);
@@ -91,7 +92,7 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-Device::Device(cl_platform_id platform, cl_device_id id) : platform_(platform), id_(id), facts_(read_facts(platform, id)) {}
+Device::Device(const Platform& platform, cl_device_id id) : platform_(platform.id), id_(id), facts_(read_facts(platform, id)) {}
 
 std::string Device::label() const {
   return "opencl:" + std::to_string(index) + " '" + facts_.name + "' (" + facts_.platform + ")";
@@ -181,15 +182,11 @@ DeviceTable& DeviceTable::global() {
 
 DeviceTable::DeviceTable() {
   if (!api().loaded) return;
-  cl_uint platform_count = 0;
-  if (api().clGetPlatformIDs(0, nullptr, &platform_count) != CL_SUCCESS || platform_count == 0) return;
-  std::vector<cl_platform_id> platforms(platform_count);
-  if (api().clGetPlatformIDs(platform_count, platforms.data(), nullptr) != CL_SUCCESS) return;
-  for (cl_platform_id platform : platforms) {
+  for (const Platform& platform : platforms()) {
     cl_uint count = 0;
-    if (api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count) != CL_SUCCESS || count == 0) continue;
+    if (api().clGetDeviceIDs(platform.id, CL_DEVICE_TYPE_ALL, 0, nullptr, &count) != CL_SUCCESS || count == 0) continue;
     std::vector<cl_device_id> ids(count);
-    if (api().clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, ids.data(), nullptr) != CL_SUCCESS) continue;
+    if (api().clGetDeviceIDs(platform.id, CL_DEVICE_TYPE_ALL, count, ids.data(), nullptr) != CL_SUCCESS) continue;
     for (cl_device_id id : ids) devices_.push_back(std::make_unique<Device>(platform, id));
   }
   std::stable_sort(devices_.begin(), devices_.end(),
@@ -227,12 +224,12 @@ Device& DeviceTable::at(int index) {
   if (!api().loaded) {
     TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << ": no OpenCL library could be opened:\n"
                                 << api().failure
-                                << "Install an OpenCL driver (Debian: apt-get install pocl-opencl-icd) or set ROMOU_OPENCL_LIBRARY.";
+                                << "Install an OpenCL driver (pip install 'romou[cpu]', or on Debian apt-get install pocl-opencl-icd), or set ROMOU_OPENCL_LIBRARY.";
   }
   if (count == 0) {
     TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << ": " << api().library
-                                << " was opened but lists no device. Install a driver (Debian: apt-get install pocl-opencl-icd) "
-                                   "or set OCL_ICD_VENDORS to the folder of the system's .icd files.";
+                                << " was opened but lists no device. Install a driver (pip install 'romou[cpu]', or on Debian apt-get install "
+                                   "pocl-opencl-icd), or set OCL_ICD_VENDORS to the folder of the system's .icd files.";
   }
   TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << "; there are " << count << ":\n" << listing();
   TVM_FFI_UNREACHABLE();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cl_api.h"
+#include "loader.h"
 
 namespace romou::opencl {
 
@@ -19,6 +20,7 @@ class EventLog;
 /// What was asked of the driver once, at enumeration.
 struct DeviceFacts {
   std::string platform, name, vendor, version, driver, extensions;
+  std::string library;  ///< the ICD loader or driver that lists the platform
   cl_bitfield type = 0;
   size_t max_work_group_size = 0;
   size_t max_work_item_sizes[3] = {0, 0, 0};
@@ -37,7 +39,7 @@ struct DeviceFacts {
 /// holds across it.
 class Device {
  public:
-  Device(cl_platform_id platform, cl_device_id id);
+  Device(const Platform& platform, cl_device_id id);
 
   const DeviceFacts& facts() const { return facts_; }
   cl_device_id id() const { return id_; }

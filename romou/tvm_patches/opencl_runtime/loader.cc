@@ -3,14 +3,17 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <vector>
+#include <utility>
 
 namespace romou::opencl {
 namespace {
 
 std::atomic<bool> exiting{false};
+std::vector<std::string> offered;
+void* offered_driver = nullptr;
 
 std::vector<std::string> candidates() {
   if (const char* chosen = std::getenv("ROMOU_OPENCL_LIBRARY"); chosen != nullptr && *chosen != '\0') {
@@ -54,6 +57,22 @@ bool resolve(void* handle, Api* api, std::string* missing) {
   return true;
 }
 
+/// Open the offered driver. Its libraries lie in folders that the system does not search; once they are in the process they are found by name.
+void* open_offered(std::string* failure) {
+  // An explicit choice stands alone.
+  if (const char* chosen = std::getenv("ROMOU_OPENCL_LIBRARY"); chosen != nullptr && *chosen != '\0') return nullptr;
+  void* handle = nullptr;
+  for (const std::string& library : offered) {
+    handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      const char* reason = dlerror();
+      *failure += "  " + library + ": " + (reason ? reason : "cannot be opened") + "\n";
+      return nullptr;
+    }
+  }
+  return handle;
+}
+
 Api* open() {
   auto* found = new Api();
   for (const std::string& name : candidates()) {
@@ -71,10 +90,15 @@ Api* open() {
     }
     found->loaded = true;
     found->library = name;
-    // Registered after the driver's own handlers and therefore run before them.
-    std::atexit([] { exiting.store(true); });
     break;
   }
+  offered_driver = open_offered(&found->failure);
+  if (std::string missing; !found->loaded && offered_driver != nullptr && resolve(offered_driver, found, &missing)) {
+    found->loaded = true;
+    found->library = offered.back();
+  }
+  // Registered after the driver's own handlers and therefore run before them.
+  if (found->loaded) std::atexit([] { exiting.store(true); });
   return found;
 }
 
@@ -83,6 +107,31 @@ Api* open() {
 const Api& api() {
   static const Api* instance = open();
   return *instance;
+}
+
+void offer_driver(std::vector<std::string> libraries) { offered = std::move(libraries); }
+
+std::vector<Platform> platforms() {
+  using GetPlatforms = cl_int (*)(cl_uint, cl_platform_id*, cl_uint*);
+  std::vector<Platform> found;
+  const auto append = [&](GetPlatforms get, const std::string& library) {
+    cl_uint count = 0;
+    if (get(0, nullptr, &count) != CL_SUCCESS || count == 0) return;
+    std::vector<cl_platform_id> ids(count);
+    if (get(count, ids.data(), nullptr) != CL_SUCCESS) return;
+    for (cl_platform_id id : ids) {
+      // The loader may list the same driver.
+      if (std::none_of(found.begin(), found.end(), [&](const Platform& known) { return known.id == id; })) found.push_back({id, library});
+    }
+  };
+  if (!api().loaded) return found;
+  append(api().clGetPlatformIDs, api().library);
+  if (offered_driver != nullptr) {
+    const auto find = reinterpret_cast<void* (*)(const char*)>(dlsym(offered_driver, "clGetExtensionFunctionAddress"));
+    const auto get = find == nullptr ? nullptr : reinterpret_cast<GetPlatforms>(find("clIcdGetPlatformIDsKHR"));
+    if (get != nullptr) append(get, offered.back());
+  }
+  return found;
 }
 
 bool is_exiting() { return exiting.load(); }

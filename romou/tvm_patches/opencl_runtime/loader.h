@@ -5,6 +5,7 @@
 #define ROMOU_OPENCL_LOADER_H_
 
 #include <string>
+#include <vector>
 
 #include "cl_api.h"
 
@@ -24,8 +25,21 @@ struct Api {
 
 /// The process-wide library, opened at the first call and never closed (drivers do not survive dlclose).
 ///
-/// Search order: $ROMOU_OPENCL_LIBRARY alone when it is set; else the system's ICD loader; else the vendor paths of phones.
+/// Search order: $ROMOU_OPENCL_LIBRARY alone when it is set; else the system's ICD loader; else the vendor paths of phones; else the offered driver.
 const Api& api();
+
+/// Offer a driver that no ICD loader lists: its own libraries in the order of opening, the driver last. Only before the first call of `api`.
+void offer_driver(std::vector<std::string> libraries);
+
+/// A platform, and the library that it was found through.
+struct Platform {
+  cl_platform_id id;
+  std::string library;
+};
+
+/// The platforms of the opened library, then those of the offered driver. Whatever an ICD driver makes begins with a table of its functions, so the
+/// loader's functions work on the objects of a driver that the loader has never seen.
+std::vector<Platform> platforms();
 
 /// True once the process runs its exit handlers: drivers may have torn themselves down, so nothing is released any more.
 bool is_exiting();

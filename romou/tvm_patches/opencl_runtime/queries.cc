@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What Python asks the runtime: devices and their facts, counters, which library was opened, which TVM it was built against.
+#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
 
@@ -36,6 +37,7 @@ String devices() {
     object.Set("name", String(facts.name));
     object.Set("vendor", String(facts.vendor));
     object.Set("version", String(facts.version));
+    object.Set("library", String(facts.library));
     object.Set("driver", String(facts.driver));
     object.Set("type", String(type_name(facts.type)));
     object.Set("extensions", String(facts.extensions));
@@ -79,6 +81,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("romou.opencl.devices", devices)
       .def("romou.opencl.statistics", counters)
       .def("romou.opencl.library", [] { return String(api().library); })
+      .def("romou.opencl.offer_driver",
+           [](tvm::ffi::Array<String> libraries) { offer_driver({libraries.begin(), libraries.end()}); })
       .def("romou.opencl.failure", [] { return String(api().failure); })
       .def("romou.opencl.built_against", [] { return String(ROMOU_TVM_VERSION); });
 }

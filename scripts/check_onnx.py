@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Is every ONNX operator right: ONNX's own backend node tests, and the bundled graphs, compiled, run and compared.
+
+    python scripts/check_onnx.py --jobs 2                      all tests on the first OpenCL device
+    python scripts/check_onnx.py --only 'resize' --every 3     every third of those whose name or operator matches the expression
+
+Each case ends as one of: right, on the host (right, but some of its nodes ran there), refused (one RomouError), wrong, traceback, crash, over time.
+Cases run in child processes, which survive a crash of one. Exit code 1 if any was wrong, a traceback, a crash or over time.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+import onnx
+from onnx_cases import CRASH, FAULTS, HOST, OUTCOMES, OVER_TIME, REFUSED, RIGHT, TRACEBACK, Case, Result, bundled_cases, node_cases, run_case
+
+from romou.core.errors import RomouError
+from romou.measure import ChildBugError
+from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
+
+
+def chosen(cases: list[Case], only: str, every: int) -> list[Case]:
+    """Each `every`-th of the cases whose name or operator matches `only`."""
+    return [case for case in cases if any(re.search(only, text, re.IGNORECASE) for text in (case.name, case.operator))][::every]
+
+
+def check(cases: list[Case], target: str, *, jobs: int = 1, limit_s: float = 120.0, is_quiet: bool = False) -> dict[str, Result]:
+    """Name of a case -> how it ended, run in `jobs` child processes."""
+    children: queue.Queue[ChildProcess] = queue.Queue()
+    for _ in range(jobs):
+        children.put(ChildProcess("case"))
+    done: Counter[str] = Counter()
+
+    def run(case: Case) -> Result:
+        child = children.get()
+        started = time.monotonic()
+        try:
+            result = outcome(child, case, target, limit_s)
+        finally:
+            children.put(child)
+        done[result.outcome] += 1
+        if not is_quiet:
+            why = f": {result.detail.splitlines()[0][:200]}" if result.detail else ""
+            print(f"[{done.total()}/{len(cases)}] {case.name}: {result.outcome} ({time.monotonic() - started:.1f} s){why}", file=sys.stderr, flush=True)
+        return result
+
+    try:
+        with ThreadPoolExecutor(jobs) as threads:
+            return dict(zip((case.name for case in cases), threads.map(run, cases), strict=True))
+    finally:
+        for _ in range(jobs):
+            children.get().kill()
+
+
+def outcome(child: ChildProcess, case: Case, target: str, limit_s: float) -> Result:
+    """How a case ends in a child process."""
+    try:
+        found = child.call(f"onnx_cases:{run_case.__name__}", case, target, timeout_s=limit_s)
+        assert isinstance(found, Result)
+        return found
+    except RomouError as error:
+        return Result(outcome=REFUSED, detail=f"{type(error).__name__}: {error}")
+    except ChildBugError as error:
+        return Result(outcome=TRACEBACK, detail=str(error))
+    except ChildCrashError as error:
+        return Result(outcome=CRASH, detail=str(error))
+    except ChildTimeoutError as error:
+        return Result(outcome=OVER_TIME, detail=str(error))
+
+
+def table(cases: list[Case], results: dict[str, Result]) -> str:
+    """Outcomes by operator, as Markdown."""
+    by_operator: dict[str, Counter[str]] = {}
+    for case in cases:
+        by_operator.setdefault(case.operator, Counter())[results[case.name].outcome] += 1
+    shown = [name for name in OUTCOMES if name not in FAULTS or any(counts[name] for counts in by_operator.values())]
+    lines = ["| operator | tests | " + " | ".join(shown) + " |", "|---|" + "---:|" * (1 + len(shown))]
+    for operator, counts in sorted(by_operator.items(), key=lambda entry: entry[0].lower()):
+        lines.append(f"| {operator} | {counts.total()} | " + " | ".join(str(counts[name] or "") for name in shown) + " |")
+    return "\n".join(lines)
+
+
+def total(results: dict[str, Result]) -> str:
+    """Outcomes in one line; shares are of all tests."""
+    counts = Counter(result.outcome for result in results.values())
+    share = 100 / max(1, len(results))
+    right = f"{(counts[RIGHT] + counts[HOST]) * share:.1f}% right, {counts[RIGHT] * share:.1f}% wholly on the device"
+    return f"{len(results)} tests: " + ", ".join(f"{counts[name]} {name}" for name in OUTCOMES) + f"; {right} (of all tests)"
+
+
+@click.command()
+@click.option("--target", default="opencl", show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Child processes at a time.")
+@click.option("--only", default="", help="A regular expression: tests whose name or operator matches.")
+@click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Each so-manieth test of them.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, help="Limit of a test.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write how each test ended.")
+def main(target: str, jobs: int, only: str, every: int, seconds: float, json_path: Path | None) -> None:
+    """Print how each test ended and a table by operator; exit code 1 if any was wrong or did not end."""
+    cases = chosen([*node_cases(), *bundled_cases()], only, every)
+    results = check(cases, target, jobs=jobs, limit_s=seconds)
+    if json_path is not None:
+        rows = [{"name": case.name, "operator": case.operator, **vars(results[case.name])} for case in cases]
+        json_path.write_text(json.dumps({"onnx": onnx.__version__, "target": target, "tests": rows}, indent=1), encoding="utf-8")
+    print(table(cases, results))
+    print(total(results))
+    raise SystemExit(1 if any(result.outcome in FAULTS for result in results.values()) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""ONNX's backend node tests, and the bundled graphs, as cases: a model, inputs, and the outputs that it should have; and how a case is run and judged.
+
+Older wheels of onnx hold the node tests as files, newer ones generate them, always with the same seed. Neither needs a network.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+RIGHT, HOST, REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME = "right", "on the host", "refused", "wrong", "traceback", "crash", "over time"
+OUTCOMES = (RIGHT, HOST, REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME)
+# What a release may not have.
+FAULTS = (WRONG, TRACEBACK, CRASH, OVER_TIME)
+
+# Their values are drawn at random, so only shape and dtype are compared.
+_RANDOM = re.compile(r"test_(bernoulli|training_dropout|random)")
+# Relative L2 error by dtype; wider than rounding, narrower than any wrong formula.
+_L2 = {"float64": 1e-6, "float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model with one set of inputs, in the order of the graph's.
+
+    operator: that the test is about.   inputs, outputs: None: random ones, and what onnxruntime computes.   rtol, atol: of one element.
+    """
+
+    name: str
+    operator: str
+    model: bytes
+    inputs: list[Any] | None
+    outputs: list[Any] | None
+    rtol: float = 1e-3
+    atol: float = 1e-7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a case ended.   detail: why it is not right.   host_nodes: nodes that ran on the host."""
+
+    outcome: str
+    detail: str = ""
+    host_nodes: tuple[str, ...] = ()
+
+
+def node_cases() -> list[Case]:
+    """All node tests of the installed onnx, sorted by name."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of overflows that the tests want
+        tests = load_model_tests(kind="node")
+    models = {test.name: test.model or onnx.load(Path(test.model_dir) / "model.onnx") for test in tests}
+    cases = []
+    for test in tests:
+        model = models[test.name]
+        # A function's body, written out, counts for the function.
+        named = models.get(re.sub(r"_expanded(_ver\d+)?$", "", test.name), model)
+        inputs, outputs = test.data_sets[0] if test.data_sets else _read_data(Path(test.model_dir) / "test_data_set_0", model)
+        cases.append(
+            Case(
+                name=test.name,
+                operator=named.graph.node[-1].op_type,
+                model=model.SerializeToString(),
+                inputs=[_array(value) for value in inputs],
+                outputs=[_array(value) for value in outputs],
+                rtol=test.rtol,
+                atol=test.atol,
+            )
+        )
+    return sorted(cases, key=lambda case: case.name)
+
+
+def bundled_cases() -> list[Case]:
+    """The bundled graphs with random inputs."""
+    from romou import models
+
+    graphs = {name: models.load(name).SerializeToString() for name in models.names()}
+    return [Case(name=f"bundled:{name}", operator="bundled graphs", model=graph, inputs=None, outputs=None) for name, graph in graphs.items()]
+
+
+def run_case(case: Case, target: str) -> Result:
+    """Compile a case, run it and compare its outputs. Raises what Romou raises."""
+    import romou
+    from romou.frontend.reference import run_onnxruntime
+    from romou.module import random_inputs
+
+    model = onnx.load_from_string(case.model)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    values = {value.name: value for value in model.graph.input if value.name not in weights}
+    inputs = dict(zip(values, case.inputs or (), strict=False))
+    compiled = romou.compile(model, target=target, shapes={name: np.shape(array) for name, array in inputs.items() if _is_open(values[name])})
+    inputs = inputs or random_inputs(compiled.inputs, seed=0)
+    expected = run_onnxruntime(model, inputs) if case.outputs is None else case.outputs
+    assert expected is not None
+    outputs = list(compiled.run(inputs))
+    host_nodes = tuple(getattr(compiled, "host_nodes", ()))
+    fault = _difference(case, outputs, expected)
+    if fault:
+        return Result(outcome=WRONG, detail=fault, host_nodes=host_nodes)
+    return Result(outcome=HOST if host_nodes else RIGHT, host_nodes=host_nodes)
+
+
+def _difference(case: Case, outputs: list[np.ndarray], expected: list[Any]) -> str:
+    """What is wrong with the outputs; empty where nothing is."""
+    if len(outputs) != len(expected):
+        return f"{len(outputs)} outputs, expected {len(expected)}"
+    for number, (output, right) in enumerate(zip(outputs, map(np.asarray, expected), strict=True)):
+        if output.dtype != right.dtype:
+            return f"output {number}: dtype {output.dtype}, expected {right.dtype}"
+        if output.shape != right.shape:
+            return f"output {number}: shape {output.shape}, expected {right.shape}"
+        fault = "" if _RANDOM.match(case.name) else _unequal(output, right, case.rtol, case.atol)
+        if fault:
+            return f"output {number}: {fault}"
+    return ""
+
+
+def _unequal(output: np.ndarray, right: np.ndarray, rtol: float, atol: float) -> str:
+    from romou.frontend.reference import relative_l2_error
+
+    if right.dtype.name not in _L2:
+        return "" if np.array_equal(output, right) else f"{np.count_nonzero(output != right)} of {right.size} elements differ"
+    a, b = output.astype(np.float64), right.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return "not finite where the other is, or of another sign"
+    # A sum that cancels has the rounding of its terms.
+    rounding = 8 * 2.0 ** -{"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}[right.dtype.name]
+    slack = max(atol, rounding * float(np.abs(b[finite]).max(initial=0.0)))
+    if not np.allclose(a[finite], b[finite], rtol=rtol, atol=slack):
+        return f"an element differs by {np.abs(a[finite] - b[finite]).max():.2e}"
+    error = relative_l2_error(output, right)
+    return "" if error <= max(_L2[right.dtype.name], slack) else f"relative L2 error {error:.2e}"
+
+
+def _is_open(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return value.type.HasField("tensor_type") and (not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim))
+
+
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _read_data(folder: Path, model: onnx.ModelProto) -> tuple[list[Any], list[Any]]:
+    """(inputs, outputs) of a test that is kept as files."""
+
+    def read(prefix: str, values: Any) -> list[Any]:
+        return [_read_value(folder / f"{prefix}_{number}.pb", value) for number, value in enumerate(values)]
+
+    return read("input", model.graph.input), read("output", model.graph.output)
+
+
+def _read_value(path: Path, value: onnx.ValueInfoProto) -> Any:
+    data = path.read_bytes()
+    if value.type.HasField("sequence_type"):
+        return onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+    if value.type.HasField("optional_type"):
+        return onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+    return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data))

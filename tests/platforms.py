@@ -1,0 +1,51 @@
+"""The OpenCL platforms, each with a compiler of its own, that kernels are tested on beside the default one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+LIST = "import json, tvm; print(json.dumps([d['platform'] for d in json.loads(str(tvm.get_global_func('romou.opencl.devices')()))]))"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Platform:
+    """title: OpenCL's name of it.   package: what brings it.   variables: of the environment, without which it offers no device."""
+
+    name: str
+    title: str
+    package: str
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The environment of a process whose first device is this platform's."""
+        return {**os.environ, **dict(self.variables), "ROMOU_OPENCL_DEVICE": self.title, **more}
+
+    def require(self, config: pytest.Config) -> None:
+        """Skip the test where the platform is missing; fail it where all are to be there, as scripts/test.sh has it."""
+        if self.title in _platforms():
+            return
+        missing = f"no OpenCL platform {self.title!r}: {self.package}"
+        if config.getoption("--all-platforms"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+
+
+POCL = Platform(name="pocl", title="Portable Computing Language", package="apt-get install pocl-opencl-icd")
+INTEL = Platform(name="intel", title="Intel(R) OpenCL", package="pip install 'romou[cpu]'")
+RUSTICL = Platform(name="rusticl", title="rusticl", package="apt-get install mesa-opencl-icd", variables=(("RUSTICL_ENABLE", "llvmpipe"),))
+PLATFORMS = (POCL, INTEL, RUSTICL)
+
+
+@functools.cache
+def _platforms() -> list[str]:
+    """The platforms that have a device, asked in a process with what each of them needs."""
+    variables = dict(variable for platform in PLATFORMS for variable in platform.variables)
+    done = subprocess.run([sys.executable, "-c", LIST], env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+    return list(json.loads(done.stdout.splitlines()[-1]))
