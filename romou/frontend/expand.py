@@ -6,6 +6,8 @@ a Softmax or a LayerNormalization is one kernel, its body would be several.
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import onnx.inliner
 from onnx import helper
@@ -84,7 +86,7 @@ def _body(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], model: onnx.Mo
     return [_renamed(inner, names, attributes, f"_of_{count}_{node.output[0]}") for inner in function.node]
 
 
-def _function(schema: onnx.defs.OpSchema, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], opset: int) -> onnx.FunctionProto | None:
+def _function(schema: Any, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], opset: int) -> onnx.FunctionProto | None:
     """The body for the model's opset, or for the newest one before it."""
     if schema.has_context_dependent_function:
         given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
@@ -98,7 +100,8 @@ def _function(schema: onnx.defs.OpSchema, node: onnx.NodeProto, types: dict[str,
 
 def _renamed(node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str) -> onnx.NodeProto:
     """A copy of a body's node: names of the caller, or with a suffix; attributes that stand for the caller's replaced by those."""
-    copy = onnx.NodeProto.FromString(node.SerializeToString())
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
     # onnxruntime wants names of nodes to differ.
     copy.name = f"{node.op_type}_{node.output[0]}{suffix}"
     for listed in (copy.input, copy.output):

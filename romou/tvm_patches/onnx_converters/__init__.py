@@ -12,7 +12,7 @@ import io
 import pkgutil
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -128,7 +128,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             builder=self.bb,
         )
         found = CONVERTERS[proto.op_type](node)
-        return self.bb.normalize(found if isinstance(found, relax.Expr) else relax.Tuple([self.bb.normalize(value) for value in found]))
+        return self.bb.normalize(relax.Tuple([self.bb.normalize(value) for value in found]) if isinstance(found, Sequence) else found)
 
     def _aligned(self, first: relax.Expr, second: relax.Expr, axis: int) -> relax.Expr:
         """An operand whose first axis is axis `axis` of the other one, as opset 6 broadcasts."""

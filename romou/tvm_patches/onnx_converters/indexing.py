@@ -31,7 +31,8 @@ def _tensor(array: np.ndarray) -> relax.Expr:
 def eye_like(node: Node) -> relax.Expr:
     given = node.attributes.get("dtype", 0)
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given)).name if given else node.dtype()
-    return relax.const(np.eye(*node.shape(), k=node.attributes["k"], dtype=dtype), dtype)
+    rows, columns = node.shape()
+    return relax.const(np.eye(rows, columns, k=node.attributes["k"], dtype=dtype), dtype)
 
 
 @converter("Range")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ from tvm import relax, te
 from tvm.relax.frontend.onnx import onnx_frontend
 
 # One expression, or one for each output.
-Result = relax.Expr | Sequence[relax.Expr]
+Result: TypeAlias = "relax.Expr | Sequence[relax.Expr]"
 Converter = Callable[["Node"], Result]
 
 CONVERTERS: dict[str, Converter] = {}

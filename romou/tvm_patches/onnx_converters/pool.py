@@ -42,7 +42,7 @@ class Windows:
         room = self.extents[axis] + self.before[axis] + self.after[axis] - self.spans[axis]
         count = (-(-room // self.strides[axis]) if has_ceil else room // self.strides[axis]) + 1
         # A window that starts in the padding behind the input is left out.
-        return count - 1 if has_ceil and (count - 1) * self.strides[axis] >= self.extents[axis] + self.before[axis] else count
+        return int(count - 1) if has_ceil and (count - 1) * self.strides[axis] >= self.extents[axis] + self.before[axis] else int(count)
 
     def elements(self, *, with_padding: bool) -> np.ndarray:
         """Number of elements in each window, in the shape (1, 1, *counts)."""
