@@ -38,6 +38,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(proto)
     try:
         slim: onnx.ModelProto = onnxslim.slim(copy)
+        onnx.checker.check_model(slim)  # it loses what branches of an If read
     except Exception as error:  # an optimiser's failure must not stop a model that imports without it
         logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
         return proto

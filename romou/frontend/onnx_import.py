@@ -1,32 +1,31 @@
 """An ONNX model becomes a Relax module with static shapes, folded constants and no batch norm.
 
 The order matters: shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them;
-what is left of batch norm after that is folded in Relax.
+what is left of batch norm after that is folded in Relax. Nodes without a right kernel run on the host: those of a table, and those that cannot be
+imported or compiled, which are looked for after the whole model has failed, so that other models pay nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.checker
 import tvm
-from tvm import relax
 
 from romou.core.errors import ModelError, UsageError
 from romou.frontend.declared import settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
-from romou.frontend.graph import shapes_of, types_of
-from romou.tvm_patches.onnx_converters import from_onnx
-
-# Types of ONNX that kernels carry; 0: not known, where a later step may find it.
-_CARRIED = {0} | {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code)) for code in "?bBhHiIqQefd"}
+from romou.frontend.host_groups import CARRIED, Values, alone, split
+from romou.frontend.host_table import unserved
+from romou.frontend.to_relax import to_relax
 
 _LARGEST = 2**31 - 1
 
@@ -39,12 +38,18 @@ class ImportedModel:
     onnx_model: the same model with its input shapes fixed, for the onnxruntime reference.
     inputs: name -> (shape, numpy dtype name), in call order.
     outputs: names, in the order in which the module returns them.
+    host_groups: names of the nodes that run on the host, by sub-model, see `host_groups.node_name`.
+    folded: the model that was imported, before it was split.
+    on_host: positions of its nodes that were asked to run on the host.
     """
 
     mod: tvm.IRModule
     onnx_model: onnx.ModelProto
     inputs: dict[str, tuple[tuple[int, ...], str]]
     outputs: tuple[str, ...]
+    folded: onnx.ModelProto
+    on_host: frozenset[int] = frozenset()
+    host_groups: tuple[tuple[str, ...], ...] = ()
 
 
 def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None) -> ImportedModel:
@@ -65,9 +70,103 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
     """
     proto = inline_functions(_load(model))
+    _check_types(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
-    mod = _to_relax(simplify(proto))
-    return ImportedModel(mod=mod, onnx_model=proto, inputs=_inputs_of(proto), outputs=tuple(o.name for o in proto.graph.output))
+    folded = _without_constants(simplify(proto))
+    on_host = frozenset(unserved(folded))
+    outputs = tuple(o.name for o in proto.graph.output)
+    imported = ImportedModel(mod=tvm.IRModule(), onnx_model=proto, inputs=_inputs_of(proto), outputs=outputs, folded=folded, on_host=on_host)
+    try:
+        return _import(imported, on_host)
+    except ModelError as error:
+        for other in with_more_on_host(imported, to_relax):
+            return other
+        raise error
+
+
+def with_more_on_host(imported: ImportedModel, attempt: Callable[[onnx.ModelProto], object]) -> Iterator[ImportedModel]:
+    """The model with more and more of its nodes on the host, least first; `attempt` raises for a model of one node that has to go there.
+
+    At last all of them, where two nodes can be compiled and both together cannot.
+    """
+    nodes, values = imported.folded.graph.node, Values(imported.folded)
+    failing, unknown = set(imported.on_host), set(imported.on_host)
+    known: dict[bytes, bool] = {}
+    for i, node in enumerate(nodes):
+        if not values.is_static(node):
+            unknown.add(i)
+        elif i not in failing:
+            key = values.kind_of(node)
+            if key not in known:
+                known[key] = _succeeds(attempt, alone(imported.folded, node, values))
+            failing |= set() if known[key] else {i}
+    tried = {imported.on_host}
+    for chosen in (failing, failing | unknown, set(range(len(nodes)))):
+        if frozenset(chosen) not in tried:
+            tried.add(frozenset(chosen))
+            with contextlib.suppress(ModelError):
+                yield _import(imported, frozenset(chosen))
+
+
+def _succeeds(attempt: Callable[[onnx.ModelProto], object], model: onnx.ModelProto) -> bool:
+    try:
+        attempt(model)
+    except Exception:  # whatever it is, the node cannot be compiled
+        return False
+    return True
+
+
+def _import(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:
+    """The folded model imported with these of its nodes on the host."""
+    parts = split(imported.folded, set(on_host))
+    return replace(imported, mod=to_relax(parts.model), on_host=on_host, host_groups=parts.groups)
+
+
+def import_alone(model: onnx.ModelProto) -> ImportedModel:
+    """Import a model that was split off another one, as it is."""
+    return ImportedModel(mod=to_relax(model), onnx_model=model, inputs=_inputs_of(model), outputs=tuple(o.name for o in model.graph.output), folded=model)
+
+
+def _check_types(proto: onnx.ModelProto) -> None:
+    """ModelError for a graph input or output that no device tensor holds."""
+    for what, values in (("input", _graph_inputs(proto)), ("output", proto.graph.output)):
+        for value in values:
+            kind = value.type.WhichOneof("value")
+            if kind != "tensor_type":
+                raise ModelError(f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and leave a compiled model")
+            if value.type.tensor_type.elem_type not in CARRIED:
+                name = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+                raise ModelError(f"{what} {value.name!r} is a tensor of {name}, which no device tensor holds; cast it inside the model")
+
+
+def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The value of a Constant node, where it is a plain tensor of numbers."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            tensor: onnx.TensorProto = attribute.t
+            return tensor
+        if attribute.name in ("value_int", "value_ints", "value_float", "value_floats"):
+            dtype = "int64" if "int" in attribute.name else "float32"
+            values: onnx.TensorProto = onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype))
+            return values
+    return None
+
+
+def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Constant nodes become initializers."""
+    constants = {i: tensor for i, node in enumerate(model.graph.node) if node.op_type == "Constant" and (tensor := _constant(node)) is not None}
+    returned = {value.name for value in model.graph.output}
+    constants = {i: tensor for i, tensor in constants.items() if model.graph.node[i].output[0] not in returned}
+    if not constants:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for i, tensor in constants.items():
+        result.graph.initializer.add().CopyFrom(tensor)
+        result.graph.initializer[-1].name = model.graph.node[i].output[0]
+    del result.graph.node[:]
+    result.graph.node.extend(node for i, node in enumerate(model.graph.node) if i not in constants)
+    return result
 
 
 def simplify(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -149,10 +248,8 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             del dims[:]
             for d in wanted:
                 dims.add().dim_value = d
-        elif not value.type.HasField("tensor_type"):
-            continue  # refused by name with the other types that no kernel carries
         elif not value.type.tensor_type.HasField("shape") or any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
-            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims)
+            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims)
             raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
     if changed:
         # Another static shape than the model's: shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
@@ -165,97 +262,6 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
     except onnx.shape_inference.InferenceError as error:
         raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
     return fixed
-
-
-def _to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
-    """Convert, check the types of all tensors against ONNX's, and fold what only Relax can.
-
-    Raises
-    ------
-    ModelError
-        If an operator cannot be imported, or became a tensor of another type.
-    """
-    _refuse_types(proto)
-    try:
-        mod, tensors = from_onnx(proto)
-    except ModelError:
-        raise
-    except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
-        raise ModelError(f"TVM's ONNX importer rejected the graph: {type(error).__name__}: {_first_line(error)}") from error
-    _check_types(proto, tensors)
-    passes = [
-        relax.transform.FoldBatchnormToConv2D(),
-        relax.transform.DecomposeOpsForInference(),
-        relax.transform.FoldConstant(),
-        relax.transform.DeadCodeElimination(),
-    ]
-    try:
-        return tvm.transform.Sequential(passes)(mod)
-    except Exception as error:  # a pass evaluates operators on constants, and raises by many types
-        raise ModelError(f"TVM cannot fold the graph's constants: {type(error).__name__}: {_first_line(error)}") from error
-
-
-def _refuse_types(proto: onnx.ModelProto) -> None:
-    """Refuse tensors of types that no kernel carries: text, sequences, and numbers of 16 bits and less that OpenCL does not have."""
-    types = types_of(proto.graph)
-    for value in _graph_inputs(proto):
-        types[value.name] = value.type
-        if not _is_carried(value.type):
-            raise ModelError(f"the input {value.name!r} is {_type_name(value.type)}, which no kernel carries; convert it before the model")
-    for tensor in proto.graph.initializer:
-        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    for node in proto.graph.node:
-        for name in (*node.input, *node.output):
-            if name in types and not _is_carried(types[name]):
-                where = f"{node.op_type} (node {node.name!r})" if node.name else node.op_type
-                raise ModelError(
-                    f"{where}: the tensor {name!r} is {_type_name(types[name])}, which no kernel carries; export the model with another type",
-                    operator=node.op_type,
-                    node=node.name,
-                )
-
-
-def _is_carried(value: onnx.TypeProto) -> bool:
-    return value.WhichOneof("value") in (None, "tensor_type") and value.tensor_type.elem_type in _CARRIED
-
-
-def _type_name(value: onnx.TypeProto) -> str:
-    if not value.HasField("tensor_type"):
-        return f"a {str(value.WhichOneof('value')).removesuffix('_type')}"
-    return f"of type {onnx.TensorProto.DataType.Name(value.tensor_type.elem_type).lower()}"
-
-
-def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> None:
-    """Refuse a graph of which a tensor has another shape or type in Relax than in ONNX: its numbers would be others, too."""
-    declared = types_of(proto.graph)
-    shapes = shapes_of(proto.graph)
-    for node in proto.graph.node:
-        for name in node.output:
-            value = declared[name].tensor_type if name in declared and declared[name].HasField("tensor_type") else None
-            if value is None or not value.elem_type or name not in tensors:
-                continue
-            found, wanted = tensors[name].ty, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)).name
-            if not isinstance(found, relax.TensorType):
-                continue
-            shape = tuple(int(d) for d in found.shape.values) if isinstance(found.shape, relax.ShapeExpr) and _is_static(found.shape) else None
-            if str(found.dtype) != wanted or (name in shapes and shape != shapes[name]):
-                where = f"{node.op_type} (node {node.name!r})" if node.name else node.op_type
-                became = f"{found.dtype} of a shape computed at run time" if shape is None else f"{found.dtype}{list(shape)}"
-                raise ModelError(
-                    f"{where}: the output {name!r} was imported as {became}, but the model says {wanted}{list(shapes.get(name, ()))};"
-                    " this is a limit of the importer",
-                    operator=node.op_type,
-                    node=node.name,
-                )
-
-
-def _is_static(shape: relax.ShapeExpr) -> bool:
-    return all(isinstance(d, tvm.tirx.IntImm) for d in shape.values)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _inputs_of(proto: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -21,6 +21,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from romou.core.errors import ModelError
+from romou.tvm_patches import host_nodes
 from romou.tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, shape_of
 
 for _module in pkgutil.iter_modules(__path__):
@@ -35,6 +36,8 @@ _AXIS_UNTIL_7 = {"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "
 
 def can_import(node: onnx.NodeProto) -> bool:
     """Whether there is a converter for the node's operator and domain."""
+    if node.op_type == host_nodes.OPERATOR:
+        return True
     if node.domain == "com.microsoft":
         return node.op_type in _MICROSOFT
     if node.domain not in ("", "ai.onnx"):
@@ -108,7 +111,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         try:
             if opset < 7 and "axis" in attrs and op_name in _AXIS_UNTIL_7:
                 inputs[1] = self._aligned(inputs[0], inputs[1], attrs.pop("axis"))
-            if op_name in CONVERTERS:
+            if op_name == host_nodes.OPERATOR:
+                found: relax.Expr = host_nodes.HostNodes._impl_v1(self.bb, inputs, attrs, None)
+                return self.bb.normalize(found)
+            if op_name in CONVERTERS and node.domain != "com.microsoft":
                 return self._converted(node, inputs, attrs, opset)
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:  # converters raise by many types for one cause: a node that they cannot express
