@@ -39,8 +39,8 @@ outputs that the test expects. `python scripts/check_onnx.py --jobs 2 --docs` wr
 {total}
 
 - right: all nodes on the device, outputs right in number, dtype, shape and value.
-- on the host: right, but at least one node has no right kernel and runs on the host, by onnxruntime {onnxruntime} or by onnx's reference, between kernels. Many tests
-  hand over as an input what models hold as a constant (axes, a shape, scales); such a node has no kernel, and the same node with a constant may have one.
+- on the host: right, but at least one node has no right kernel and runs on the host, by onnxruntime {onnxruntime} or by onnx's reference, between kernels.
+  Many tests hand over as an input what models hold as a constant (axes, a shape, scales). Such a node has no kernel; with a constant it may have one.
 - refused: one error that names the reason; they are listed below the table.
 - Tests of a function's body, written out, count for the function. Values drawn at random are compared in dtype and shape only.
 """

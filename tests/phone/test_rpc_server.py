@@ -223,9 +223,10 @@ def test_devices_are_printed(host_runtime: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "--key is missing: choose a secret word"),
-        (["--key", "a b"], "--key: no spaces and no slashes"),
+        ([], "the key is missing: choose a secret word"),
+        (["--key", "a b"], "the key: no spaces, slashes and colons"),
         (["--key"], "--key needs a value"),
+        (["--key-file", "/nonexistent"], "--key-file /nonexistent: holds no key"),
         (["--key", "k", "--port", "70000"], "--port 70000: must be a whole number from 0 to 65535"),
         (["--key", "k", "--timeout", "soon"], "--timeout soon: must be seconds, 0 or more"),
         (["--key", "k", "--tracker", "here"], "--tracker here: write HOST:PORT"),
