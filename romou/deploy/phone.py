@@ -49,12 +49,8 @@ class PhoneStatus:
 class Phone:
     """One phone, chosen by `serial` where several are attached.
 
-    Raises
-    ------
-    DeviceError
-        adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do.
-    UsageError
-        Several phones are attached and none was chosen, or there is none of that serial number.
+    DeviceError where adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do. UsageError where
+    several phones are attached and none was chosen, or there is none of that serial number.
     """
 
     def __init__(self, serial: str | None = None) -> None:
@@ -68,12 +64,7 @@ class Phone:
     def push(self, runtime: Path) -> None:
         """Copy the runtime folder to the phone.
 
-        Raises
-        ------
-        UsageError
-            `runtime` is no such folder, or was built for another kind of machine.
-        DeviceError
-            A server is running, or adb fails.
+        UsageError where `runtime` is no such folder, or was built for another kind of machine. DeviceError where a server is running, or adb fails.
         """
         facts = _runtime_facts(runtime)
         wanted, found = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")
@@ -89,16 +80,9 @@ class Phone:
     def start(self, *, key: str, port: int = 9090, tracker: str | None = None, timeout_s: float = 300.0) -> str:
         """Start the server in the background and forward `port` of this machine to it; returns the address for `rpc=`.
 
-        Parameters
-        ----------
-        key
-            What a client has to name.
-        port
-            On both sides; a number of its own for each phone.
-        tracker
-            "host:port" of a tracker on this machine, which the phone then reaches through adb.
-        timeout_s
-            A session in which nothing is sent or received for so long is ended; 0: never.
+        key: what a client has to name.   port: on both sides; a number of its own for each phone.
+        tracker: "host:port" of a tracker on this machine, which the phone then reaches through adb.
+        timeout_s: a session in which nothing is sent or received for so long is ended; 0: never.
         """
         checked(key)
         tracker_port = None if tracker is None else _tracker_port(tracker)

@@ -22,12 +22,6 @@ def _attribute(node: onnx.NodeProto, name: str, default: object) -> object:
 # Operator -> (when, why).
 UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
     "If": (lambda node: True, "kernels have no control flow"),
-    "BatchNormalization": (lambda node: _attribute(node, "training_mode", 0), "TVM's converter takes it for inference"),
-    "Dropout": (lambda node: len(node.input) > 2 and node.input[2], "TVM's converter drops nothing, even in training"),
-    "AveragePool": (
-        lambda node: _attribute(node, "ceil_mode", 0) and _attribute(node, "count_include_pad", 0),
-        "TVM counts what lies behind the padding",
-    ),
     "RoiAlign": (lambda node: _attribute(node, "mode", b"avg") == b"max", "TVM takes the maximum of other samples"),
 }
 

@@ -40,12 +40,7 @@ class ChildBugError(Exception):
 class ChildProcess:
     """One worker process, started at the first call and again after each death. For one thread at a time.
 
-    Parameters
-    ----------
-    name
-        Stands in error texts.
-    environment
-        Variables set for the process beside this one's own.
+    name: stands in error texts.   environment: variables set for the process beside this one's own.
     """
 
     def __init__(self, name: str, *, environment: dict[str, str] | None = None) -> None:
@@ -59,12 +54,8 @@ class ChildProcess:
     def call(self, function: str, *arguments: Any, timeout_s: float = math.inf) -> Any:
         """What "module:name" returns for `arguments`, computed in the process. Starting the process does not count as time.
 
-        Raises
-        ------
-        ChildTimeoutError, ChildCrashError, ChildBugError
-            See there; after the first two the next call starts a new process.
-        RomouError
-            As raised by the function.
+        ChildTimeoutError, ChildCrashError, ChildBugError as they say; after the first two the next call starts a new process. RomouError as raised by the
+        function.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -73,11 +64,8 @@ class ChildProcess:
         try:
             self._connection.send((function, arguments, timeout_s))
             kind, value = self._receive(timeout_s, start_of_output)
-        except (ChildTimeoutError, ChildCrashError):
-            self.kill()
-            raise
         except BaseException:
-            # Ctrl-C or a bug here: the reply would be taken for that of the next call.
+            # Also after Ctrl-C: the reply would be taken for that of the next call.
             self.kill()
             raise
         if kind == "romou_error":

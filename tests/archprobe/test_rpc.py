@@ -18,7 +18,7 @@ from archprobe.curve import Findings
 from archprobe.devices import open_device
 from archprobe.devices.rpc import RpcDevice
 from archprobe.errors import BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
-from archprobe.probes.chase import ImageChase
+from archprobe.probes.caches import ImageChase
 from archprobe.probes.probe import Probe
 from archprobe.report.document import load_report
 from romou.rpc import Address

@@ -18,7 +18,7 @@ from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server
 
 from romou.core.errors import CompatError, ConnectionLostError, DeviceError
 from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, RpcRunner, Toolchain
-from romou.measure.clock import ClockWatch
+from romou.measure.servers import ClockWatch
 from romou.rpc import Address
 from romou.rpc.tracker import Tracker
 from romou.target import Target
