@@ -2,7 +2,8 @@
 
 Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
 
-Vectors of truth values as numbers, in OpenCL: a lane that is true is -1 there, and a cast would keep it so.
+Vectors of truth values as numbers, in OpenCL: a lane that is true is -1 there, and a cast would keep it so. A vector of one scalar's truth is of ones, which
+`select` takes for false.
 
 What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
 each vector in a variable that it finds again by its text. A second `acc[0]` in the same block is the first one's value, even if acc[0] was written in between.
@@ -56,6 +57,23 @@ def _number(cast: tirx.Cast) -> tirx.Expr:
         return cast
     scalar = str(wanted).removesuffix(f"x{lanes}")
     return tirx.Select(cast.value, *(tirx.Broadcast(tirx.const(value, scalar), lanes) for value in (1, 0)))
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def compare_scalar_conditions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run last, after what would simplify it back.
+
+    select(bool4(c), a, b)      ->      select(int4(c) != int4(0), a, b)
+    """
+    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if dialect_of(func).has_negative_truth else func
+
+
+def _compared(select: tirx.Select) -> tirx.Expr:
+    if not isinstance(select.condition, tirx.Broadcast):
+        return select
+    lanes = int(select.condition.lanes)
+    number = tirx.Broadcast(tirx.Cast("int32", select.condition.value), lanes)
+    return tirx.Select(tirx.NE(number, tirx.Broadcast(tirx.const(0, "int32"), lanes)), select.true_value, select.false_value)
 
 
 _CHANGING = ("local", "shared", "shared.dyn")
