@@ -50,7 +50,13 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     initializers = {tensor.name for tensor in proto.graph.initializer}
     del slim.graph.input[:]
     slim.graph.input.extend(value for value in proto.graph.input if value.name not in initializers)
-    return slim
+    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes.
+    del slim.graph.value_info[:], slim.graph.output[:]
+    slim.graph.output.extend(proto.graph.output)
+    try:
+        return onnx.shape_inference.infer_shapes(slim, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return slim
 
 
 def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:

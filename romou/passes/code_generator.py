@@ -2,8 +2,7 @@
 
 Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
 
-Vectors of truth values as numbers, in OpenCL: a lane that is true is -1 there, and a cast would keep it so. A vector of one scalar's truth is of ones, which
-`select` takes for false.
+Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
 
 What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
 each vector in a variable that it finds again by its text. A second `acc[0]` in the same block is the first one's value, even if acc[0] was written in between.
@@ -50,6 +49,24 @@ def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
     return func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func).has_negative_truth else func
 
 
+@tirx.transform.prim_func_pass(opt_level=0)
+def sign_conditions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run when nothing simplifies any more, which would make one comparison of it again.
+
+    select(x == y, v, w)      ->      select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
+    """
+    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if dialect_of(func).has_negative_truth else func
+
+
+def _compared(select: tirx.Select) -> tirx.Expr:
+    condition = select.condition.value if isinstance(select.condition, tirx.Broadcast) else select.condition
+    lanes = int(tvm.DataType(str(select.ty)).lanes)
+    if lanes == 1 or int(tvm.DataType(str(condition.ty)).lanes) > 1:
+        return select
+    vectors = [tirx.Broadcast(value, lanes) for value in (tirx.Cast("int32", condition), tirx.const(0, "int32"))]
+    return tirx.Select(tirx.NE(*vectors), select.true_value, select.false_value)
+
+
 def _number(cast: tirx.Cast) -> tirx.Expr:
     given, wanted = (tvm.DataType(str(expr.ty)) for expr in (cast.value, cast))
     lanes = int(given.lanes)
@@ -57,23 +74,6 @@ def _number(cast: tirx.Cast) -> tirx.Expr:
         return cast
     scalar = str(wanted).removesuffix(f"x{lanes}")
     return tirx.Select(cast.value, *(tirx.Broadcast(tirx.const(value, scalar), lanes) for value in (1, 0)))
-
-
-@tirx.transform.prim_func_pass(opt_level=0)
-def compare_scalar_conditions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run last, after what would simplify it back.
-
-    select(bool4(c), a, b)      ->      select(int4(c) != int4(0), a, b)
-    """
-    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if dialect_of(func).has_negative_truth else func
-
-
-def _compared(select: tirx.Select) -> tirx.Expr:
-    if not isinstance(select.condition, tirx.Broadcast):
-        return select
-    lanes = int(select.condition.lanes)
-    number = tirx.Broadcast(tirx.Cast("int32", select.condition.value), lanes)
-    return tirx.Select(tirx.NE(number, tirx.Broadcast(tirx.const(0, "int32"), lanes)), select.true_value, select.false_value)
 
 
 _CHANGING = ("local", "shared", "shared.dyn")
