@@ -3,6 +3,7 @@
 
     python scripts/check_onnx.py --jobs 2                      all tests on the first OpenCL device
     python scripts/check_onnx.py --only 'resize' --every 3     every third of those whose name or operator matches the expression
+    python scripts/check_onnx.py --jobs 2 --docs               all, into docs/onnx_coverage.md
 
 Each case ends as one of: right, on the host (right, but some of its nodes ran there), refused (one RomouError), wrong, traceback, crash, over time.
 Cases run in child processes, which survive a crash of one. Exit code 1 if any was wrong, a traceback, a crash or over time.
@@ -10,6 +11,7 @@ Cases run in child processes, which survive a crash of one. Exit code 1 if any w
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import queue
 import re
@@ -26,6 +28,22 @@ from onnx_cases import CRASH, FAULTS, HOST, OUTCOMES, OVER_TIME, REFUSED, RIGHT,
 from romou.core.errors import RomouError
 from romou.measure import ChildBugError
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.target import Target
+
+PAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
+INTRODUCTION = """# ONNX coverage
+
+Every backend node test of onnx {onnx} and the bundled graphs, compiled by `romou.compile(model, target={target!r})`, run on {device}, and compared with the
+outputs that the test expects. `python scripts/check_onnx.py --jobs 2 --docs` writes this page.
+
+{total}
+
+- right: all nodes on the device, outputs right in number, dtype, shape and value.
+- on the host: right, but at least one node has no right kernel and runs on the host, by onnxruntime {onnxruntime} or by onnx's reference, between kernels.
+  Many tests hand over as an input what models hold as a constant (axes, a shape, scales). Such a node has no kernel; with a constant it may have one.
+- refused: one error that names the reason; they are listed below the table.
+- Tests of a function's body, written out, count for the function. Values drawn at random are compared in dtype and shape only.
+"""
 
 
 def chosen(cases: list[Case], only: str, every: int) -> list[Case]:
@@ -97,20 +115,44 @@ def total(results: dict[str, Result]) -> str:
     return f"{len(results)} tests: " + ", ".join(f"{counts[name]} {name}" for name in OUTCOMES) + f"; {right} (of all tests)"
 
 
+def page(cases: list[Case], results: dict[str, Result], target: str) -> str:
+    """The documentation's page."""
+    parsed = Target(target)
+    facts = {
+        "onnx": onnx.__version__,
+        "onnxruntime": importlib.metadata.version("onnxruntime"),
+        "target": target,
+        "device": parsed.backend.facts(parsed.backend.device_index(parsed.device_name))["name"],
+        "total": total(results),
+    }
+    by_reason: dict[str, list[str]] = {}
+    for name, result in results.items():
+        if result.outcome not in (RIGHT, HOST):
+            # Names and numbers aside, many tests share a reason.
+            reason = re.sub(r"'[^']*'", "…", re.sub(r"\s*\(.*", "", result.detail.splitlines()[0]))
+            by_reason.setdefault(f"{result.outcome}: {reason}", []).append(name)
+    lines = ["## Not right", "", "| reason | tests |", "|---|---|"]
+    lines += [f"| {reason.replace('|', ' ')} | {', '.join(names)} |" for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1]))]
+    return "\n".join([INTRODUCTION.format(**facts), table(cases, results), "", *lines]) + "\n"
+
+
 @click.command()
 @click.option("--target", default="opencl", show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Child processes at a time.")
 @click.option("--only", default="", help="A regular expression: tests whose name or operator matches.")
 @click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Each so-manieth test of them.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, help="Limit of a test.")
+@click.option("--docs", "is_page", is_flag=True, help="Write docs/onnx_coverage.md; for all tests.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write how each test ended.")
-def main(target: str, jobs: int, only: str, every: int, seconds: float, json_path: Path | None) -> None:
+def main(target: str, jobs: int, only: str, every: int, seconds: float, is_page: bool, json_path: Path | None) -> None:
     """Print how each test ended and a table by operator; exit code 1 if any was wrong or did not end."""
     cases = chosen([*node_cases(), *bundled_cases()], only, every)
     results = check(cases, target, jobs=jobs, limit_s=seconds)
     if json_path is not None:
         rows = [{"name": case.name, "operator": case.operator, **vars(results[case.name])} for case in cases]
         json_path.write_text(json.dumps({"onnx": onnx.__version__, "target": target, "tests": rows}, indent=1), encoding="utf-8")
+    if is_page:
+        PAGE.write_text(page(cases, results, target), encoding="utf-8")
     print(table(cases, results))
     print(total(results))
     raise SystemExit(1 if any(result.outcome in FAULTS for result in results.values()) else 0)
