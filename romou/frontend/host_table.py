@@ -27,8 +27,6 @@ UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
 
 # Operator -> element types of tensors of which its kernels are wrong.
 UNSERVED_TYPES: dict[str, frozenset[int]] = {
-    # C leaves open what a shift by a negative count gives; ONNX does not.
-    "BitShift": frozenset({onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32, onnx.TensorProto.INT64}),
     **dict.fromkeys(("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"), _FLOAT8),
 }
 

@@ -173,7 +173,9 @@ class _Table:
 def _source(i: int, extent: int, count: int, scale: float, transform: str, region: tuple[float, float]) -> float:
     """Where an element of the result lies in the input, by ONNX's formulas."""
     if transform == "align_corners":
-        return 0.0 if count == 1 else i * (extent - 1) / (count - 1)
+        # By the scale, not by the whole number of elements: what ONNX's own tests expect.
+        width = scale * extent
+        return 0.0 if count == 1 else i * (extent - 1) / (width - 1)
     if transform == "asymmetric":
         return i / scale
     if transform == "pytorch_half_pixel":
