@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import check_kernels
 import pytest
 
 LIST = "import json, tvm; print(json.dumps([d['platform'] for d in json.loads(str(tvm.get_global_func('romou.opencl.devices')()))]))"
@@ -16,12 +18,17 @@ LIST = "import json, tvm; print(json.dumps([d['platform'] for d in json.loads(st
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Platform:
-    """title: OpenCL's name of it.   package: what brings it.   variables: of the environment, without which it offers no device."""
+    """title: OpenCL's name of it.   package: what brings it.   variables: of the environment, without which it offers no device.
+
+    library: to be opened in place of the system's loader; the platform is there where this file is.   has_fp16: whether it computes in fp16.
+    """
 
     name: str
     title: str
     package: str
     variables: tuple[tuple[str, str], ...] = ()
+    library: str | None = None
+    has_fp16: bool = False
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a process whose first device is this platform's."""
@@ -29,7 +36,7 @@ class Platform:
 
     def require(self, config: pytest.Config) -> None:
         """Skip the test where the platform is missing; fail it where all are to be there, as scripts/test.sh has it."""
-        if self.title in _platforms():
+        if Path(self.library).exists() if self.library else self.title in _platforms():
             return
         missing = f"no OpenCL platform {self.title!r}: {self.package}"
         if config.getoption("--all-platforms"):
@@ -38,8 +45,10 @@ class Platform:
 
 
 POCL = Platform(name="pocl", title="Portable Computing Language", package="apt-get install pocl-opencl-icd")
-INTEL = Platform(name="intel", title="Intel(R) OpenCL", package="pip install 'romou[cpu]'")
+INTEL = Platform(name="intel", title="Intel(R) OpenCL", package="pip install 'romou[cpu]'", has_fp16=True)
 RUSTICL = Platform(name="rusticl", title="rusticl", package="apt-get install mesa-opencl-icd", variables=(("RUSTICL_ENABLE", "llvmpipe"),))
+# No compiler of its own: it runs LLVM's instructions one by one.
+OCLGRIND = Platform(name="oclgrind", title="Oclgrind", package="apt-get install oclgrind", library=check_kernels.OCLGRIND)
 PLATFORMS = (POCL, INTEL, RUSTICL)
 
 
