@@ -78,12 +78,12 @@ class Log:
         return [text.strip() for text in added.decode(errors="replace").split("\n\n") if text.strip()]
 
 
-def check(numbers: range, seed: int, only: str, folder: str | None, targets: tuple[str, ...]) -> list[str]:
+def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None, targets: tuple[str, ...]) -> list[str]:
     """Run the configs of those numbers that are for one of `targets`; prints a line each, and returns those of the configs that failed."""
     if targets == (HOST,):
         os.environ["OCLGRIND_UNINITIALIZED"] = "1"
     log = Log(folder)
-    run, failed = runner(seed), []
+    run, failed = runner(seed, avoid), []
     for number in numbers:
         started = time.monotonic()
         name, fault = run(number, only, targets)
@@ -97,13 +97,14 @@ def check(numbers: range, seed: int, only: str, folder: str | None, targets: tup
     return failed
 
 
-def runner(seed: int) -> Callable[[int, str, tuple[str, ...]], tuple[str | None, str | None]]:
+def runner(seed: int, avoid: str = "") -> Callable[[int, str, tuple[str, ...]], tuple[str | None, str | None]]:
     """A function: (number of a config, part of a task's name, targets) -> (what was run, what is wrong with it); nothing for another task or target."""
     # A process that only starts others has no use for TVM.
     import numpy as np
     import tvm
     from operator_lists import typical
 
+    from romou.core.space import Config, Space
     from romou.measure import verify
     from romou.measure.run_job import device_tensor
     from romou.target import Target
@@ -112,6 +113,12 @@ def runner(seed: int) -> Callable[[int, str, tuple[str, ...]], tuple[str | None,
     device, facts = Target(PHONE).backend.device(), Target(PHONE).backend.facts(0)
     limited = {name: Target(name).limited_to(facts) for name in (PHONE, HOST)}
     tasks = {dtype: [task.with_free_images() for task in typical(limited[PHONE], dtype)] for dtype in DTYPES}
+
+    def draw(space: Space, rng: np.random.Generator) -> Config:
+        while True:
+            (config,) = space.sample(rng, 1)
+            if avoid not in (f"{name}={value}" for name, value in config.items()):
+                return config
 
     @functools.cache
     def case(place: int, dtype: str) -> tuple[Any, list[np.ndarray], np.ndarray]:
@@ -128,7 +135,7 @@ def runner(seed: int) -> Callable[[int, str, tuple[str, ...]], tuple[str | None,
             return None, None
         task, inputs, expected = case(place, dtype)
         rng, target, is_default = np.random.default_rng([seed, number]), limited[wanted], is_default and turn < len(ROUNDS)
-        config = task.default_config(target) if is_default else task.space(target).sample(rng, 1)[0]
+        config = task.default_config(target) if is_default else draw(task.space(target), rng)
         without = [] if is_default else [name for name in OPTIONAL_PASSES if rng.random() < 0.25]
         name = f"{task.name} {dtype} on {target}, {config}, without {without}"
         scopes = task.image_scopes(config, target)
@@ -151,12 +158,13 @@ def runner(seed: int) -> Callable[[int, str, tuple[str, ...]], tuple[str | None,
 @click.option("--configs", type=click.IntRange(min=1), default=48, show_default=True, help="How many, the default configs among them.")
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first one.")
 @click.option("--only", default="", help="Operators whose name contains this.")
+@click.option("--avoid", default="", metavar="KNOB=VALUE", help="Draw no random config with this.")
 @click.option("--platform", default=None, help="Part of the name of a platform or device; see ROMOU_OPENCL_DEVICE.")
 @click.option("--oclgrind", "is_watched", is_flag=True, help="Run kernels in Oclgrind.")
 @click.option("--library", default=OCLGRIND, show_default=True, help="Oclgrind's.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(configs: int, first: int, only: str, platform: str | None, is_watched: bool, library: str, jobs: int, seed: int) -> None:
+def main(configs: int, first: int, only: str, avoid: str, platform: str | None, is_watched: bool, library: str, jobs: int, seed: int) -> None:
     """Print a line for each config; exit code 1 if one failed, or a process died of one."""
     if is_watched and not Path(library).exists():
         raise SystemExit(f"{library} is missing: apt-get install oclgrind (Debian, Ubuntu), or give --library")
@@ -169,7 +177,7 @@ def main(configs: int, first: int, only: str, platform: str | None, is_watched: 
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool,
     ):
         numbers = range(first, first + configs)
-        parts = [pool.submit(check, numbers[i::jobs], seed, only, logs if is_watched else None, targets) for i in range(jobs) for targets in kinds]
+        parts = [pool.submit(check, numbers[i::jobs], seed, only, avoid, logs if is_watched else None, targets) for i in range(jobs) for targets in kinds]
         for part in parts:
             try:
                 failed += part.result()

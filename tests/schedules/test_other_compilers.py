@@ -36,7 +36,7 @@ def checked(environment: dict[str, str], *options: str) -> str:
 @pytest.mark.parametrize("platform", PLATFORMS, ids=lambda platform: platform.name)
 def test_configs_compute_the_same_on_every_platform(platform: Platform, pytestconfig: pytest.Config) -> None:
     platform.require(pytestconfig)
-    found = checked(platform.environment(), "--configs", str(CONFIGS), "--platform", platform.title)
+    found = checked(platform.environment(), "--configs", str(CONFIGS), "--platform", platform.title, *platform.left_out)
     assert f"{CONFIGS} configs, 0 failed" in found
     for place in ("image", "buffer"):
         assert re.search(rf"float16 on .*data={place}, weight={place}, output={place}.*: ok", found)
