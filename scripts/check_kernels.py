@@ -64,7 +64,7 @@ class Log:
         self._length = 0
         if self.path is not None:
             # Read when the library is opened, at the first question for a device.
-            os.environ["OCLGRIND_LOG"] = str(self.path)
+            os.environ.update(OCLGRIND_LOG=str(self.path))
 
     def news(self) -> list[str]:
         """The faults that were added since the call before."""
@@ -81,7 +81,7 @@ class Log:
 def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None, targets: tuple[str, ...]) -> list[str]:
     """Run the configs of those numbers that are for one of `targets`; prints a line each, and returns those of the configs that failed."""
     if targets == (HOST,):
-        os.environ["OCLGRIND_UNINITIALIZED"] = "1"
+        os.environ.update(OCLGRIND_UNINITIALIZED="1")
     log = Log(folder)
     run, failed = runner(seed, avoid), []
     for number in numbers:
