@@ -57,7 +57,7 @@ fi
 if [[ $MISSING != *arm64* && $MISSING != *aarch64* ]]; then
   "$ROOT/scripts/setup_arm64.sh"
   runtime=$(mktemp -d)
-  PYTHON=$VENV/bin/python CXXFLAGS=-O1 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$runtime"
+  PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$runtime"
   rm -rf -- "$runtime"
 fi
 say "ruff"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tvm
 
-from romou.api.assemble import layer_rows, model_of
+from romou.api.assemble import host_rows, layer_rows, model_of
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target, timing
 from romou.api.records import recorded_configs, valid_configs
@@ -75,6 +75,7 @@ def bench(
     RecordError
         The records in `work_dir` are unreadable, or another process tunes with them.
     """
+    check_rounds(repeats)
     target = as_target(target)
     with timing(target, rpc) as place:
         how: dict[str, Any] = {"shapes": shapes, "repeats": repeats, "seed": seed, "label": label, "place": place if times else None}
@@ -99,8 +100,6 @@ def bench_of(
     place: see `timing`; None: only what can be read off the kernels.
     """
     check_versions()
-    if repeats:
-        check_rounds(repeats)
     imported = import_model(model, shapes)
     at = Place(named=target, target=target) if place is None else place()
     graph = lower(imported, at.target)
@@ -121,7 +120,7 @@ def bench_of(
     )
     if place is None:
         return made
-    compiled = model_of(graph, at, chosen, Summary.unmeasured(target=str(at.named), rows=layer_rows(graph, {}), seconds=0.0))
+    compiled = model_of(graph, at, chosen, Summary.unmeasured(target=str(at.named), rows=layer_rows(graph, {}), seconds=0.0, host=host_rows(graph)))
     made = replace(made, compiled=compiled)
     return with_times(made, compiled, repeats, seed=seed) if repeats else made
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from romou.api.graph import import_model, lower
 from romou.api.place import as_target
 from romou.api.records import recorded_configs
+from romou.core.arguments import instance_of, path_of
 from romou.core.errors import unknown_name
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.module import scheduled_functions
@@ -60,6 +61,10 @@ def inspect(
         The records in `work_dir` are unreadable, or another process tunes with them.
     """
     check_versions()
+    if kernel is not None:
+        instance_of("kernel", kernel, str)
+    if work_dir is not None:
+        path_of("work_dir", work_dir)
     target = as_target(target)
     graph = lower(import_model(model, shapes), target)
     seconds, configs = recorded_configs(work_dir, graph, target)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from romou.api.graph import import_model, lower
 from romou.api.place import as_target
+from romou.core.arguments import instance_of
 from romou.core.space import Space
 from romou.pruning import PrunedSpace, Rules
 from romou.target import Target
@@ -58,6 +59,8 @@ def pruned_spaces(
     CompatError
         The TVM packages are not the pair that this version was made for.
     """
+    if rules is not None:
+        instance_of("rules", rules, Rules)
     target, tasks = _tasks(model, target, shapes)
     return [(task, task.pruned_space(target, rules)) for task in tasks]
 

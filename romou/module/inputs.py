@@ -11,6 +11,8 @@ from romou.core.errors import UsageError
 
 def checked_inputs(inputs: Mapping[str, np.ndarray], signature: Mapping[str, tuple[tuple[int, ...], str]]) -> list[np.ndarray]:
     """Return the arrays in the order of `signature`, which maps names to (shape, numpy dtype name); UsageError for one that does not fit."""
+    if not isinstance(inputs, Mapping):
+        raise UsageError(f"inputs are given by name, as {{name: array}}; got {type(inputs).__name__}")
     for name in inputs:
         if name not in signature:
             raise UsageError(f"the model has no input {name!r}; its inputs are {', '.join(signature)}")
@@ -18,7 +20,10 @@ def checked_inputs(inputs: Mapping[str, np.ndarray], signature: Mapping[str, tup
     for name, (shape, dtype) in signature.items():
         if name not in inputs:
             raise UsageError(f"input {name!r} ({dtype} {shape}) is missing; given: {', '.join(inputs) or 'none'}")
-        array = np.asarray(inputs[name])
+        try:
+            array = np.asarray(inputs[name])
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"input {name!r} is no array: {error}") from error
         if array.shape != shape or array.dtype != np.dtype(dtype):
             raise UsageError(f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}")
         arrays.append(array)

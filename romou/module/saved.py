@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from romou.core.arguments import path_of, whole_of
 from romou.core.errors import ModelError, UsageError
 from romou.module.manifest import META, read_manifest
 from romou.module.remote import RemoteDevice
@@ -18,8 +19,7 @@ from romou.target import Target
 def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
     """Load a model that `TunedModel.save` wrote. Its library is code, which runs with your rights: load only what you trust.
 
-    Sizes and hashes of all files are checked before the library is opened, so a damaged model is refused. They are no protection against
-    a forged one.
+    Sizes and hashes of all files are checked before the library is opened, so a damaged model is refused, but not a forged one.
 
     Parameters
     ----------
@@ -41,11 +41,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
     DeviceError
         The model is for CUDA, and TVM's CUDA runtime does not start on this machine.
     """
-    if not isinstance(path, str | Path):
-        raise UsageError(f"a saved model is given by the path of its folder, not by {path!r}")
-    if isinstance(device, bool) or not isinstance(device, int) or device < 0:
-        raise UsageError(f"device={device!r}: must be a whole number, at least 0; `romou devices` lists them")
-    path = Path(path)
+    path, device = path_of("path", path), whole_of("device", device)
     try:
         about = read_manifest(path)
         target = Target.from_json(about["target"])
@@ -54,7 +50,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         outputs = tuple(about["outputs"])
         summary = Summary.from_dict(about["summary"])
         if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
-            raise ValueError(f"library {library.name!r} of files {sorted(about['files'])}, outputs {outputs!r}")
+            raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again")
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise ModelError(f"{path}: {META} cannot be used: {type(error).__name__}: {error}; save the model again") from error
     model = TunedModel(

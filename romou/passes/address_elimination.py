@@ -25,14 +25,15 @@ from typing import Any, TypeAlias
 
 import tvm
 from tvm import tirx
-from tvm_ffi.structural import structural_mutate
 
-from romou.passes.bindings import inline_single_uses, statements_of
+from romou.passes.bindings import inline_single_uses, sequence_of, statements_of
+from romou.tir.traversal import rewriting
 
 Key: TypeAlias = tuple[Any, ...]
 # a < b  <=>  -a > -b
 _MIRRORED = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE, tirx.EQ: tirx.EQ, tirx.NE: tirx.NE}
-_OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+_OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, *_DIVISIONS)
 _INT_MAX = 2**31 - 1
 
 
@@ -106,6 +107,8 @@ class _Eliminator:
         self.declared: dict[tirx.Var, None] = {}
         self._atoms: dict[tirx.Var, _Atom] = {}
         self._numbers: dict[Key, int] = {}
+        # `node`, a statement or an expression, with its largest integer parts replaced by variables.
+        self._rewrite = rewriting(((tirx.Var, *_OPERATIONS), self._index), (tirx.Ramp, self._ramp), ((tirx.And, *_MIRRORED), self._truth))
 
     # Statements
 
@@ -128,7 +131,7 @@ class _Eliminator:
             new = self._statement(child)
             done += [*self.scopes[-1].pending, new]
             self.scopes[-1].pending.clear()
-        return done[0] if len(done) == 1 else tirx.SeqStmt(done)
+        return sequence_of(done)
 
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
         match stmt:
@@ -161,22 +164,14 @@ class _Eliminator:
 
     # Expressions
 
-    def _rewrite(self, node: Any) -> Any:
-        """`node`, a statement or an expression, with its largest integer parts replaced by variables."""
-        return structural_mutate(node, (tvm.ir.Expr, self._expression))
+    def _index(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+        found = self._as_sum(expr) if _is_index(expr) else None
+        return mutator.default_mutate(expr) if found is None else self._value_of(found)
 
-    def _expression(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
-        if _is_index(expr):
-            found = self._as_sum(expr)
-            if found is not None:
-                return self._value_of(found)
-        if isinstance(expr, tirx.Ramp):
-            return self._ramp(expr, mutator)
-        if isinstance(expr, (tirx.And, *_MIRRORED)):
-            conditions = [self._condition(part) for part in _conjuncts(expr)]
-            if all(c is not None for c in conditions):
-                return self._all_of([c for c in conditions if c is not None])
-        return mutator.default_mutate(expr)
+    def _truth(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+        conditions = [self._condition(part) for part in _conjuncts(expr)]
+        known = [c for c in conditions if c is not None]
+        return self._all_of(known) if len(known) == len(conditions) else mutator.default_mutate(expr)
 
     def _ramp(self, expr: tirx.Ramp, mutator: Any) -> tirx.Expr:
         """Vectors at addresses that are multiples of their length are seen as such by the code generator only if the product is in sight."""
@@ -216,27 +211,28 @@ class _Eliminator:
 
     def _as_sum(self, expr: tirx.Expr) -> _Sum | None:
         """`expr` as a sum of products; None where it depends on memory or on an operation that this pass does not know."""
-        if isinstance(expr, tirx.IntImm):
+        kind = type(expr)
+        if kind is tirx.IntImm:
             return _Sum({}, int(expr))
-        if isinstance(expr, tirx.Var):
-            return _Sum({self._atoms[expr]: 1}, 0) if expr in self._atoms else None
-        if not isinstance(expr, _OPERATIONS):
+        if kind is tirx.Var:
+            atom = self._atoms.get(expr)
+            return None if atom is None else _Sum({atom: 1}, 0)
+        if kind not in _OPERATIONS:
             return None
         left, right = self._as_sum(expr.a), self._as_sum(expr.b)
         if left is None or right is None:
             return None
-        match expr:
-            case tirx.Add():
-                return left.plus(right)
-            case tirx.Sub():
-                return left.plus(right.times(-1))
-            case tirx.Mul() if not left.terms or not right.terms:
-                return left.times(right.constant) if not right.terms else right.times(left.constant)
-            case tirx.FloorDiv() | tirx.FloorMod() | tirx.Div() | tirx.Mod() if not right.terms and right.constant > 0:
-                bound = self.analyzer.const_int_bound(expr.a)
-                if int(bound.min_value) >= 0:
-                    return self._division(left, right.constant, int(bound.max_value), is_quotient=isinstance(expr, (tirx.FloorDiv, tirx.Div)))
-        return self._operation(type(expr).__name__, [left, right], type(expr))
+        if kind is tirx.Add:
+            return left.plus(right)
+        if kind is tirx.Sub:
+            return left.plus(right.times(-1))
+        if kind is tirx.Mul and not (left.terms and right.terms):
+            return left.times(right.constant) if not right.terms else right.times(left.constant)
+        if kind in _DIVISIONS and not right.terms and right.constant > 0:
+            bound = self.analyzer.const_int_bound(expr.a)
+            if int(bound.min_value) >= 0:
+                return self._division(left, right.constant, int(bound.max_value), is_quotient=kind in (tirx.FloorDiv, tirx.Div))
+        return self._operation(kind.__name__, [left, right], kind)
 
     def _division(self, dividend: _Sum, divisor: int, high: int, *, is_quotient: bool) -> _Sum:
         """Quotient or remainder of a dividend from 0 to `high`."""
@@ -330,7 +326,7 @@ class _Eliminator:
 
 
 def _is_index(expr: tirx.Expr) -> bool:
-    return str(getattr(expr, "ty", "")) == "int32"
+    return getattr(expr.ty, "dtype", None) == "int32"
 
 
 def _conjuncts(expr: tirx.Expr) -> Iterator[tirx.Expr]:

@@ -14,11 +14,12 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Call, PointerType, PrimType, TensorLoad
-from tvm_ffi.structural import structural_map, structural_walk
+from tvm_ffi.structural import structural_map
 
 from romou.backends.dialect import Dialect, dialect_of
 from romou.tir.calls import is_conditional, is_fp16_conversion, op_name
 from romou.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
+from romou.tir.traversal import nodes_in
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
@@ -46,14 +47,8 @@ def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 
 def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
     """Buffers from which tensor cores take fp16 as it is."""
-    found: set[tirx.Var] = set()
-
-    def marked(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == TENSOR_CORES:
-            structural_walk(stmt.body, (TensorLoad, lambda load: found.add(load.source)))
-
-    structural_walk(func.body, (tirx.AttrStmt, marked))
-    return found
+    marked = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == TENSOR_CORES]
+    return {load.source for stmt in marked for load in nodes_in(stmt.body, TensorLoad)}
 
 
 def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr]:
@@ -64,9 +59,8 @@ def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr
 
 def _mentions_halfs(func: tirx.PrimFunc) -> bool:
     """Whether a kernel whose parameters are none keeps or computes fp16: most do not, and need no rewriting."""
-    found: list[str] = []
-    structural_walk(func.body, [(tirx.AllocBuffer, lambda s: found.append(str(s.buffer.dtype))), (tirx.Cast, lambda c: found.append(str(c.ty)))])
-    return any("float16" in dtype for dtype in found)
+    found = nodes_in(func.body, tirx.AllocBuffer, tirx.Cast)
+    return any("float16" in str(node.ty if isinstance(node, tirx.Cast) else node.buffer.dtype) for node in found)
 
 
 def _cast(old: tirx.Cast) -> tirx.Expr:
@@ -128,6 +122,7 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
     analyzer = tvm.sym.Analyzer()
     pointers: dict[tirx.Var, tirx.Var] = {}
     buffers: dict[tirx.Var, tirx.Var] = {}
+    names: dict[tirx.Var, tirx.Var] = {}
 
     for parameter in func.params:
         # TVM makes workspaces, which lie in no parameter of the function, arrays of vectors.
@@ -151,6 +146,12 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
         stored = "uint16" if old in for_tensor_cores else _widened(str(old.dtype))
         buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
         return tirx.AllocBuffer(buffers[old])
+
+    def bind(stmt: tirx.Bind) -> tirx.Stmt:
+        if "float16" not in str(stmt.var.ty):
+            return stmt
+        names[stmt.var] = tirx.Var(stmt.var.name, _widened(str(stmt.var.ty)))
+        return tirx.Bind(names[stmt.var], stmt.value)
 
     def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int]:
         """(offset, p, lanes) of an access of p[lanes * offset] and on."""
@@ -199,12 +200,11 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
 
     if not pointers and not _mentions_halfs(func):
         return func
-    found: list[Any] = []
-    structural_walk(func.body, [(tirx.AttrStmt, lambda s: found.append(s) if s.attr_key == FP16_ARITHMETIC else None)])
-    if found:
+    if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
         marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
         return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
     for_tensor_cores = _read_by_tensor_cores(func)
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
-    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *_ARITHMETIC])
+    bindings = [(tirx.Bind, bind), (tirx.Var, lambda var: names.get(var, var))]
+    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *bindings, *_ARITHMETIC])
     return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)

@@ -9,16 +9,17 @@ statements this pass gives a name to what is used more than once:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
-from tvm_ffi.structural import structural_equal, structural_hash, structural_mutate, structural_walk
+from tvm_ffi.structural import structural_equal, structural_hash, structural_walk
 
-from romou.passes.bindings import inline_single_uses, statements_of
+from romou.passes.bindings import inline_single_uses, sequence_of, statements_of
 from romou.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load, is_texel_load, op_name
+from romou.tir.traversal import rewriting, walking
 
 _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
 
@@ -39,6 +40,14 @@ class _Value:
     reads: frozenset[tirx.Var]
 
 
+@dataclass
+class _Changes:
+    """written: the buffers that a statement stores to.   is_unknown: it may change any memory."""
+
+    written: set[tirx.Var] = field(default_factory=set)
+    is_unknown: bool = False
+
+
 class _Sharer:
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.declared: list[tirx.Var] = []
@@ -47,6 +56,10 @@ class _Sharer:
         self._pending: list[tirx.Bind] = []
         self._registers: set[tirx.Var] = set()
         structural_walk(func.body, (tirx.AllocBuffer, lambda s: self._registers.add(s.buffer)))
+        self._share = rewriting((tirx.Select, lambda expr, _mutator: expr), ((Call, TensorLoad, tirx.Broadcast), self._expression))
+        self._changes: dict[tirx.Stmt, _Changes] = {}
+        self._found = _Changes()
+        self._find_changes = walking((tirx.BufferStore, lambda s: self._found.written.add(s.buffer)), (Call, self._find_effect))
 
     def sequence(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """A scope of its own: it knows what is known around it; what it names is not known afterwards."""
@@ -59,7 +72,7 @@ class _Sharer:
             self._pending.clear()
             self._forget(child)
         self._known, self._pending = known, pending
-        return done[0] if len(done) == 1 else tirx.SeqStmt(done)
+        return sequence_of(done)
 
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
         match stmt:
@@ -74,24 +87,34 @@ class _Sharer:
                 otherwise = None if stmt.else_case is None else self.sequence(stmt.else_case)
                 return tirx.IfThenElse(stmt.condition, self.sequence(stmt.then_case), otherwise)
             case tirx.Bind() | tirx.BufferStore() | tirx.Evaluate():
-                return structural_mutate(stmt, (tvm.ir.Expr, self._expression))
+                return self._share(stmt)
         return stmt
 
     def _forget(self, stmt: tirx.Stmt) -> None:
         """Names of values that `stmt` may have changed in memory."""
-        written: set[tirx.Var] = set()
-        unknown: list[Call] = []
+        changes = self._changes_of(stmt)
+        if changes.written or changes.is_unknown:
+            self._known = {h: v for h, v in self._known.items() if not (changes.is_unknown and v.reads) and not v.reads & changes.written}
 
-        def call(expr: Call) -> None:
-            if op_name(expr) in _SIDE_EFFECTS:
-                unknown.append(expr)
+    def _changes_of(self, stmt: tirx.Stmt) -> _Changes:
+        """What `stmt` may change, found once for each statement of a loop's body, however many loops stand around it."""
+        if stmt not in self._changes:
+            self._found = _Changes()
+            inner = list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt.body] if isinstance(stmt, (tirx.For, tirx.AttrStmt)) else None
+            if inner is None:
+                self._find_changes(stmt)
+                self._changes[stmt] = self._found
+            else:
+                parts = [self._changes_of(part) for part in inner]
+                self._changes[stmt] = _Changes(set().union(*(p.written for p in parts)), any(p.is_unknown for p in parts))
+        return self._changes[stmt]
 
-        structural_walk(stmt, [(tirx.BufferStore, lambda s: written.add(s.buffer)), (Call, call)])
-        self._known = {h: v for h, v in self._known.items() if not (unknown and v.reads) and not v.reads & written}
+    def _find_effect(self, expr: Call) -> None:
+        self._found.is_unknown |= op_name(expr) in _SIDE_EFFECTS
 
     def _expression(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
         # Evaluated only under a condition: a load in it must stay there.
-        if isinstance(expr, tirx.Select) or is_conditional(expr):
+        if is_conditional(expr):
             return expr
         new = mutator.default_mutate(expr)
         if not self._is_worth_a_name(new):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -13,8 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from romou.core.errors import RecordError
-from romou.records.origin import Origin
-from romou.records.record import Record
+from romou.records.record import Origin, Record
 
 logger = logging.getLogger("romou")
 
@@ -23,28 +23,13 @@ _LOCK_NAME = "records.lock"
 
 
 class Records(Protocol):
-    """What a search needs of its records; `RecordStore` keeps them on disk, `MemoryRecords` nowhere."""
+    """What a search needs of its records: `RecordStore` keeps them on disk; those in a list end with the process."""
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, /) -> None:
         """Keep a record."""
 
     def __iter__(self) -> Iterator[Record]:
         """All of them, oldest first."""
-
-
-class MemoryRecords:
-    """Records that end with the process."""
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
-
-    def append(self, record: Record) -> None:
-        """Keep a record."""
-        self._records.append(record)
-
-    def __iter__(self) -> Iterator[Record]:
-        """All of them, oldest first."""
-        return iter(list(self._records))
 
 
 class RecordStore:
@@ -53,34 +38,36 @@ class RecordStore:
     A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a cut-off last
     line is moved to `records.jsonl.damaged` when the folder is opened again.
 
-    Raises
-    ------
-    RecordError
-        Another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
+    RecordError where another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / FILE_NAME
-        try:
+        with contextlib.ExitStack() as on_error, self._usable():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path.parent / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise RecordError(f"{folder}: cannot keep records here: {error}", hint="Give another work_dir.") from error
-        self._take_lock()
-        try:
+            on_error.callback(os.close, self._lock)
+            self._take_lock()
+            # A pipe would be waited for without an end.
+            if (self.path.exists() or self.path.is_symlink()) and not self.path.is_file():
+                raise RecordError(f"{self.path} is no file that records could be kept in; move it away, or give another work_dir")
             self._repair()
             self._records = self._read()
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            on_error.pop_all()
+
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RecordError(f"{self.path.parent}: cannot keep records here: {error}", hint="Give another work_dir.") from error
 
     def _take_lock(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._lock)
             raise RecordError(f"{self.path.parent}: process {owner} is tuning with this work_dir; wait for it or give another one", pid=owner) from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
@@ -119,14 +106,8 @@ class RecordStore:
                 raise RecordError(f"{self.path}, line {number}: {error.message}", hint=hint, line=number) from error
         return found
 
-    def append(self, record: Record) -> None:
-        """Write a record to disk.
-
-        Raises
-        ------
-        RecordError
-            The disk is full or gone; what was written before is intact.
-        """
+    def append(self, record: Record, /) -> None:
+        """Write a record to disk; RecordError where the disk is full or gone; what was written before is intact."""
         line = (record.to_line() + "\n").encode()
         size = os.fstat(self._file).st_size
         try:
@@ -135,7 +116,8 @@ class RecordStore:
                 raise OSError(f"{written} of {len(line)} bytes written")
             os.fsync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, size)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, size)
             raise RecordError(
                 f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on."
             ) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from romou.core.arguments import path_of
 from romou.core.errors import ModelError, UsageError
 from romou.module.saved import load
 from romou.module.tuned_model import Argument
@@ -100,21 +101,30 @@ class Bench:
         return f'{{\n{head} "operators": [\n{lines}\n ]\n}}\n'
 
     def save(self, path: str | Path, *, module: bool = True) -> Path:
-        """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is replaced."""
-        path = Path(path)
+        """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is replaced.
+
+        Raises
+        ------
+        UsageError
+            `path` cannot be written, or its model's folder holds something else; with `module` False no model is written.
+        """
+        path = path_of("path", path)
         bench = dataclasses.replace(self, module=None)
         folder = module_folder(path)
         if module and self.compiled is not None:
             self.compiled.save(folder)
             bench = dataclasses.replace(self, module=library_of(folder))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(bench.to_json(), encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(bench.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error}", path=str(path)) from error
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> Bench:
         """Read what `save` wrote, without the compiled model; UsageError for anything else."""
-        path = Path(path)
+        path = path_of("path", path)
         renew = f"Write it anew: romou bench MODEL --save {path}"
         try:
             text = path.read_text(encoding="utf-8")
@@ -163,10 +173,7 @@ def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int], rp
 
     device: gives the index of the device to run it on; asked only if there is a model.   rpc: the address that it runs at instead.
 
-    Raises
-    ------
-    UsageError
-        Another model lies there.
+    UsageError where another model lies there.
     """
     folder = module_folder(Path(path))
     if bench.module is None or not folder.is_dir():

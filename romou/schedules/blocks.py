@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.schedules.splice import as_module, contains, find_blocks, nests_of
+from romou.schedules.splice import as_module, contains, find_blocks, nests_of, with_root
 from romou.tir.calls import op_name
+from romou.tir.traversal import nodes_in
 
 _REDUCTION = 2
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
@@ -35,12 +36,25 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
             made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, own=own: own))))
         return made
 
+    func = _without_idle_axes(func)
     if all(len(block.writes) == 1 for block in find_blocks(func)):
         return func
-    root = func.body.block
     body = tirx.SeqStmt([own for nest in nests_of(func) for own in split(nest)])
-    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=root.alloc_buffers)
-    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    return with_root(func, body, func.body.block.alloc_buffers)
+
+
+def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A block of a scalar without the axis of extent 1 that TVM gives it, where others reduce: v = axis(1); out[()] = s[()] / 8  ->  out[()] = s[()] / 8"""
+
+    def drop(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        block = realize.block
+        is_idle = isinstance(block.body, tirx.BufferStore) and not block.body.indices and len(block.iter_vars) == 1 and not reduced_axes(block)
+        if not is_idle:
+            return realize
+        own = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
+        return s_tir.SBlockRealize([], realize.predicate, own)
+
+    return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, drop))) if reductions_of(func) and not func.params[-1].shape else func
 
 
 def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
@@ -118,9 +132,7 @@ def operations_of(func: tirx.PrimFunc) -> int:
     """Arithmetic operations and calls of functions on floating-point numbers, each block over its whole domain."""
     total = 0
     for block in find_blocks(func):
-        found: list[object] = []
-        structural_walk(block.body, ((*_OPERATIONS, tvm.ir.Call), found.append))
-        of_floats = [e for e in found if "float" in str(getattr(e, "ty", "")) and op_name(e) != "prim.if_then_else"]
+        of_floats = [e for e in nodes_in(block.body, *_OPERATIONS, tvm.ir.Call) if "float" in str(getattr(e, "ty", "")) and op_name(e) != "prim.if_then_else"]
         total += len(of_floats) * math.prod(int(i.dom.extent) for i in block.iter_vars)
     return total
 
@@ -139,9 +151,7 @@ def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
     """Every load in an expression or statement."""
-    found: list[TensorLoad] = []
-    structural_walk(node, (TensorLoad, found.append))
-    return found
+    return nodes_in(node, TensorLoad)
 
 
 def replace_loads(expr: tirx.Expr, tensor: tirx.Buffer, by: Callable[[TensorLoad], tirx.Expr]) -> tirx.Expr:
@@ -173,11 +183,8 @@ class Reduction:
         """Whether a tensor tells all that is reduced apart, so that each of its numbers has one place: not so for a product of two that share axes, as
         in a matrix product."""
         axes = [axis.var for axis in self.block.iter_vars if int(axis.dom.extent) > 1]
-        found: list[tirx.Var] = []
         for load in loads_of(self.term):
-            found.clear()
-            for index in load.indices:
-                structural_walk(index, (tirx.Var, found.append))
+            found = [var for index in load.indices for var in nodes_in(index, tirx.Var)]
             if all(any(var.same_as(axis) for var in found) for axis in axes):
                 return True
         return False
@@ -185,6 +192,19 @@ class Reduction:
     def combine(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         """Two partial results as one."""
         return self.operation(a, b)
+
+    def unbounded(self, expr: tirx.Expr) -> tirx.Expr:
+        """`expr`, of which a maximum or minimum is taken, with infinity for the outermost number, which TVM begins and pads with: that may be more than
+        all there is, -inf."""
+        if self.operation not in (tirx.Max, tirx.Min):
+            return expr
+        worst = tvm.te.min_value if self.operation is tirx.Max else tvm.te.max_value
+
+        def infinite(number: tirx.FloatImm) -> tirx.Expr:
+            bound = worst(str(number.ty)).value
+            return tirx.FloatImm(number.ty, math.copysign(math.inf, bound)) if number.value == bound else number
+
+        return structural_map(expr, (tirx.FloatImm, infinite))
 
 
 def reduction_of(block: s_tir.SBlock) -> Reduction | None:
@@ -195,7 +215,8 @@ def reduction_of(block: s_tir.SBlock) -> Reduction | None:
     sides = [isinstance(side, TensorLoad) and side.source.same_as(block.body.buffer) for side in (value.a, value.b)]
     if sum(sides) != 1 or not reduced_axes(block):
         return None
-    return Reduction(block, type(value), start.value, value.b if sides[0] else value.a)
+    found = Reduction(block, type(value), start.value, value.b if sides[0] else value.a)
+    return replace(found, start=found.unbounded(found.start))
 
 
 def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:

@@ -38,5 +38,5 @@ class TuningOptions(CheckedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.explorer not in EXPLORERS:
+        if not isinstance(self.explorer, str) or self.explorer not in EXPLORERS:
             raise unknown_name("explorer", str(self.explorer), EXPLORERS)

@@ -160,3 +160,28 @@ def test_a_file_in_a_folder_of_the_users_is_a_device(tmp_path: Path, monkeypatch
 
 def shipped_devices() -> tuple[str, ...]:
     return ("adreno630", "adreno640", "host", "mali_g76", "nvidia_h200")
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        *(("warp_sizes", value) for value in ([0], ["a"], [[1]], [True], [1.5], [], [-4], [10**30])),
+        *(("shader_cores", value) for value in (0, -1, 10**400, 1.5, float("nan"))),
+        *(("dram_bandwidth_gbps", value) for value in (0, 0.0, float("nan"), float("inf"), 1e300)),
+        *(("l2_cache_bytes", value) for value in (2**60, -1)),
+    ],
+)
+def test_a_number_that_no_device_has_is_an_error_with_file_and_fact(fact: str, value: Any, tmp_path: Path) -> None:
+    data = load_device("adreno640").to_dict() | {"name": "mine"}
+    data["facts"][fact]["value"] = value
+    (tmp_path / "mine.json").write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=f"mine.json: {fact} must") as caught:
+        load_spec(tmp_path / "mine.json")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("content", ['{"RegCount": 5}', '{"ArchProbe": {}, "Cores": []}', '{"ArchProbe": 5}', "[" * 100_000, '{"ArchProbe": {"Driver": 5}}'])
+def test_a_report_that_archprobe_did_not_write_is_an_error_with_its_file(content: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(content)
+    with pytest.raises(UsageError, match=r"device file .*mine.json"):
+        load_spec(tmp_path / "mine.json")

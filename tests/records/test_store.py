@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -157,3 +158,58 @@ def test_an_outcome_is_its_text_in_a_line_and_no_other_text_is_one() -> None:
         assert Record.from_line(line).outcome is outcome
     with pytest.raises(RecordError, match="no record: 'fine' is not a valid Outcome"):
         Record.from_line(line.replace(f'"{outcome.value}"', '"fine"'))
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "records.lock"])
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_is_no_file_is_one_error(kind: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    {"folder": lambda: path.mkdir(), "link": lambda: path.symlink_to(tmp_path / "gone" / "file"), "pipe": lambda: os.mkfifo(path)}[kind]()
+    with pytest.raises(RecordError, match=str(tmp_path)):
+        RecordStore(tmp_path)
+    assert [p.name for p in tmp_path.iterdir() if p.name != "records.lock"] == ([name] if name != "records.lock" else [])
+
+
+@pytest.mark.parametrize(("function", "error"), [("open", errno.EACCES), ("pwrite", errno.ENOSPC), ("ftruncate", errno.EROFS)])
+def test_a_disk_that_refuses_is_one_error(function: str, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_given: object) -> int:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, refuse)
+        with pytest.raises(RecordError, match=os.strerror(error)):
+            RecordStore(tmp_path)
+    RecordStore(tmp_path).close()  # the lock was given back
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("config", 5),
+        ("config", {"tile": [1]}),
+        ("config", None),
+        ("device", "mine"),
+        ("device", [1]),
+        ("times_s", [-1.0]),
+        ("times_s", [float("nan")]),
+        ("times_s", [float("inf")]),
+        ("times_s", ["1"]),
+        ("times_s", 1.0),
+        ("task_key", 5),
+        ("error", 5),
+        ("is_again", 1),
+        ("seed", True),
+        ("build_s", "1"),
+        ("outcome", "fine"),
+        ("outcome", []),
+    ],
+)
+def test_a_field_of_another_type_is_a_damaged_line(field: str, value: object, tmp_path: Path) -> None:
+    good = record().to_line()
+    data = json.loads(good)
+    assert field in data
+    (tmp_path / "records.jsonl").write_text(f"{good}\n{json.dumps({**data, field: value})}\n{good}\n")
+    content = (tmp_path / "records.jsonl").read_bytes()
+    with pytest.raises(RecordError, match=r"records.jsonl, line 2: (no record|not JSON)"):
+        RecordStore(tmp_path)
+    assert (tmp_path / "records.jsonl").read_bytes() == content

@@ -204,3 +204,12 @@ def test_limits_that_are_not_known_are_those_that_tvm_takes() -> None:
 
     exported = tvm.target.Target({"kind": "opencl"}).export()
     assert backend("opencl").default_limits == {name: exported[name] for name in backend("opencl").default_limits}
+
+
+@pytest.mark.parametrize(
+    "text", ["opencl -host=foo-bar-baz", "opencl -host=..--", "opencl -max_num_threads=99999999999999999999", "opencl -max_num_threads=2147483648"]
+)
+def test_values_that_no_compiler_takes_are_refused(text: str) -> None:
+    name = text.partition("-")[2].partition("=")[0]
+    with pytest.raises(UsageError, match=name):
+        Target(text)

@@ -1,0 +1,42 @@
+"""Passes rewrite a kernel statement by statement: thousands of small trees with the same callbacks.
+
+tvm-ffi's `structural_mutate` and `structural_walk` inspect each callback's signature at every call, which takes longer than most statements.
+These are the same functions with their callbacks looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import tvm_ffi
+from tvm_ffi.structural import structural_walk
+
+Kinds: TypeAlias = type | tuple[type, ...]
+
+
+def rewriting(*callbacks: tuple[Kinds, Callable[[Any, Any], Any]]) -> Callable[[Any], Any]:
+    """Return the function of a root that is `structural_mutate` with these callbacks, each given (node, mutator)."""
+    mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
+    entries = tvm_ffi.convert([(index, function, False) for index, function in _entries(callbacks)])
+    return lambda root: mutate(root, entries)
+
+
+def walking(*callbacks: tuple[Kinds, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """Return the function of a root that is `structural_walk` with these callbacks, children first."""
+    walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
+    entries, children_first = tvm_ffi.convert(list(_entries(callbacks))), int(tvm_ffi.structural.WalkOrder.POSTORDER)
+    return lambda root: walk(root, entries, [], children_first)
+
+
+def _entries(callbacks: tuple[tuple[Kinds, Callable[..., Any]], ...]) -> Iterator[tuple[int, Callable[..., Any]]]:
+    for kinds, function in callbacks:
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            yield kind.__tvm_ffi_type_info__.type_index, function  # type: ignore[attr-defined]
+
+
+def nodes_in(node: Any, *kinds: type) -> list[Any]:
+    """Return the nodes of some kinds in a statement or an expression, itself included; inner ones come first."""
+    found: list[Any] = []
+    structural_walk(node, (kinds, found.append))
+    return found
