@@ -14,13 +14,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import NoReturn
 
 from romou.core.errors import DeviceError, UsageError
+from romou.core.folders import HeldFolder
 from romou.core.interpreter import child_environment, python_command
 from romou.rpc.connection import is_loopback
 from romou.rpc.keys import checked
@@ -121,7 +121,7 @@ def _listener(options: ServeOptions) -> socket.socket:
 def _one_life(listener: socket.socket, options: ServeOptions) -> str:
     """Start the serving process and watch it; how it ended. What sessions leave behind goes with it."""
     ours, theirs = os.pipe()
-    with tempfile.TemporaryDirectory(prefix="romou-serve-", ignore_cleanup_errors=True) as folder:
+    with HeldFolder("serve") as folder:
         process = subprocess.Popen(
             python_command("romou.rpc.serving", str(listener.fileno()), str(theirs), folder),
             stdin=subprocess.PIPE,

@@ -275,7 +275,12 @@ cl_int clReleaseProgram(cl_program program) { return release("clReleaseProgram",
 cl_kernel clCreateKernel(cl_program program, const char*, cl_int* code) { return make<KernelHandle>("clCreateKernel", code, {program}); }
 cl_int clSetKernelArg(cl_kernel kernel, cl_uint, size_t bytes, const void* value) {
   const cl_int code = command("clSetKernelArg", {kernel}, nullptr);
-  if (code == CL_SUCCESS && bytes == sizeof(cl_mem)) std::memcpy(&kernel->memory, value, bytes);
+  if (code != CL_SUCCESS || bytes != sizeof(cl_mem)) return code;
+  std::lock_guard<std::mutex> lock(mutex);
+  cl_mem memory = nullptr;
+  std::memcpy(&memory, value, bytes);
+  // A number may be as large as a handle.
+  if (alive.count(memory) != 0) kernel->memory = memory;
   return code;
 }
 cl_int clGetKernelInfo(cl_kernel, cl_uint, size_t, void*, size_t*) { return -30; }

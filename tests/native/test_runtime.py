@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tvm
 import tvm_ffi
 from compiled import compiled
+from small_networks import prime_net
+
+import romou
 
 HERE = Path(__file__).parent
 RUNTIME = Path(__file__).parents[2] / "romou/tvm_patches/opencl_runtime"
@@ -91,3 +95,35 @@ def test_sources_of_failed_kernels_overwrite_nothing(addresses: Path, library: P
         assert save(ROMOU_OPENCL_DUMP_DIR=str(shared)) == str(shared / first.name)
     assert victim.read_text() == "mine"
     assert not (tmp_path / "elsewhere").exists()
+
+
+_LOSES_ITS_DEVICE = """
+import ctypes, sys
+import romou
+from romou.core.errors import DeviceError
+from romou.module import random_inputs
+fake, model = ctypes.CDLL(sys.argv[2]), romou.load(sys.argv[1])
+inputs = random_inputs(model.inputs, seed=0)
+model.run(inputs)
+for call in ("clWaitForEvents", "clFinish", "clEnqueueNDRangeKernel", "*"):
+    for skipped in (0, 2, 9):
+        fake.fake_fail(call.encode(), -5, skipped)
+        try:
+            model.run(inputs), model.times(repeat=2)
+        except DeviceError as error:
+            print(call, str(error).splitlines()[0])
+        fake.fake_fail(b"", 0, 0)
+        model.run(inputs)
+assert fake.fake_misused() == 0
+fake.fake_fail(b"*", -5, 0)
+"""
+
+
+def test_a_model_on_a_lost_device_ends_in_one_error(library: Path, tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    """Runs and timings raise a DeviceError and nothing else, go on once the device is back, and the process ends as it should, whatever is lost then."""
+    saved = romou.compile(prime_net(), target="opencl -device=host").save(tmp_path / "m.romou")
+    done = run(Path(sys.executable), library, "-c", _LOSES_ITS_DEVICE, str(saved), str(library))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len({line.partition(" ")[0] for line in lines}) == 4, done.stdout
+    assert all(re.fullmatch(r"\S+ the device failed: cl\w+ failed: CL_OUT_OF_RESOURCES \(-5\).*; device opencl:0 'fake' \(fake\).*", line) for line in lines)
