@@ -266,6 +266,10 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
         for output in fixed.graph.output:
             for d in output.type.tensor_type.shape.dim:
                 d.Clear()
+    for node in fixed.graph.node:
+        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
+            # Inference looks into its body, and does not give that the default.
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
     try:
         fixed = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
