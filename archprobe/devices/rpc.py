@@ -34,7 +34,8 @@ __kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
 class RpcDevice(Device):
     """Kernels through ``romou.opencl.source_kernel`` of the server at `address`, on its OpenCL device `index`.
 
-    `address` is "host:port/key" (`romou.rpc.Address` says where else the key may stand), or "tracker://host:port/key" for whichever of a tracker's servers is free first.
+    `address` is "host:port/key" (`romou.rpc.Address` says where else the key may stand), or "tracker://host:port/key" for whichever of a tracker's
+    servers is free first.
 
     UsageError where `address` has another form. DeviceError where nobody answers there, the key is another one, the server has no Romou or other versions,
     or it has no such device. ConnectionLostError from any method, once the connection is cut.
