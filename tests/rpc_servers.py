@@ -123,7 +123,7 @@ def serving_watched(hang_s: float) -> Iterator[Server]:
 def _served(command: list[str], **environment: str) -> Iterator[Server]:
     with started(command, **environment) as (process, log):
         line = wait_for(lambda: next((x for x in log.read_text().splitlines() if x.startswith("serving on ")), None))
-        yield Server(process, int(line.split()[2].rpartition(":")[2]), log)
+        yield Server(process, int(line.split()[2].rstrip(",").rpartition(":")[2]), log)
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ def _body(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], model: onnx.Mo
     attributes = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.type} | {a.name: a for a in node.attribute}
     names = dict(zip(function.input, [*node.input, *[""] * len(function.input)], strict=False))
     names |= {inner: outer for inner, outer in zip(function.output, node.output, strict=False) if outer}
-    return [_renamed(inner, names, attributes, f"_of_{count}_{node.output[0]}") for inner in function.node]
+    return [renamed(inner, names, attributes, f"_of_{count}_{node.output[0]}") for inner in function.node]
 
 
 def _function(schema: Any, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], opset: int) -> onnx.FunctionProto | None:
@@ -98,7 +98,7 @@ def _function(schema: Any, node: onnx.NodeProto, types: dict[str, onnx.TypeProto
     return onnx.FunctionProto.FromString(content) if content else None
 
 
-def _renamed(node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str) -> onnx.NodeProto:
+def renamed(node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str) -> onnx.NodeProto:
     """A copy of a body's node: names of the caller, or with a suffix; attributes that stand for the caller's replaced by those."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
@@ -120,6 +120,6 @@ def _renamed(node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, 
 
 
 def _rename_graph(graph: onnx.GraphProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str) -> None:
-    replace_nodes(graph, [_renamed(inner, names, attributes, suffix) for inner in graph.node])
+    replace_nodes(graph, [renamed(inner, names, attributes, suffix) for inner in graph.node])
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = names.get(value.name, value.name + suffix)

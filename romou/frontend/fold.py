@@ -50,7 +50,13 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     initializers = {tensor.name for tensor in proto.graph.initializer}
     del slim.graph.input[:]
     slim.graph.input.extend(value for value in proto.graph.input if value.name not in initializers)
-    return slim
+    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes.
+    del slim.graph.value_info[:], slim.graph.output[:]
+    slim.graph.output.extend(proto.graph.output)
+    try:
+        return onnx.shape_inference.infer_shapes(slim, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return slim
 
 
 def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -63,7 +69,7 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
     constant: list[onnx.NodeProto] = []
     rest: list[onnx.NodeProto] = []
     has_progress = False
-    for node in graph.node:
+    for node in (_plain_cast(node, types) for node in graph.node):
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
             constant.append(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(_dimensions(node, shapes[node.input[0]]))))
             has_progress = True
@@ -87,6 +93,14 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
     replace_nodes(folded.graph, rest)
     folded.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
     return onnx.shape_inference.infer_shapes(folded, data_prop=True)
+
+
+def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.NodeProto:
+    """A CastLike as a Cast, which does not depend on the other tensor."""
+    if node.op_type != "CastLike" or node.input[1] not in types or not types[node.input[1]].tensor_type.elem_type:
+        return node
+    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return helper.make_node("Cast", node.input[:1], node.output, node.name, to=types[node.input[1]].tensor_type.elem_type, **given)
 
 
 def _is_pure(node: onnx.NodeProto) -> bool:

@@ -20,6 +20,7 @@ import onnx.checker
 import tvm
 
 from romou.core.errors import ModelError, UsageError
+from romou.frontend.control_flow import unroll
 from romou.frontend.declared import settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
@@ -28,6 +29,8 @@ from romou.frontend.host_table import unserved
 from romou.frontend.to_relax import to_relax
 
 _LARGEST = 2**31 - 1
+# Loops within loops.
+_MAX_NESTING = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +177,13 @@ def simplify(proto: onnx.ModelProto) -> onnx.ModelProto:
     settled = onnx.ModelProto()
     settled.CopyFrom(proto)
     settle_declared(settled)
-    return fold(expand_functions(settled))
+    folded = fold(expand_functions(settled))
+    for _ in range(_MAX_NESTING):
+        unrolled = unroll(folded)
+        if unrolled is None:
+            break
+        folded = fold(expand_functions(unrolled))
+    return folded
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:

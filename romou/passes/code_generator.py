@@ -2,7 +2,7 @@
 
 Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
 
-Vectors of truth values as numbers, in OpenCL: a lane that is true is -1 there, and a cast would keep it so.
+Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
 
 What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
 each vector in a variable that it finds again by its text. A second `acc[0]` in the same block is the first one's value, even if acc[0] was written in between.
@@ -47,6 +47,24 @@ def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
     float4(a < b)      ->      select(a < b, float4(1), float4(0))
     """
     return func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func).has_negative_truth else func
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def sign_conditions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run when nothing simplifies any more, which would make one comparison of it again.
+
+    select(x == y, v, w)      ->      select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
+    """
+    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if dialect_of(func).has_negative_truth else func
+
+
+def _compared(select: tirx.Select) -> tirx.Expr:
+    condition = select.condition.value if isinstance(select.condition, tirx.Broadcast) else select.condition
+    lanes = int(tvm.DataType(str(select.ty)).lanes)
+    if lanes == 1 or int(tvm.DataType(str(condition.ty)).lanes) > 1:
+        return select
+    vectors = [tirx.Broadcast(value, lanes) for value in (tirx.Cast("int32", condition), tirx.const(0, "int32"))]
+    return tirx.Select(tirx.NE(*vectors), select.true_value, select.false_value)
 
 
 def _number(cast: tirx.Cast) -> tirx.Expr:

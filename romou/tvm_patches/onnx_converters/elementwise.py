@@ -114,23 +114,29 @@ def dropout(node: Node) -> list[relax.Expr]:
 
 @converter("Mod")
 def modulo(node: Node) -> relax.Expr:
-    """fmod takes the sign of the dividend, the other one that of the divisor."""
-    x, y = node.input(0), node.input(1)
-    if not node.attributes["fmod"]:
+    """The remainder has the sign of the divisor, or with fmod that of the dividend."""
+    x, y, zero = node.input(0), node.input(1), relax.const(0, node.dtype())
+    kind, is_fmod = np.dtype(node.dtype()).kind, node.attributes["fmod"]
+    if kind == "f":
+        remainder = node.emit(op.mod(x, y))
+        if is_fmod:
+            return remainder
+        has_other_sign = op.logical_and(op.not_equal(remainder, zero), op.logical_xor(op.less(remainder, zero), op.less(y, zero)))
+        return op.where(has_other_sign, op.add(remainder, y), remainder)
+    if kind == "u" or not is_fmod:
         return op.floor_mod(x, y)
-    if np.dtype(node.dtype()).kind == "f":
-        return op.mod(x, y)
-    remainder = node.emit(op.floor_mod(op.abs(x), op.abs(y))) if np.dtype(node.dtype()).kind == "i" else op.floor_mod(x, y)
-    return op.where(op.less(x, relax.const(0, node.dtype())), op.negative(remainder), remainder) if np.dtype(node.dtype()).kind == "i" else remainder
+    remainder = node.emit(op.floor_mod(op.abs(x), op.abs(y)))
+    return op.where(op.less(x, zero), op.negative(remainder), remainder)
 
 
 @converter("BitShift")
 def bit_shift(node: Node) -> relax.Expr:
-    """Shifts by the width and more push all bits out, which C leaves undefined."""
+    """Shifts by the width and more, and by negative numbers, push all bits out, as in NumPy; C leaves them undefined."""
     value, distance = node.input(0), node.input(1)
-    last = relax.const(8 * np.dtype(node.dtype()).itemsize - 1, node.dtype())
-    is_left = node.attributes["direction"] == "LEFT"
-    moved = (op.left_shift if is_left else op.right_shift)(value, op.minimum(distance, last))
-    if not is_left and np.dtype(node.dtype()).kind == "i":
-        return moved
-    return op.where(op.greater(distance, last), relax.const(0, node.dtype()), moved)
+    last, zero = relax.const(8 * np.dtype(node.dtype()).itemsize - 1, node.dtype()), relax.const(0, node.dtype())
+    is_left, is_signed = node.attributes["direction"] == "LEFT", np.dtype(node.dtype()).kind == "i"
+    is_out = op.greater(distance, last)
+    if is_signed:
+        is_out = node.emit(op.logical_or(is_out, op.less(distance, zero)))
+    moved = (op.left_shift if is_left else op.right_shift)(value, op.where(is_out, last, distance))
+    return moved if is_signed and not is_left else op.where(is_out, zero, moved)

@@ -7,6 +7,7 @@ import onnx
 from tvm import relax, te, tirx
 
 from romou.tvm_patches.onnx_converters.node import Node, converter
+from romou.tvm_patches.onnx_converters.reduction import choose_axis
 
 op = relax.op
 
@@ -87,13 +88,14 @@ def reverse_sequence(node: Node) -> relax.Expr:
 @converter("CumSum", "CumProd")
 def cumulate(node: Node) -> relax.Expr:
     """Sums or products of all elements up to each, along an axis; each is computed by itself."""
-    shape = node.shape()
-    axis, is_sum = node.constant(1), node.operator == "CumSum"
+    axis, rank = node.constant(1), len(node.shape())
     if axis is None:
-        if len(shape) > 1:
-            raise ValueError("its axis is computed at run time")
-        axis = np.zeros((), np.int64)
-    along = int(axis.reshape(-1)[0]) % len(shape)
+        return choose_axis(node, 1, range(rank), lambda along: _cumulated(node, along))
+    return _cumulated(node, int(axis.reshape(-1)[0]) % rank)
+
+
+def _cumulated(node: Node, along: int) -> relax.Expr:
+    shape, is_sum = node.shape(), node.operator == "CumSum"
     is_exclusive, is_reverse = bool(node.attributes["exclusive"]), bool(node.attributes["reverse"])
 
     def cumulated(x: te.Tensor) -> te.Tensor:
@@ -120,6 +122,25 @@ def bit_cast(node: Node) -> relax.Expr:
     if "bool" in (dtype, node.dtype()):
         raise ValueError("bits of truth values are not supported")
     return node.compute(lambda x: te.compute(x.shape, lambda *i: tirx.reinterpret(dtype, x[tuple(i)]), name="bit_cast"), node.input(0))
+
+
+@converter("TensorScatter")
+def tensor_scatter(node: Node) -> relax.Expr:
+    """A cache with an update written over a part of an axis, for each batch from its own place on, or around its end."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    length, is_circular = node.shape(1)[axis], node.attributes["mode"] == "circular"
+    starts = node.input(2) if node.has(2) else relax.const(np.zeros(shape[0], np.int64), "int64")
+
+    def written(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            distance = tirx.Cast("int64", i[axis]) - tirx.Cast("int64", starts[i[0]])
+            distance = tirx.floormod(distance, shape[axis]) if is_circular else distance
+            new = update[(*i[:axis], distance, *i[axis + 1 :])]
+            return tirx.if_then_else(tirx.all(distance >= 0, distance < length), new, past[tuple(i)])
+
+        return te.compute(shape, element, name="tensor_scatter")
+
+    return node.compute(written, node.input(0), node.input(1), starts)
 
 
 @converter("SpaceToDepth")

@@ -109,7 +109,8 @@ class Node:
 
     def compute(self, function: Callable[..., te.Tensor | Sequence[te.Tensor]], *arguments: Any) -> relax.Expr:
         """Bind a tensor expression over Relax expressions to a variable."""
-        return self.builder.emit_te(function, *arguments)
+        # Kernels are named after it, and a lambda has no name that a kernel may have.
+        return self.builder.emit_te(function, *arguments, primfunc_name_hint=self.operator.lower())
 
 
 def shape_of(value: relax.Expr) -> tuple[int, ...]:

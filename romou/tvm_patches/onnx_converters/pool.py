@@ -129,6 +129,28 @@ def global_lp_pool(node: Node) -> relax.Expr:
     return _root(node, op.sum(_power(node, p), list(range(2, len(node.shape()))), keepdims=True), p)
 
 
+@converter("MaxUnpool")
+def max_unpool(node: Node) -> relax.Expr:
+    """Values put where their indices say. Indices count in the shape that kernel and strides give; the result may be larger."""
+    shape, result = node.shape(), node.result_shape()
+    kernel = node.attributes["kernel_shape"]
+    rank = len(kernel)
+    strides, pads = node.attributes.get("strides", [1] * rank), node.attributes.get("pads", [0] * 2 * rank)
+    pooled = [(e - 1) * s + k - pads[i] - pads[i + rank] for i, (e, s, k) in enumerate(zip(shape[2:], strides, kernel, strict=True))]
+    indices = node.input(1)
+    if [*shape[:2], *pooled] != list(result):
+        left, moved = indices, relax.const(0, "int64")
+        for axis in reversed(range(len(shape))):
+            extent = relax.const([*shape[:2], *pooled][axis], "int64")
+            place = op.floor_mod(left, extent)
+            moved = node.emit(op.add(moved, op.multiply(place, relax.const(math.prod(result[axis + 1 :]), "int64"))))
+            left = node.emit(op.floor_divide(left, extent))
+        indices = moved
+    zeros = relax.const(np.zeros(math.prod(result), node.dtype()), node.dtype())
+    put = op.scatter_elements(zeros, op.reshape(indices, [-1]), op.reshape(node.input(0), [-1]), axis=0)
+    return op.reshape(put, list(result))
+
+
 def _sum(node: Node, windows: Windows, data: relax.Expr) -> relax.Expr:
     zero = tirx.const(0, node.dtype())
     return node.compute(lambda x: windows.reduce(x, te.sum, lambda at, _: x[at], zero), node.emit(data))
