@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import tvm
 
+from romou.core.errors import as_build_error
 from romou.frontend import import_onnx
-from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers
+from romou.layout import Pair, bound_indices, drop_empty, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
 from romou.tvm_patches.quiet import quiet_stderr
@@ -78,7 +79,9 @@ def import_model(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Seque
 
 
 def lower(imported: ImportedModel, target: Target) -> Graph:
-    graph = Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
+    with as_build_error("the model's graph"):
+        plain = bound_indices(drop_empty(imported.mod))
+        graph = Graph.of(imported, place_images(fuse_operators(pack_channels(plain), target), target))
     limits = target.limits
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():

@@ -21,7 +21,8 @@ import onnx.checker
 import tvm
 from tvm import relax
 
-from romou.core.errors import ModelError, UsageError
+from romou.core.errors import ModelError, UsageError, as_build_error
+from romou.frontend.sizes import check_sizes
 from romou.tvm_patches.onnx_converters import patched_converters
 
 logger = logging.getLogger("romou")
@@ -64,6 +65,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     """
     proto = _load(model)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
+    check_sizes(proto)
     slim = _fold(proto)
     mod = _to_relax(slim)
     return ImportedModel(mod=mod, onnx_model=proto, inputs=_inputs_of(proto), outputs=tuple(o.name for o in proto.graph.output))
@@ -192,7 +194,8 @@ def _to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
         relax.transform.FoldConstant(),
         relax.transform.DeadCodeElimination(),
     ]
-    return tvm.transform.Sequential(passes)(mod)
+    with as_build_error("the model's graph"):
+        return tvm.transform.Sequential(passes)(mod)
 
 
 def _first_line(error: Exception) -> str:
