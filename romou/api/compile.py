@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.assemble import layer_rows, model_of
+from romou.api.assemble import host_rows, layer_rows, model_of
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target
 from romou.module import Summary, TunedModel
@@ -24,6 +24,7 @@ def compile(
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
     device: int | None = None,
+    strict: bool = False,
 ) -> TunedModel:
     """Compile a model with default schedules; nothing is measured.
 
@@ -38,13 +39,15 @@ def compile(
     device
         Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
         compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
+    strict
+        Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels.
 
     Raises
     ------
     UsageError
         A wrong argument.
     ModelError
-        The model is missing, broken, or holds an operator that TVM's importer lacks.
+        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it.
     DeviceError
         The target names no device and none is attached, or there is no device of that index.
     CompatError
@@ -56,6 +59,7 @@ def compile(
     here = target
     if device is not None:
         here = target.limited_to(target.backend.facts(device))
-    graph = lower(import_model(model, shapes), here)
+    graph = lower(import_model(model, shapes), here, is_compiled=True, strict=strict)
     place = Place(named=target, target=here, index=device or 0)
-    return model_of(graph, place, {}, Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
+    summary = Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started, host=host_rows(graph))
+    return model_of(graph, place, {}, summary)

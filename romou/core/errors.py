@@ -79,6 +79,10 @@ class ModelError(RomouError):
     """The ONNX model is broken or uses something that Romou cannot compile."""
 
 
+class BrokenModelError(ModelError):
+    """The ONNX model asks for what no runtime can give: the host does not help."""
+
+
 class RecordError(RomouError):
     """Tuning records are unreadable or belong to another device or format version."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.core.errors import ModelError
+from romou.core.errors import BrokenModelError
 from romou.layout.rewrite import Walker, rebuild_main
 from romou.tir.calls import op_name
 from romou.tir.expressions import dtype_of, is_constant, static_shape
@@ -26,7 +26,7 @@ def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
 
     Raises
     ------
-    ModelError
+    BrokenModelError
         A constant index is out of range.
     """
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
@@ -51,7 +51,7 @@ class _Bounder(Walker):
             values = indices.value.numpy()
             outside = values[(values < -extents) | (values >= extents)] if values.size else values
             if outside.size:
-                raise ModelError(f"{name}: the index {outside.flat[0]} is outside a tensor of {extents.tolist()} elements; correct the model")
+                raise BrokenModelError(f"{name}: the index {outside.flat[0]} is outside a tensor of {extents.tolist()} elements; correct the model")
             return indices
         dtype = dtype_of(indices)
         # TVM's kernel for this one counts negative indices from the end itself.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from romou.backends import backend
 from romou.backends.base import CapturedRun
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
+from romou.module.host_nodes import LEDGER
 from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
@@ -36,10 +38,20 @@ class Machine:
     """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
 
     module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
-    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.
+    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.   has_host_nodes: whether nodes run on
+    the host between kernels; then nothing is captured.
     """
 
-    def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, capture: bool | None = None) -> None:
+    def __init__(
+        self,
+        library: Any,
+        device: Any,
+        module_of: Callable[[Any, str], Any],
+        *,
+        kind: str | None = None,
+        capture: bool | None = None,
+        has_host_nodes: bool = False,
+    ) -> None:
         from tvm import relax
 
         global _user_of_devices
@@ -61,12 +73,16 @@ class Machine:
         self._is_required = capture is True
         self._is_open = capture is not False and kind is not None
         self.launching = "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
+        self._has_host_nodes = has_host_nodes
+        if self._is_open and has_host_nodes:
+            self._is_open = False
+            self.launching = "kernel by kernel: nodes run on the host between kernels"
         if self._is_open:
             self.launching = "kernel by kernel so far: the second run is captured"
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs for inputs in call order."""
-        with self._lock:
+        """The outputs for inputs in call order; DeviceError where the driver fails."""
+        with self._lock, self._driver():
             # The first run is not captured: drivers compile kernels in it, and many a process ends after it.
             captured = self._captured_run() if self._has_run else None
             self._set(inputs)
@@ -77,19 +93,30 @@ class Machine:
 
     def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
         """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
-        with self._lock:
+        with self._lock, self._driver():
             self._set(inputs)
             self._launch()
             captured = self._captured_run() if is_captured else None
             launch = self._launch if captured is None else captured.launch
             self._device.sync()
-            if is_wall:
+            if is_wall or self._has_host_nodes:
                 return [self._wall_ms(launch) for _ in range(repeat)]
             if captured is not None:
                 captured.launch()
                 return [captured.time_ms() for _ in range(repeat)]
             evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
             return [1e3 * float(t) for t in evaluator(_ENTRY).results]
+
+    @contextlib.contextmanager
+    def _driver(self) -> Iterator[None]:
+        """For calls of this machine's driver: what it raises becomes a DeviceError. Calls of another machine's have their connection for that."""
+        try:
+            yield
+        except RuntimeError as error:
+            # Errors of TVM's own are kinds of their own.
+            if not self._is_here or type(error) is not RuntimeError:
+                raise
+            raise DeviceError(f"the device failed: {str(error).strip()[:800]}", hint="If it goes on failing, `romou doctor` says whether it works.") from error
 
     def timer(self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """See `TunedModel.operator_timer`; scopes: of the parameters."""
@@ -120,8 +147,14 @@ class Machine:
         self._vm.set_input(_ENTRY, *self._inputs)
 
     def _launch(self) -> None:
-        """Kernel by kernel."""
-        self._vm.invoke_stateful(_ENTRY)
+        """Kernel by kernel; DeviceError where a node on the host fails."""
+        LEDGER.failure = None
+        try:
+            self._vm.invoke_stateful(_ENTRY)
+        except Exception:
+            if LEDGER.failure is not None:
+                raise LEDGER.failure from None
+            raise
         self._has_run = True
 
     def _invoke(self) -> list[Any]:

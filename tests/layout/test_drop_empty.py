@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from nodes import assert_as_onnxruntime, model_of
-
-import romou
-from romou.core.errors import BuildError
 
 INPUTS = {"x": np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 8)}
 NO_ROWS = {"two": np.array([2]), "first": np.array([0]), "pads": np.array([1, 0, 1, 0]), "none": np.zeros((0,), np.int64)}
@@ -28,8 +24,3 @@ def test_empty_tensors_inside_a_model_and_out_of_it() -> None:
         "taken": ("Gather", "x none"),
     }
     assert_as_onnxruntime(model_of(nodes, INPUTS, NO_ROWS), INPUTS)
-
-
-def test_what_tvm_cannot_make_of_nothing_is_refused() -> None:
-    with pytest.raises(BuildError, match="cannot be built"):
-        romou.compile(model_of({**EMPTY, "mean": ("ReduceMean", "rows first", {"keepdims": 0})}, INPUTS, NO_ROWS), target="opencl")
