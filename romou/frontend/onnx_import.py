@@ -26,6 +26,7 @@ from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
 from romou.frontend.host_groups import CARRIED, Values, alone, split
 from romou.frontend.host_table import unserved
+from romou.frontend.sizes import check_sizes
 from romou.frontend.to_relax import to_relax
 
 _LARGEST = 2**31 - 1
@@ -75,6 +76,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     proto = inline_functions(_load(model))
     _check_types(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
+    check_sizes(proto)
     folded = _without_constants(simplify(proto))
     on_host = frozenset(unserved(folded))
     outputs = tuple(o.name for o in proto.graph.output)

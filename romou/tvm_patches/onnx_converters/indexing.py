@@ -131,7 +131,7 @@ _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype
 
 @converter("BitCast")
 def bit_cast(node: Node) -> relax.Expr:
-    """The same bits as another type of the same size."""
+    """BitCast(x, to=T) -> the same bits as numbers of type T, of the same size."""
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
     if "bool" in (dtype, node.dtype()):
         raise ValueError("bits of truth values are not supported")
