@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from romou.core.errors import DeviceError as DeviceError
     from romou.core.errors import InvalidConfigError as InvalidConfigError
     from romou.core.errors import ModelError as ModelError
+    from romou.core.errors import NumericError as NumericError
     from romou.core.errors import RecordError as RecordError
     from romou.core.errors import RomouError as RomouError
     from romou.core.errors import SpaceEmptyError as SpaceEmptyError
@@ -50,7 +51,7 @@ _NAMES = {
     "romou.search.trial": ("Trial",),
     "romou.core.outcome": ("Outcome",),
     "romou.core.errors": (
-        *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError"),
+        *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError", "NumericError"),
         *("RecordError", "BuildError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
     ),
 }

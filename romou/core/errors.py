@@ -78,6 +78,10 @@ class ModelError(RomouError):
     """The ONNX model is broken or uses something that Romou cannot compile."""
 
 
+class NumericError(RomouError):
+    """A compiled model's outputs are not those of onnxruntime."""
+
+
 class RecordError(RomouError):
     """Tuning records are unreadable or belong to another device or format version."""
 
