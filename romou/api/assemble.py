@@ -13,7 +13,7 @@ from tvm import relax
 
 from romou.api.verify import check_outputs
 from romou.core.space import Config
-from romou.module import LayerRow, Summary, TunedModel, compile_model
+from romou.module import HostRow, LayerRow, Summary, TunedModel, compile_model
 from romou.search import TaskResult
 from romou.target import Target
 
@@ -29,7 +29,7 @@ WHOLE_MODEL_REPEATS = 5
 def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], started: float, records: Path | None = None) -> TunedModel:
     """Compile with the best configs, compare with the default schedules and with onnxruntime."""
     configs = {key: result.config for key, result in results.items()}
-    plain = Summary.unmeasured(target=str(place.named), rows=(), seconds=0.0)
+    plain = Summary.unmeasured(target=str(place.named), rows=(), seconds=0.0, host=host_rows(graph))
     # A task where no config worked is left to TVM in both.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
     default = model_of(graph, place, broken, plain)
@@ -56,12 +56,15 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         seconds=time.monotonic() - started,
         launching=tuned.launching,
         records=None if records is None else str(records),
+        host=tuned.host_times(),
     )
     return tuned.with_summary(summary)
 
 
 def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:
     def compiled(target: Target) -> relax.VMExecutable:
+        if graph.executable is not None and target is graph.compiled_for and not configs:
+            return graph.executable
         return compile_model(graph.fused, graph.task_of, configs, target)
 
     return TunedModel(
@@ -74,6 +77,11 @@ def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], s
         remote=place.remote,
         rebuild=lambda host: compiled(Target(place.target, host=host)),
     )
+
+
+def host_rows(graph: Graph) -> tuple[HostRow, ...]:
+    """One for each sub-model of `graph` that runs on the host."""
+    return tuple(HostRow(nodes=nodes) for nodes in graph.imported.host_groups)
 
 
 def layer_rows(graph: Graph, results: Mapping[str, TaskResult], alternatives: Mapping[str, tuple[str, str]] | None = None) -> tuple[LayerRow, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tvm
 
-from romou.api.assemble import layer_rows, model_of
+from romou.api.assemble import host_rows, layer_rows, model_of
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target, timing
 from romou.api.records import recorded_configs, valid_configs
@@ -120,7 +120,7 @@ def bench_of(
     )
     if place is None:
         return made
-    compiled = model_of(graph, at, chosen, Summary.unmeasured(target=str(at.named), rows=layer_rows(graph, {}), seconds=0.0))
+    compiled = model_of(graph, at, chosen, Summary.unmeasured(target=str(at.named), rows=layer_rows(graph, {}), seconds=0.0, host=host_rows(graph)))
     made = replace(made, compiled=compiled)
     return with_times(made, compiled, repeats, seed=seed) if repeats else made
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.assemble import layer_rows, model_of
+from romou.api.assemble import host_rows, layer_rows, model_of
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target
 from romou.api.verify import is_attached, verified
@@ -29,6 +29,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     device: int | None = None,
     verify: bool = True,
+    strict: bool = False,
 ) -> TunedModel:
     """Compile a model with default schedules; nothing is measured. Where its device is attached, its outputs are checked against onnxruntime's.
 
@@ -46,13 +47,15 @@ def compile(
     verify
         Run the model once on random inputs, and compare its outputs with onnxruntime's; `summary()` has the error. It is done for the attached
         device: where `device` is given, or the target names none, or names this machine's CPU ("host"). False leaves it out.
+    strict
+        Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels.
 
     Raises
     ------
     UsageError
         A wrong argument.
     ModelError
-        The model is missing, broken, or holds an operator that TVM's importer lacks.
+        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it.
     NumericError
         The outputs are wrong; names the first ONNX operator whose output is.
     DeviceError
@@ -69,8 +72,9 @@ def compile(
     place = Place(named=target, target=here, index=device or 0)
 
     def compiled(imported: ImportedModel) -> TunedModel:
-        graph = lower(imported, here)
-        return model_of(graph, place, {}, Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
+        graph = lower(imported, here, is_compiled=True, strict=strict)
+        summary = Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started, host=host_rows(graph))
+        return model_of(graph, place, {}, summary)
 
     imported = import_model(model, shapes)
     made = compiled(imported)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tvm
+from tvm import relax
 
-from romou.frontend import import_onnx
+from romou.core.errors import BuildError, CompatError, DeviceError, ModelError, UsageError
+from romou.frontend import import_alone, import_onnx, with_more_on_host
 from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers
+from romou.module import compile_model
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
 from romou.tvm_patches.quiet import quiet_stderr
@@ -25,12 +29,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
+# Names in a warning.
+_SHOWN = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
     """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
 
-    placed: fused functions before tensors became slices of others.
+    placed: fused functions before tensors became slices of others.   executable: the model with default configs, where it was compiled already, for
+    `compiled_for`.
     """
 
     imported: ImportedModel
@@ -38,6 +46,8 @@ class Graph:
     fused: tvm.IRModule
     tasks: list[TunableTask]
     task_of: dict[str, TunableTask]
+    executable: relax.VMExecutable | None = None
+    compiled_for: Target | None = None
 
     @classmethod
     def of(cls, imported: ImportedModel, placed: tvm.IRModule) -> Graph:
@@ -77,10 +87,47 @@ def import_model(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Seque
         return import_onnx(model, shapes)
 
 
-def lower(imported: ImportedModel, target: Target) -> Graph:
-    graph = Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
+def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False, strict: bool = False) -> Graph:
+    """The model as far as it goes without a config; nodes that cannot be lowered run on the host.
+
+    is_compiled: compile it with default configs, so that nodes that cannot be compiled are found now.   strict: see `compile`.
+    """
+    attempt = _compiled if is_compiled else _lowered
+    try:
+        graph = attempt(imported, target)
+    except (UsageError, DeviceError, CompatError):
+        raise
+    except Exception as error:  # TVM's passes raise by many types
+        found = _with_host_nodes(imported, target, attempt)
+        if found is None:
+            raise BuildError(f"the model cannot be compiled: {type(error).__name__}: {str(error).strip().splitlines()[-1]}") from error
+        graph = found
+    nodes = [name for group in graph.imported.host_groups for name in group]
+    if nodes and strict:
+        raise ModelError(f"no kernels for {', '.join(nodes)}; strict=True lets nothing run on the host", nodes=nodes)
+    if nodes:
+        more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+        logger.warning("no kernels for %s%s: they run on the host, by onnxruntime, between kernels", ", ".join(nodes[:_SHOWN]), more)
     limits = target.limits
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():
             logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)
     return graph
+
+
+def _lowered(imported: ImportedModel, target: Target) -> Graph:
+    return Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
+
+
+def _compiled(imported: ImportedModel, target: Target) -> Graph:
+    graph = _lowered(imported, target)
+    return replace(graph, executable=compile_model(graph.fused, graph.task_of, {}, target), compiled_for=target)
+
+
+def _with_host_nodes(imported: ImportedModel, target: Target, attempt: Callable[[ImportedModel, Target], Graph]) -> Graph | None:
+    """The model with the fewest nodes on the host with which it can be lowered; None where there is no such."""
+    with quiet_stderr():
+        for other in with_more_on_host(imported, lambda model: attempt(import_alone(model), target)):
+            with contextlib.suppress(Exception):
+                return attempt(other, target)
+    return None

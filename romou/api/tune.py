@@ -43,6 +43,7 @@ def tune(
     rpc: str | None = None,
     measure: MeasureOptions | Mapping[str, object] | None = None,
     callback: TrialCallback | None = None,
+    strict: bool = False,
 ) -> TunedModel:
     """Tune a model on the attached device, or on devices elsewhere.
 
@@ -87,13 +88,15 @@ def tune(
     callback
         Called with each finished `Trial`, after its record is kept. When it returns True, the search ends and the model is compiled with what was
         found. An exception ends the search too and comes out of `tune`; a later call goes on from the records.
+    strict
+        Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels. With `rpc` that is always so.
 
     Raises
     ------
     UsageError
         A wrong argument; an unknown field of `measure` fails with the nearest name.
     ModelError
-        The model is missing, broken, or holds an operator that TVM's importer lacks.
+        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it.
     DeviceError
         There is no device, it does not compute a tiny kernel correctly, or no server can be reached any more; records are kept.
     RecordError
@@ -111,7 +114,7 @@ def tune(
     address = None if rpc is None else Address.parse(rpc)
     imported = import_model(model, shapes)
     with local_runner(target, measuring) if address is None else remote_runner(target, measuring, address) as (place, runner):
-        graph = lower(imported, place.target)
+        graph = lower(imported, place.target, is_compiled=True, strict=strict or rpc is not None)
         results: Mapping[str, TaskResult] = {}
         folder = None
         worth = [task for task in graph.tasks if not task.is_small]

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 # Errors of outputs that are smaller than this, by their root mean square, are relative to it: what cancels out leaves rounding errors alone.
 _LEAST_RMS = 1e-3
+_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
 def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) -> tuple[float | None, float | None]:
-    """(error of the worst output against onnxruntime's, what it may be) on random inputs; None where onnxruntime cannot run the model.
+    """(error of the worst output against onnxruntime's, what it may be) on random inputs; None where the model has random
+    outputs, or onnxruntime cannot run it.
 
     The error is the relative L2 error, infinite for another shape or dtype.
     """
+    if any(_is_random(node) for node in imported.onnx_model.graph.node):
+        return None, None
     inputs = random_inputs(imported.inputs, seed=0)
     reference = run_onnxruntime(imported.onnx_model, inputs)
     if reference is None:
@@ -88,6 +92,11 @@ def verified(
 def _limit(reference: list[np.ndarray], target: Target) -> float:
     precision = "tf32" if target.limits.allows_tf32 else "float32"
     return max(TOLERANCE[precision], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
+
+
+def _is_random(node: onnx.NodeProto) -> bool:
+    """Whether a node's outputs are others in each run."""
+    return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2]))
 
 
 def _error(found: np.ndarray, right: np.ndarray) -> float:

@@ -33,6 +33,10 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool
     return callback
 
 
+def strict_option(function: _F) -> _F:
+    return click.option("--strict", is_flag=True, help="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.")(function)
+
+
 def json_option(function: _F) -> _F:
     return click.option(
         "--json", "is_json", is_flag=True, is_eager=True, callback=_remember(JSON_KEY), help="One JSON document on stdout; all else on stderr."

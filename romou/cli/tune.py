@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
+from romou.cli.common import console, debug_option, json_option, print_json, rpc_option, strict_option
 from romou.core.errors import UsageError
 
 _BUNDLED = "bundled:"
@@ -66,6 +66,7 @@ def default_output(model: str) -> Path:
 @click.option("--run-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate on the device: load, run, check, time. [default: 15]")
 @click.option("--measure", "measures", multiple=True, metavar="NAME=VALUE", help="Any other field of romou.MeasureOptions: repeat=5. May be repeated.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search; the same seed tries the same candidates first.")
+@strict_option
 @json_option
 @debug_option
 def command(
@@ -86,6 +87,7 @@ def command(
     run_timeout: float | None,
     measures: tuple[str, ...],
     seed: int,
+    strict: bool,
     is_json: bool,
 ) -> None:
     """Tune MODEL and save it.
@@ -104,7 +106,7 @@ def command(
 
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
     how |= {"work_dir": False if no_records else work_dir, "measure": {name: value for name, value in measure.items() if value is not None}}
-    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc}
+    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "strict": strict}
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
     path = output or default_output(model)
     tuned.save(path)
@@ -116,6 +118,10 @@ def command(
 
         out = console(is_json=False)
         print_summary(summary, out)
+        for row in summary.host:
+            out.print(f"on the host, by onnxruntime: {', '.join(row.nodes)}: {row.ms or 0.0:.3f} ms", markup=False)
+        if summary.host and summary.host_share is not None:
+            out.print(f"share of the time on the host: {summary.host_share:.0%}", markup=False)
         out.print(f"launched: {summary.launching}", markup=False)
         if summary.records is not None:
             out.print(f"records: {summary.records} (a later run goes on from them)", markup=False)

@@ -1,7 +1,8 @@
 """An ONNX model becomes a Relax module with static shapes, folded constants and no batch norm.
 
 The order matters: shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them;
-what is left of batch norm after that is folded in Relax.
+what is left of batch norm after that is folded in Relax. Nodes without a right kernel run on the host: those of a table, and those that cannot be
+imported or compiled, which are looked for after the whole model has failed, so that other models pay nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import difflib
 import io
 import logging
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.checker
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from romou.core.errors import ModelError, UsageError
+from romou.frontend.host_groups import CARRIED, Values, alone, split
+from romou.frontend.host_table import unserved
+from romou.tir.calls import op_name
 from romou.tvm_patches.onnx_converters import patched_converters
 
 logger = logging.getLogger("romou")
@@ -37,12 +41,18 @@ class ImportedModel:
     onnx_model: the same model with its input shapes fixed, for the onnxruntime reference.
     inputs: name -> (shape, numpy dtype name), in call order.
     outputs: names, in the order in which the module returns them.
+    host_groups: names of the nodes that run on the host, by sub-model, see `host_groups.node_name`.
+    folded: the model that was imported, before it was split.
+    on_host: positions of its nodes that were asked to run on the host.
     """
 
     mod: tvm.IRModule
     onnx_model: onnx.ModelProto
     inputs: dict[str, tuple[tuple[int, ...], str]]
     outputs: tuple[str, ...]
+    folded: onnx.ModelProto
+    on_host: frozenset[int] = frozenset()
+    host_groups: tuple[tuple[str, ...], ...] = ()
 
 
 def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None) -> ImportedModel:
@@ -63,10 +73,103 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
     """
     proto = _load(model)
+    _check_types(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
-    slim = _fold(proto)
-    mod = _to_relax(slim)
-    return ImportedModel(mod=mod, onnx_model=proto, inputs=_inputs_of(proto), outputs=tuple(o.name for o in proto.graph.output))
+    folded = _without_constants(_fold(proto))
+    on_host = frozenset(unserved(folded))
+    outputs = tuple(o.name for o in proto.graph.output)
+    imported = ImportedModel(mod=tvm.IRModule(), onnx_model=proto, inputs=_inputs_of(proto), outputs=outputs, folded=folded, on_host=on_host)
+    try:
+        return _import(imported, on_host)
+    except ModelError as error:
+        for other in with_more_on_host(imported, _to_relax):
+            return other
+        raise error
+
+
+def with_more_on_host(imported: ImportedModel, attempt: Callable[[onnx.ModelProto], object]) -> Iterator[ImportedModel]:
+    """The model with more and more of its nodes on the host, least first; `attempt` raises for a model of one node that has to go there.
+
+    At last all of them, where two nodes can be compiled and both together cannot.
+    """
+    nodes, values = imported.folded.graph.node, Values(imported.folded)
+    failing, unknown = set(imported.on_host), set(imported.on_host)
+    known: dict[bytes, bool] = {}
+    for i, node in enumerate(nodes):
+        if not values.is_static(node):
+            unknown.add(i)
+        elif i not in failing:
+            key = values.kind_of(node)
+            if key not in known:
+                known[key] = _succeeds(attempt, alone(imported.folded, node, values))
+            failing |= set() if known[key] else {i}
+    tried = {imported.on_host}
+    for chosen in (failing, failing | unknown, set(range(len(nodes)))):
+        if frozenset(chosen) not in tried:
+            tried.add(frozenset(chosen))
+            with contextlib.suppress(ModelError):
+                yield _import(imported, frozenset(chosen))
+
+
+def _succeeds(attempt: Callable[[onnx.ModelProto], object], model: onnx.ModelProto) -> bool:
+    try:
+        attempt(model)
+    except Exception:  # whatever it is, the node cannot be compiled
+        return False
+    return True
+
+
+def _import(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:
+    """The folded model imported with these of its nodes on the host."""
+    parts = split(imported.folded, set(on_host))
+    return replace(imported, mod=_to_relax(parts.model), on_host=on_host, host_groups=parts.groups)
+
+
+def import_alone(model: onnx.ModelProto) -> ImportedModel:
+    """Import a model that was split off another one, as it is."""
+    return ImportedModel(mod=_to_relax(model), onnx_model=model, inputs=_inputs_of(model), outputs=tuple(o.name for o in model.graph.output), folded=model)
+
+
+def _check_types(proto: onnx.ModelProto) -> None:
+    """ModelError for a graph input or output that no device tensor holds."""
+    for what, values in (("input", _graph_inputs(proto)), ("output", proto.graph.output)):
+        for value in values:
+            kind = value.type.WhichOneof("value")
+            if kind != "tensor_type":
+                raise ModelError(f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and leave a compiled model")
+            if value.type.tensor_type.elem_type not in CARRIED:
+                name = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+                raise ModelError(f"{what} {value.name!r} is a tensor of {name}, which no device tensor holds; cast it inside the model")
+
+
+def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The value of a Constant node, where it is a plain tensor of numbers."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            tensor: onnx.TensorProto = attribute.t
+            return tensor
+        if attribute.name in ("value_int", "value_ints", "value_float", "value_floats"):
+            dtype = "int64" if "int" in attribute.name else "float32"
+            values: onnx.TensorProto = onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype))
+            return values
+    return None
+
+
+def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Constant nodes become initializers."""
+    constants = {i: tensor for i, node in enumerate(model.graph.node) if node.op_type == "Constant" and (tensor := _constant(node)) is not None}
+    returned = {value.name for value in model.graph.output}
+    constants = {i: tensor for i, tensor in constants.items() if model.graph.node[i].output[0] not in returned}
+    if not constants:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for i, tensor in constants.items():
+        result.graph.initializer.add().CopyFrom(tensor)
+        result.graph.initializer[-1].name = model.graph.node[i].output[0]
+    del result.graph.node[:]
+    result.graph.node.extend(node for i, node in enumerate(model.graph.node) if i not in constants)
+    return result
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
@@ -140,8 +243,8 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             del dims[:]
             for d in wanted:
                 dims.add().dim_value = d
-        elif not value.type.tensor_type.HasField("shape") or any(d.dim_value <= 0 for d in dims):
-            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.dim_value > 0 else "?") for d in dims)
+        elif not value.type.tensor_type.HasField("shape") or any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
+            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims)
             raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
     if changed:
         # Shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
@@ -164,6 +267,7 @@ def _fold(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(proto)
     try:
         slim: onnx.ModelProto = onnxslim.slim(copy)
+        onnx.checker.check_model(slim)  # it loses what branches of an If read
     except Exception as error:  # an optimiser's failure must not stop a model that imports without it
         logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
         return proto
@@ -192,7 +296,23 @@ def _to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
         relax.transform.FoldConstant(),
         relax.transform.DeadCodeElimination(),
     ]
-    return tvm.transform.Sequential(passes)(mod)
+    mod = tvm.transform.Sequential(passes)(mod)
+    _check_static(mod["main"])
+    return mod
+
+
+def _check_static(main: relax.Function) -> None:
+    """ModelError where a kernel would have a tensor whose shape only a run tells, or the result is no tensor. Host nodes may return such tensors."""
+    results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    if not all(isinstance(one, relax.TensorType) for one in results):
+        raise ModelError("TVM's ONNX importer made something else than tensors of the outputs")
+    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+        value = binding.value
+        is_from_host = op_name(value) == "relax.call_pure_packed" or isinstance(value, relax.Var | relax.TupleGetItem | relax.Tuple)
+        for one in binding.var.ty.fields if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]:
+            is_known = isinstance(one, relax.TensorType) and isinstance(one.shape, relax.ShapeExpr) and all(isinstance(d, tirx.IntImm) for d in one.shape)
+            if not is_known and not is_from_host and isinstance(one, relax.TensorType):
+                raise ModelError(f"the shape of what {op_name(value)} computes depends on data")
 
 
 def _first_line(error: Exception) -> str:

@@ -4,11 +4,12 @@ from romou.module.assemble import ScheduledFunction, compile_model, schedule_mod
 from romou.module.inputs import random_inputs
 from romou.module.outputs import Outputs
 from romou.module.saved import load
-from romou.module.summary import LayerRow, Summary
+from romou.module.summary import HostRow, LayerRow, Summary
 from romou.module.tuned_model import Argument, TunedModel
 
 __all__ = [
     "Argument",
+    "HostRow",
     "LayerRow",
     "Outputs",
     "ScheduledFunction",

@@ -14,6 +14,7 @@ from romou.backends import backend
 from romou.backends.base import CapturedRun
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
+from romou.module.host_nodes import LEDGER
 from romou.tir.primitives import SEPARATORS
 
 _ENTRY = "main"
@@ -36,10 +37,20 @@ class Machine:
     """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
 
     module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
-    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.
+    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.   has_host_nodes: whether nodes run on
+    the host between kernels; then nothing is captured.
     """
 
-    def __init__(self, library: Any, device: Any, module_of: Callable[[Any, str], Any], *, kind: str | None = None, capture: bool | None = None) -> None:
+    def __init__(
+        self,
+        library: Any,
+        device: Any,
+        module_of: Callable[[Any, str], Any],
+        *,
+        kind: str | None = None,
+        capture: bool | None = None,
+        has_host_nodes: bool = False,
+    ) -> None:
         from tvm import relax
 
         global _user_of_devices
@@ -61,6 +72,10 @@ class Machine:
         self._is_required = capture is True
         self._is_open = capture is not False and kind is not None
         self.launching = "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
+        self._has_host_nodes = has_host_nodes
+        if self._is_open and has_host_nodes:
+            self._is_open = False
+            self.launching = "kernel by kernel: nodes run on the host between kernels"
         if self._is_open:
             self.launching = "kernel by kernel so far: the second run is captured"
 
@@ -83,7 +98,7 @@ class Machine:
             captured = self._captured_run() if is_captured else None
             launch = self._launch if captured is None else captured.launch
             self._device.sync()
-            if is_wall:
+            if is_wall or self._has_host_nodes:
                 return [self._wall_ms(launch) for _ in range(repeat)]
             if captured is not None:
                 captured.launch()
@@ -109,7 +124,8 @@ class Machine:
         """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
         import tvm.runtime
 
-        arrays = [np.ascontiguousarray(a) for a in inputs]
+        # np.ascontiguousarray would give a scalar an axis.
+        arrays = [np.asarray(a, order="C") for a in inputs]
         if self._inputs and self._is_here:
             for tensor, array in zip(self._inputs, arrays, strict=True):
                 tensor.copyfrom(array)
@@ -119,8 +135,14 @@ class Machine:
         self._vm.set_input(_ENTRY, *self._inputs)
 
     def _launch(self) -> None:
-        """Kernel by kernel."""
-        self._vm.invoke_stateful(_ENTRY)
+        """Kernel by kernel; DeviceError where a node on the host fails."""
+        LEDGER.failure = None
+        try:
+            self._vm.invoke_stateful(_ENTRY)
+        except Exception:
+            if LEDGER.failure is not None:
+                raise LEDGER.failure from None
+            raise
         self._has_run = True
 
     def _invoke(self) -> list[Any]:

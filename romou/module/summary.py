@@ -30,6 +30,14 @@ class LayerRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class HostRow:
+    """Nodes that run on the host together, by onnxruntime. nodes: their names.   ms: mean of a run with its copies, None where nothing was measured."""
+
+    nodes: tuple[str, ...]
+    ms: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
     """A tuned model.
 
@@ -37,6 +45,7 @@ class Summary:
     relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not checked.
     tolerance: what `relative_l2_error` may be.   launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
     outcomes: how the trials of this run and its resumed ones ended, by name.   records: the folder that keeps them; None where they were not kept.
+    host: nodes that run on the host, in order.
     """
 
     target: str
@@ -50,6 +59,14 @@ class Summary:
     tolerance: float | None = None
     launching: str = ""
     records: str | None = None
+    host: tuple[HostRow, ...] = ()
+
+    @property
+    def host_share(self) -> float | None:
+        """Share of the tuned model's time that its host nodes take; None where that was not measured."""
+        if self.tuned_ms is None or any(row.ms is None for row in self.host):
+            return None
+        return min(1.0, sum(row.ms or 0.0 for row in self.host) / self.tuned_ms)
 
     @property
     def is_right(self) -> bool | None:
@@ -61,17 +78,19 @@ class Summary:
         data = dataclasses.asdict(self)
         data["rows"] = [{**dataclasses.asdict(r), "gflops": r.gflops, "speedup": r.speedup} for r in self.rows]
         data["is_right"] = self.is_right
+        data["host_share"] = self.host_share
         data["speedup"] = self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
         return data
 
     @classmethod
-    def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float) -> Summary:
+    def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float, host: tuple[HostRow, ...] = ()) -> Summary:
         """Return the summary of a model that was compiled and not measured."""
-        return cls(target=target, device="", rows=rows, default_ms=None, tuned_ms=None, relative_l2_error=None, outcomes={}, seconds=seconds)
+        return cls(target=target, device="", rows=rows, default_ms=None, tuned_ms=None, relative_l2_error=None, outcomes={}, seconds=seconds, host=host)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Summary:
         """Inverse of `to_dict`."""
         fields = {f.name for f in dataclasses.fields(LayerRow)}
         rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
-        return cls(**{**{k: v for k, v in data.items() if k not in ("speedup", "is_right")}, "rows": rows})
+        host = tuple(HostRow(nodes=tuple(row["nodes"]), ms=row["ms"]) for row in data.get("host", ()))
+        return cls(**{**{k: v for k, v in data.items() if k not in ("speedup", "is_right", "host_share")}, "rows": rows, "host": host})

@@ -20,12 +20,13 @@ from romou.core.errors import DeviceError, ModelError, UsageError
 from romou.core.folders import HeldFolder, replacing
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
+from romou.module.host_nodes import LEDGER
 from romou.module.inputs import checked_inputs, random_inputs
 from romou.module.machine import Machine, check_process
 from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
-from romou.module.summary import Summary
+from romou.module.summary import HostRow, Summary
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -93,6 +94,18 @@ class TunedModel:
         # Threads that run a model for the first time load it, and link what is sent to a server, once.
         self._lock = threading.Lock()
         self._folder: HeldFolder | None = None
+        if remote is not None:
+            self._refuse_host_nodes(f"the model cannot run at {remote.address}")
+
+    @property
+    def host_nodes(self) -> tuple[str, ...]:
+        """Nodes that run on the host, by onnxruntime, between kernels: operator and name of each."""
+        return tuple(name for row in self._summary.host for name in row.nodes)
+
+    def _refuse_host_nodes(self, what: str) -> None:
+        if self.host_nodes:
+            nodes = ", ".join(self.host_nodes)
+            raise ModelError(f"{what}: there are no kernels for {nodes}, which would run on this machine, by onnxruntime", nodes=self.host_nodes)
 
     def summary(self) -> Summary:
         """What tuning brought, layer by layer."""
@@ -153,7 +166,8 @@ class TunedModel:
                     where = f"{self.target.kind}:{self.device_index}"
                     raise DeviceError(f"{where} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
                 with quiet_stderr():
-                    self._local = Machine(self._executable, self.device, _module_of, kind=self.target.kind, capture=self.capture)
+                    how: dict[str, Any] = {"kind": self.target.kind, "capture": self.capture, "has_host_nodes": bool(self.host_nodes)}
+                    self._local = Machine(self._executable, self.device, _module_of, **how)
             return self._local
 
     @property
@@ -224,6 +238,7 @@ class TunedModel:
         clock
             "device" adds up the time of all kernels, from the device's events; a captured run is timed from its first kernel to its last. "wall" is
             the time until the device is idle again, launches and host code included, and the network where the device is behind a connection.
+            Models with nodes on the host are always timed by it.
         capture
             False launches kernel by kernel, whatever `run` does.
 
@@ -241,6 +256,13 @@ class TunedModel:
         if self.remote is not None:
             return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
+
+    def host_times(self, repeat: int = 3) -> tuple[HostRow, ...]:
+        """The host nodes, each group with its mean time of `repeat` runs and a warm-up, on random inputs."""
+        LEDGER.seconds.clear()
+        if self.host_nodes:
+            self.times(repeat=repeat, clock="wall")
+        return tuple(HostRow(nodes=row.nodes, ms=1e3 * LEDGER.seconds[row.nodes] / (repeat + 1)) for row in self._summary.host)
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
@@ -309,6 +331,7 @@ class TunedModel:
         """
         folder = path_of("folder", folder)
         HOST.checked(host)
+        self._refuse_host_nodes("the model cannot be exported")
         own = self.target.host
         is_same = own == host or (is_here(own) and is_here(host))
         if is_same and isinstance(self._executable, relax.VMExecutable):

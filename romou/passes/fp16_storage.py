@@ -128,6 +128,7 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
     analyzer = tvm.sym.Analyzer()
     pointers: dict[tirx.Var, tirx.Var] = {}
     buffers: dict[tirx.Var, tirx.Var] = {}
+    names: dict[tirx.Var, tirx.Var] = {}
 
     for parameter in func.params:
         # TVM makes workspaces, which lie in no parameter of the function, arrays of vectors.
@@ -151,6 +152,12 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
         stored = "uint16" if old in for_tensor_cores else _widened(str(old.dtype))
         buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
         return tirx.AllocBuffer(buffers[old])
+
+    def bind(stmt: tirx.Bind) -> tirx.Stmt:
+        if "float16" not in str(stmt.var.ty):
+            return stmt
+        names[stmt.var] = tirx.Var(stmt.var.name, _widened(str(stmt.var.ty)))
+        return tirx.Bind(names[stmt.var], stmt.value)
 
     def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int]:
         """(offset, p, lanes) of an access of p[lanes * offset] and on."""
@@ -206,5 +213,6 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
         return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
     for_tensor_cores = _read_by_tensor_cores(func)
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
-    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *_ARITHMETIC])
+    bindings = [(tirx.Bind, bind), (tirx.Var, lambda var: names.get(var, var))]
+    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *bindings, *_ARITHMETIC])
     return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)

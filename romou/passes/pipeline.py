@@ -12,6 +12,7 @@ from collections.abc import Callable
 import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
+from tvm_ffi.structural import structural_map
 
 from romou.backends.dialect import Dialect, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
@@ -20,6 +21,7 @@ from romou.passes.async_copies import copy_asynchronously
 from romou.passes.double_buffers import double_buffers
 from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
+from romou.passes.nan import keep_nan
 from romou.passes.register_reads import name_register_reads
 from romou.passes.shared_loads import share_loads
 from romou.passes.tensor_cores import use_tensor_cores
@@ -42,6 +44,20 @@ def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContex
 def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
     """Write out loops that are left to the compiler, where its language (OpenCL C) has no way to ask it."""
     return mod if any(dialect.has_unroll_pragma for dialect in _dialects(mod)) else tirx.transform.UnrollLoop()(mod)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def keep_stored_types(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Let stores give what their buffers hold: TVM's narrowing of indices makes vectors of 32-bit constants of 64-bit ones, data too."""
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        lanes = int(tvm.DataType(str(access.value.ty)).lanes)
+        dtype = str(access.buffer.dtype) if lanes == 1 or "x" in str(access.buffer.dtype) else f"{access.buffer.dtype}x{lanes}"
+        if str(access.value.ty) == dtype or "int" not in dtype:
+            return access
+        return tirx.BufferStore(access.buffer, access.value.astype(dtype), access.indices)
+
+    return func.with_body(structural_map(func.body, (tirx.BufferStore, store)))
 
 
 def _dialects(mod: tvm.IRModule) -> list[Dialect]:
@@ -77,6 +93,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.NarrowDataType(32),
+            keep_stored_types,
             s_tir.transform.LoopPartition(),
             s_tir.transform.InjectVirtualThread(),
             tirx.transform.StorageRewrite(),
@@ -123,6 +140,8 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             # Behind it: these stay loops here.
             unroll_by_compiler,
             unroll_without_pragmas,
+            # No estimate counts the comparison: what a maximum costs beside it is nothing beside a load.
+            keep_nan,
             tirx.transform.LowerIntrin(),
         ]
     )

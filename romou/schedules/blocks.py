@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, s_tir, tirx
@@ -35,12 +35,27 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
             made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, own=own: own))))
         return made
 
+    func = _without_idle_axes(func)
     if all(len(block.writes) == 1 for block in find_blocks(func)):
         return func
     root = func.body.block
     body = tirx.SeqStmt([own for nest in nests_of(func) for own in split(nest)])
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=root.alloc_buffers)
     return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+
+
+def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A block of a scalar without the axis of extent 1 that TVM gives it, where others reduce: v = axis(1); out[()] = s[()] / 8  ->  out[()] = s[()] / 8"""
+
+    def drop(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        block = realize.block
+        is_idle = isinstance(block.body, tirx.BufferStore) and not block.body.indices and len(block.iter_vars) == 1 and not reduced_axes(block)
+        if not is_idle:
+            return realize
+        own = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
+        return s_tir.SBlockRealize([], realize.predicate, own)
+
+    return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, drop))) if reductions_of(func) and not func.params[-1].shape else func
 
 
 def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
@@ -186,6 +201,19 @@ class Reduction:
         """Two partial results as one."""
         return self.operation(a, b)
 
+    def unbounded(self, expr: tirx.Expr) -> tirx.Expr:
+        """`expr`, of which a maximum or minimum is taken, with infinity for the outermost number, which TVM begins and pads with: that may be more than
+        all there is, -inf."""
+        if self.operation not in (tirx.Max, tirx.Min):
+            return expr
+        worst = tvm.te.min_value if self.operation is tirx.Max else tvm.te.max_value
+
+        def infinite(number: tirx.FloatImm) -> tirx.Expr:
+            bound = worst(str(number.ty)).value
+            return tirx.FloatImm(number.ty, math.copysign(math.inf, bound)) if number.value == bound else number
+
+        return structural_map(expr, (tirx.FloatImm, infinite))
+
 
 def reduction_of(block: s_tir.SBlock) -> Reduction | None:
     """A block as a reduction by +, *, min or max; None for any other."""
@@ -195,7 +223,8 @@ def reduction_of(block: s_tir.SBlock) -> Reduction | None:
     sides = [isinstance(side, TensorLoad) and side.source.same_as(block.body.buffer) for side in (value.a, value.b)]
     if sum(sides) != 1 or not reduced_axes(block):
         return None
-    return Reduction(block, type(value), start.value, value.b if sides[0] else value.a)
+    found = Reduction(block, type(value), start.value, value.b if sides[0] else value.a)
+    return replace(found, start=found.unbounded(found.start))
 
 
 def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:

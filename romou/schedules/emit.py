@@ -61,6 +61,8 @@ def place_of(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
     for axis in range(len(extents) - 1, 0, -1):
         indices.insert(0, position % extents[axis] if extents[axis] > 1 else tirx.const(0, position.ty))
         position = position // extents[axis] if extents[axis] > 1 else position
+    if not extents:
+        return indices
     return [position if extents[0] > 1 else tirx.const(0, position.ty), *indices]
 
 

@@ -10,6 +10,7 @@ from romou.core.space import Config
 from romou.schedules.blocks import replace_loads
 from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, register_type, substitute
 from romou.schedules.rows import Pass, Rows
+from romou.tir.primitives import ignore_nan
 
 # Iterations of the loop over a work-item's share of a row that are written out.
 MOST_UNROLLED = 8
@@ -39,7 +40,7 @@ class RowKernel:
         kinds = {register_type(str(p.reduction.buffer.dtype)) for p in self.rows.passes if p.reduction is not None}
         partial = self._buffer("partial", self.config["rows"] * self.threads * self.lanes, kinds.pop(), "shared") if self.threads > 1 else None
         for each in self.rows.passes:
-            steps += self._reduce(each, partial) if each.reduction is not None else [self._store(each, each.value)]
+            steps += self._reduced(each, partial) if each.reduction is not None else [self._store(each, each.value)]
         last = self.rows.passes[-1]
         if last.reduction is not None:
             steps.append(self._store(last, self._result(last.reduction.buffer)))
@@ -103,6 +104,13 @@ class RowKernel:
     def _result(self, buffer: tirx.Buffer) -> tirx.Expr:
         lane = self.vectors.lane if self.is_across else tirx.const(0, self.vectors.lane.ty)
         return tirx.BufferLoad(self.results[buffer], [lane]).astype(str(buffer.dtype))
+
+    def _reduced(self, each: Pass, partial: tirx.Buffer | None) -> list[tirx.Stmt]:
+        """What `_reduce` gives; a maximum that other passes subtract from what it is of (softmax) may ignore NaN, as they read that again."""
+        steps = self._reduce(each, partial)
+        assert each.reduction is not None
+        is_one_of_many = each is not self.rows.passes[-1] and each.reduction.operation in (tirx.Max, tirx.Min)
+        return [ignore_nan(tirx.SeqStmt(steps))] if is_one_of_many and self.rows.shared_load is not None else steps
 
     def _reduce(self, each: Pass, partial: tirx.Buffer | None) -> list[tirx.Stmt]:
         """Each work-item its share, then all of the row together."""

@@ -26,6 +26,9 @@ DOUBLE_BUFFER = "pragma_romou_double_buffer"
 # On a loop, which `passes/unrolled_by_compiler.py` carries out.
 UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
 
+# On statements, which `passes/nan.py` carries out.
+IGNORE_NAN = "pragma_romou_ignore_nan"
+
 # On a function whose data and output no graph has placed: whether they lie in images is then a knob.
 FREE_IMAGES = "romou.free_images"
 
@@ -106,3 +109,8 @@ def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
 def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
     """Leave it to the device's compiler to write out `loop`, so that a kernel of thousands of statements stays a short text."""
     sch.annotate(loop, UNROLL_BY_COMPILER, 1)
+
+
+def ignore_nan(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Leave open what maxima and minima in `stmt` make of NaN; elsewhere they keep it."""
+    return tirx.AttrStmt(tirx.const(0, "int32"), IGNORE_NAN, tirx.const(1, "int32"), stmt)

@@ -20,6 +20,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from romou.tvm_patches import host_nodes
+
 
 class Clip(onnx_frontend.Clip):
     """Clip(x, lo, hi) -> minimum(maximum(x, lo), hi) where the bounds are constants other than NaN."""
@@ -92,7 +94,7 @@ def patched_converters() -> Iterator[None]:
     sanitize = importer._sanitize_name
 
     def patched() -> dict[str, Any]:
-        return {**original(), "Clip": Clip, "Max": Max, "Min": Min, "ConvTranspose": ConvTranspose}
+        return {**original(), "Clip": Clip, "Max": Max, "Min": Min, "ConvTranspose": ConvTranspose, host_nodes.OPERATOR: host_nodes.HostNodes}
 
     onnx_frontend._get_convert_map = patched
     importer._sanitize_name = lambda self, name: sanitize(self, re.sub(r"\W", "_", name, flags=re.ASCII))

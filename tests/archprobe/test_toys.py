@@ -49,7 +49,7 @@ class ToyDevice(Device):
 
 KIND = DeviceKind(name="toy", open_index=ToyDevice)
 '''
-PROBE = '''
+PROBE = """
 import numpy as np
 from archprobe.analysis.bandwidth import rate
 from archprobe.curve import Findings
@@ -62,7 +62,7 @@ def measure(bench):
 
 
 PROBE = Probe(name="step", aspect="Step", title="Time of a step", method="a loop of n steps", measure=measure)
-'''
+"""
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from small_networks import Graph, residual_net
 from tvm import relax
 from tvm_ffi.structural import structural_walk
@@ -87,12 +87,9 @@ def test_channels_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-def test_unsupported_operator_is_named() -> None:
-    g = Graph({"x": (2, 3, 4)})
-    weights = g.weight(1, 20, 4), g.weight(1, 20, 5)
-    g.nodes.append(helper.make_node("LSTM", ["x", *weights], ["y"], hidden_size=5))
-    with pytest.raises(ModelError, match="LSTM"):
-        import_onnx(g.model("y"))
+def test_operator_without_a_converter_runs_on_the_host() -> None:
+    g = Graph({"x": (2, 4, 4)})
+    assert import_onnx(g.model(g.add("Relu", g.add("Det", "x")))).host_groups == (("Det (t0)",),)
 
 
 def dynamic_model() -> onnx.ModelProto:

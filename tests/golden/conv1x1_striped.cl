@@ -86,27 +86,35 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   int at_10 = (at_4 + local_y);
   int at_11 = ((((group_y * 1568) + at) + local_x) + (local_y * 196));
   float4 value_8 = bias_ptr[at_10];
-  relu_ptr[at_11] = max((acc_local_ptr[0] + value_8), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+  float4 operand = (acc_local_ptr[0] + value_8);
+  relu_ptr[at_11] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   bool inside = (group_x < 12);
   if (inside) {
-    relu_ptr[(at_11 + 4)] = max((acc_local_ptr[1] + value_8), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_1 = (acc_local_ptr[1] + value_8);
+    relu_ptr[(at_11 + 4)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    relu_ptr[(at_11 + 8)] = max((acc_local_ptr[2] + value_8), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_2 = (acc_local_ptr[2] + value_8);
+    relu_ptr[(at_11 + 8)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    relu_ptr[(at_11 + 12)] = max((acc_local_ptr[3] + value_8), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_3 = (acc_local_ptr[3] + value_8);
+    relu_ptr[(at_11 + 12)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   float4 value_9 = bias_ptr[(at_10 + 4)];
-  relu_ptr[(at_11 + 784)] = max((acc_local_ptr[4] + value_9), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+  float4 operand_4 = (acc_local_ptr[4] + value_9);
+  relu_ptr[(at_11 + 784)] = select(operand_4, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_4 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   if (inside) {
-    relu_ptr[(at_11 + 788)] = max((acc_local_ptr[5] + value_9), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_5 = (acc_local_ptr[5] + value_9);
+    relu_ptr[(at_11 + 788)] = select(operand_5, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_5 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    relu_ptr[(at_11 + 792)] = max((acc_local_ptr[6] + value_9), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_6 = (acc_local_ptr[6] + value_9);
+    relu_ptr[(at_11 + 792)] = select(operand_6, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_6 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    relu_ptr[(at_11 + 796)] = max((acc_local_ptr[7] + value_9), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_7 = (acc_local_ptr[7] + value_9);
+    relu_ptr[(at_11 + 796)] = select(operand_7, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_7 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }
 

@@ -97,16 +97,20 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   bool inside_1 = ((local_x + (at_1 * 4)) < 7);
   int at_28 = (((at_2 + (group_y * 3136)) + (local_y * 784)) + at_4);
   if (inside_1) {
-    relu_ptr[at_28] = max((acc_local_ptr[0] + bias_ptr[at_12]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand = (acc_local_ptr[0] + bias_ptr[at_12]);
+    relu_ptr[at_28] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside_1) {
-    relu_ptr[(at_28 + 1)] = max((acc_local_ptr[1] + bias_ptr[at_12]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_1 = (acc_local_ptr[1] + bias_ptr[at_12]);
+    relu_ptr[(at_28 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside_1) {
-    relu_ptr[(at_28 + 2)] = max((acc_local_ptr[2] + bias_ptr[at_12]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_2 = (acc_local_ptr[2] + bias_ptr[at_12]);
+    relu_ptr[(at_28 + 2)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside_1) {
-    relu_ptr[(at_28 + 3)] = max((acc_local_ptr[3] + bias_ptr[at_12]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_3 = (acc_local_ptr[3] + bias_ptr[at_12]);
+    relu_ptr[(at_28 + 3)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }
 

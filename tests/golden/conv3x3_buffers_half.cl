@@ -79,9 +79,13 @@ __kernel void main_kernel(__global ushort* restrict bias_ptr, __global ushort* r
     }
   }
   int at_12 = ((at_1 + (group_y * 3136)) + (local_y * 784));
-  vstore_half4(max((acc_local_ptr[0] + vload_half4(at_4, (__global half*)(bias_ptr))), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))), at_12, (__global half*)(relu_ptr));
-  vstore_half4(max((acc_local_ptr[1] + vload_half4(at_4, (__global half*)(bias_ptr))), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))), (at_12 + 1), (__global half*)(relu_ptr));
-  vstore_half4(max((acc_local_ptr[2] + vload_half4(at_4, (__global half*)(bias_ptr))), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))), (at_12 + 2), (__global half*)(relu_ptr));
-  vstore_half4(max((acc_local_ptr[3] + vload_half4(at_4, (__global half*)(bias_ptr))), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))), (at_12 + 3), (__global half*)(relu_ptr));
+  float4 operand = (acc_local_ptr[0] + vload_half4(at_4, (__global half*)(bias_ptr)));
+  vstore_half4(select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), at_12, (__global half*)(relu_ptr));
+  float4 operand_1 = (acc_local_ptr[1] + vload_half4(at_4, (__global half*)(bias_ptr)));
+  vstore_half4(select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_12 + 1), (__global half*)(relu_ptr));
+  float4 operand_2 = (acc_local_ptr[2] + vload_half4(at_4, (__global half*)(bias_ptr)));
+  vstore_half4(select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_12 + 2), (__global half*)(relu_ptr));
+  float4 operand_3 = (acc_local_ptr[3] + vload_half4(at_4, (__global half*)(bias_ptr)));
+  vstore_half4(select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)))))), (at_12 + 3), (__global half*)(relu_ptr));
 }
 

@@ -78,14 +78,18 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   int at_18 = (at_4 + local_y);
   int at_19 = ((((group_y * 784) + at_2) + at_6) + (local_y * 196));
   float4 value_4 = bias_ptr[at_18];
-  relu_ptr[at_19] = max((acc_local_ptr[0] + value_4), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
-  relu_ptr[(at_19 + 1)] = max((acc_local_ptr[1] + value_4), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+  float4 operand = (acc_local_ptr[0] + value_4);
+  relu_ptr[at_19] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
+  float4 operand_1 = (acc_local_ptr[1] + value_4);
+  relu_ptr[(at_19 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   bool inside = (local_x < 3);
   if (inside) {
-    relu_ptr[(at_19 + 2)] = max((acc_local_ptr[2] + value_4), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_2 = (acc_local_ptr[2] + value_4);
+    relu_ptr[(at_19 + 2)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    relu_ptr[(at_19 + 3)] = max((acc_local_ptr[3] + value_4), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_3 = (acc_local_ptr[3] + value_4);
+    relu_ptr[(at_19 + 3)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }
 

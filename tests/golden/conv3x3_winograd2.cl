@@ -273,18 +273,22 @@ __kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4*
   int at_3 = ((at * 669) >> 15);
   int at_4 = (((group_x * 128) + (local_x * 2)) + (((at * 1171) >> 13) * 14));
   if (inside) {
-    relu_ptr[at_4] = max((output_tile_local_ptr[0] + bias_ptr[at_3]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand = (output_tile_local_ptr[0] + bias_ptr[at_3]);
+    relu_ptr[at_4] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    relu_ptr[(at_4 + 1)] = max((output_tile_local_ptr[1] + bias_ptr[at_3]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_1 = (output_tile_local_ptr[1] + bias_ptr[at_3]);
+    relu_ptr[(at_4 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   output_tile_local_ptr[0] = ((output_rows_local_ptr[4] + output_rows_local_ptr[5]) + output_rows_local_ptr[6]);
   output_tile_local_ptr[1] = ((output_rows_local_ptr[5] - output_rows_local_ptr[6]) - output_rows_local_ptr[7]);
   if (inside) {
-    relu_ptr[(at_4 + 14)] = max((output_tile_local_ptr[0] + bias_ptr[at_3]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_2 = (output_tile_local_ptr[0] + bias_ptr[at_3]);
+    relu_ptr[(at_4 + 14)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside) {
-    relu_ptr[(at_4 + 15)] = max((output_tile_local_ptr[1] + bias_ptr[at_3]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_3 = (output_tile_local_ptr[1] + bias_ptr[at_3]);
+    relu_ptr[(at_4 + 15)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }
 

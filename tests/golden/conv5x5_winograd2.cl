@@ -209,12 +209,14 @@ __kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4*
   int at_10 = ((((((group_x * 64) + (local_x * 2)) + (local_y * 9)) + (at_6 * 81)) + (at_7 * 18)) - (at_9 * 10));
   if (inside) {
     if (at_8 < 9) {
-      relu_ptr[at_10] = max((output_tile_local_ptr[0] + bias_ptr[at_6]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+      float4 operand = (output_tile_local_ptr[0] + bias_ptr[at_6]);
+      relu_ptr[at_10] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     }
   }
   if (inside) {
     if (((bool)(at_8 < 9)) && ((bool)((at - (at_9 * 5)) < 4))) {
-      relu_ptr[(at_10 + 1)] = max((output_tile_local_ptr[1] + bias_ptr[at_6]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+      float4 operand_1 = (output_tile_local_ptr[1] + bias_ptr[at_6]);
+      relu_ptr[(at_10 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     }
   }
 }

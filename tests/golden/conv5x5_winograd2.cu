@@ -802,36 +802,50 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restric
     if (at_8 < 9) {
       float4 read_20 = output_tile_local_ptr[0];
       float4 __21;
-        float4 __22;
-          float4 v__4 = bias_ptr[at_6];
-          __22.x = (read_20.x+v__4.x);
-          __22.y = (read_20.y+v__4.y);
-          __22.z = (read_20.z+v__4.z);
-          __22.w = (read_20.w+v__4.w);
+        float4 v__4 = bias_ptr[at_6];
+        __21.x = (read_20.x+v__4.x);
+        __21.y = (read_20.y+v__4.y);
+        __21.z = (read_20.z+v__4.z);
+        __21.w = (read_20.w+v__4.w);
+      float4 operand = __21;
+      float4 __22;
+      ushort4 __23;
         float4 v__5 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
-        __21.x = max(__22.x, v__5.x);
-        __21.y = max(__22.y, v__5.y);
-        __21.z = max(__22.z, v__5.z);
-        __21.w = max(__22.w, v__5.w);
-      relu_ptr[at_10] = __21;
+        __23.x = (operand.x<v__5.x);
+        __23.y = (operand.y<v__5.y);
+        __23.z = (operand.z<v__5.z);
+        __23.w = (operand.w<v__5.w);
+      float4 v__6 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
+      __22.x = (bool(__23.x)?v__6.x:operand.x);
+      __22.y = (bool(__23.y)?v__6.y:operand.y);
+      __22.z = (bool(__23.z)?v__6.z:operand.z);
+      __22.w = (bool(__23.w)?v__6.w:operand.w);
+      relu_ptr[at_10] = __22;
     }
   }
   if (inside) {
     if ((at_8 < 9) && ((at - (at_9 * 5)) < 4)) {
       float4 read_21 = output_tile_local_ptr[1];
-      float4 __23;
-        float4 __24;
-          float4 v__6 = bias_ptr[at_6];
-          __24.x = (read_21.x+v__6.x);
-          __24.y = (read_21.y+v__6.y);
-          __24.z = (read_21.z+v__6.z);
-          __24.w = (read_21.w+v__6.w);
-        float4 v__7 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
-        __23.x = max(__24.x, v__7.x);
-        __23.y = max(__24.y, v__7.y);
-        __23.z = max(__24.z, v__7.z);
-        __23.w = max(__24.w, v__7.w);
-      relu_ptr[(at_10 + 1)] = __23;
+      float4 __24;
+        float4 v__7 = bias_ptr[at_6];
+        __24.x = (read_21.x+v__7.x);
+        __24.y = (read_21.y+v__7.y);
+        __24.z = (read_21.z+v__7.z);
+        __24.w = (read_21.w+v__7.w);
+      float4 operand_1 = __24;
+      float4 __25;
+      ushort4 __26;
+        float4 v__8 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
+        __26.x = (operand_1.x<v__8.x);
+        __26.y = (operand_1.y<v__8.y);
+        __26.z = (operand_1.z<v__8.z);
+        __26.w = (operand_1.w<v__8.w);
+      float4 v__9 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
+      __25.x = (bool(__26.x)?v__9.x:operand_1.x);
+      __25.y = (bool(__26.y)?v__9.y:operand_1.y);
+      __25.z = (bool(__26.z)?v__9.z:operand_1.z);
+      __25.w = (bool(__26.w)?v__9.w:operand_1.w);
+      relu_ptr[(at_10 + 1)] = __25;
     }
   }
 }

@@ -60,19 +60,23 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __read_only image2
   }
   int at_7 = ((group_y * 2) + (local_y >> 1));
   if (((bool)(at_7 < 5)) && ((bool)(at_1 < 17))) {
-    float4 texel = max((acc_local_ptr[0] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand = (acc_local_ptr[0] + bias_ptr[at_4]);
+    float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)(at_1, at_2, at_4, 0), as_float4(texel));
   }
   if (((bool)(at_7 < 5)) && ((bool)(at < 1))) {
-    float4 texel_1 = max((acc_local_ptr[1] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_1 = (acc_local_ptr[1] + bias_ptr[at_4]);
+    float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_4, 0), as_float4(texel_1));
   }
   if (((bool)(at_7 < 5)) && ((bool)(at_1 < 15))) {
-    float4 texel_2 = max((acc_local_ptr[2] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_2 = (acc_local_ptr[2] + bias_ptr[at_4]);
+    float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, at_4, 0), as_float4(texel_2));
   }
   if (((bool)(at_7 < 5)) && ((bool)(((local_x * 2) + (at * 8)) < 7))) {
-    float4 texel_3 = max((acc_local_ptr[3] + bias_ptr[at_4]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_3 = (acc_local_ptr[3] + bias_ptr[at_4]);
+    float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, at_4, 0), as_float4(texel_3));
   }
 }

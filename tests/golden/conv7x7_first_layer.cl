@@ -90,19 +90,23 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   }
   bool inside_1 = ((local_x + (at_2 * 4)) < 7);
   if (inside_1) {
-    float4 texel = max((acc_local_ptr[0] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand = (acc_local_ptr[0] + bias_ptr[at_13]);
+    float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)(at_3, at, at_13, 0), as_float4(texel));
   }
   if (inside_1) {
-    float4 texel_1 = max((acc_local_ptr[1] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_1 = (acc_local_ptr[1] + bias_ptr[at_13]);
+    float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_3 + 1), at, at_13, 0), as_float4(texel_1));
   }
   if (inside_1) {
-    float4 texel_2 = max((acc_local_ptr[2] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_2 = (acc_local_ptr[2] + bias_ptr[at_13]);
+    float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_3 + 2), at, at_13, 0), as_float4(texel_2));
   }
   if (inside_1) {
-    float4 texel_3 = max((acc_local_ptr[3] + bias_ptr[at_13]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_3 = (acc_local_ptr[3] + bias_ptr[at_13]);
+    float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_3 + 3), at, at_13, 0), as_float4(texel_3));
   }
 }

@@ -125,31 +125,39 @@ __kernel void main_kernel(__global float4* restrict bias_ptr, __global float4* r
   int at_19 = (at_4 + local_y);
   int at_20 = ((at_19 + (group_x * 256)) + (local_x * 16));
   if (inside_1) {
-    relu_ptr[at_20] = max((acc_local_ptr[0] + bias_ptr[at_19]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand = (acc_local_ptr[0] + bias_ptr[at_19]);
+    relu_ptr[at_20] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   bool inside_2 = (at_18 < 29);
   if (inside_2) {
-    relu_ptr[(at_20 + 64)] = max((acc_local_ptr[1] + bias_ptr[at_19]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_1 = (acc_local_ptr[1] + bias_ptr[at_19]);
+    relu_ptr[(at_20 + 64)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   bool inside_3 = (at_18 < 25);
   if (inside_3) {
-    relu_ptr[(at_20 + 128)] = max((acc_local_ptr[2] + bias_ptr[at_19]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_2 = (acc_local_ptr[2] + bias_ptr[at_19]);
+    relu_ptr[(at_20 + 128)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   bool inside_4 = (at_18 < 21);
   if (inside_4) {
-    relu_ptr[(at_20 + 192)] = max((acc_local_ptr[3] + bias_ptr[at_19]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_3 = (acc_local_ptr[3] + bias_ptr[at_19]);
+    relu_ptr[(at_20 + 192)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside_1) {
-    relu_ptr[(at_20 + 4)] = max((acc_local_ptr[4] + bias_ptr[(at_19 + 4)]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_4 = (acc_local_ptr[4] + bias_ptr[(at_19 + 4)]);
+    relu_ptr[(at_20 + 4)] = select(operand_4, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_4 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside_2) {
-    relu_ptr[(at_20 + 68)] = max((acc_local_ptr[5] + bias_ptr[(at_19 + 4)]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_5 = (acc_local_ptr[5] + bias_ptr[(at_19 + 4)]);
+    relu_ptr[(at_20 + 68)] = select(operand_5, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_5 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside_3) {
-    relu_ptr[(at_20 + 132)] = max((acc_local_ptr[6] + bias_ptr[(at_19 + 4)]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_6 = (acc_local_ptr[6] + bias_ptr[(at_19 + 4)]);
+    relu_ptr[(at_20 + 132)] = select(operand_6, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_6 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
   if (inside_4) {
-    relu_ptr[(at_20 + 196)] = max((acc_local_ptr[7] + bias_ptr[(at_19 + 4)]), ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)));
+    float4 operand_7 = (acc_local_ptr[7] + bias_ptr[(at_19 + 4)]);
+    relu_ptr[(at_20 + 196)] = select(operand_7, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_7 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }
 

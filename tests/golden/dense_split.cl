@@ -38,7 +38,8 @@ __kernel void main_kernel(__global float* restrict bias_ptr, __global float4* re
   acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 48)]);
   int at_5 = (at_4 + (group_y * 16));
   if (at_1 < 25) {
-    relu_ptr[at_5] = max((float)(acc_local_ptr[0] + bias_ptr[at_5]), (float)0.000000e+00f);
+    float operand = (acc_local_ptr[0] + bias_ptr[at_5]);
+    relu_ptr[at_5] = select(operand, 0.000000e+00f, (convert_int((operand < 0.000000e+00f))));
   }
 }
 

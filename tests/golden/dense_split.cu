@@ -65,7 +65,8 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
   acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 48)]);
   int at_5 = (at_4 + (group_y * 16));
   if (at_1 < 25) {
-    relu_ptr[at_5] = max((acc_local_ptr[0] + bias_ptr[at_5]), 0x0p+0f/*0.000000e+00*/);
+    float operand = (acc_local_ptr[0] + bias_ptr[at_5]);
+    relu_ptr[at_5] = ((operand < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand);
   }
 }
 

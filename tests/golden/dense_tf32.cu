@@ -53,29 +53,37 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
   int at_4 = ((group_y * 32) + (local_y * 4));
   int at_5 = ((at_4 + (group_x * 400)) + (local_x * 100));
   if (inside) {
-    relu_ptr[at_5] = max((acc_local_ptr[0] + bias_ptr[at_4]), 0x0p+0f/*0.000000e+00*/);
+    float operand = (acc_local_ptr[0] + bias_ptr[at_4]);
+    relu_ptr[at_5] = ((operand < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand);
   }
   if (inside) {
-    relu_ptr[(at_5 + 1)] = max((acc_local_ptr[1] + bias_ptr[(at_4 + 1)]), 0x0p+0f/*0.000000e+00*/);
+    float operand_1 = (acc_local_ptr[1] + bias_ptr[(at_4 + 1)]);
+    relu_ptr[(at_5 + 1)] = ((operand_1 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_1);
   }
   bool inside_1 = ((at < 12) && (at < 13));
   if (inside_1) {
-    relu_ptr[(at_5 + 2)] = max((acc_local_ptr[2] + bias_ptr[(at_4 + 2)]), 0x0p+0f/*0.000000e+00*/);
+    float operand_2 = (acc_local_ptr[2] + bias_ptr[(at_4 + 2)]);
+    relu_ptr[(at_5 + 2)] = ((operand_2 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_2);
   }
   if (inside_1) {
-    relu_ptr[(at_5 + 3)] = max((acc_local_ptr[3] + bias_ptr[(at_4 + 3)]), 0x0p+0f/*0.000000e+00*/);
+    float operand_3 = (acc_local_ptr[3] + bias_ptr[(at_4 + 3)]);
+    relu_ptr[(at_5 + 3)] = ((operand_3 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_3);
   }
   if (inside) {
-    relu_ptr[(at_5 + 50)] = max((acc_local_ptr[4] + bias_ptr[at_4]), 0x0p+0f/*0.000000e+00*/);
+    float operand_4 = (acc_local_ptr[4] + bias_ptr[at_4]);
+    relu_ptr[(at_5 + 50)] = ((operand_4 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_4);
   }
   if (inside) {
-    relu_ptr[(at_5 + 51)] = max((acc_local_ptr[5] + bias_ptr[(at_4 + 1)]), 0x0p+0f/*0.000000e+00*/);
+    float operand_5 = (acc_local_ptr[5] + bias_ptr[(at_4 + 1)]);
+    relu_ptr[(at_5 + 51)] = ((operand_5 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_5);
   }
   if (inside_1) {
-    relu_ptr[(at_5 + 52)] = max((acc_local_ptr[6] + bias_ptr[(at_4 + 2)]), 0x0p+0f/*0.000000e+00*/);
+    float operand_6 = (acc_local_ptr[6] + bias_ptr[(at_4 + 2)]);
+    relu_ptr[(at_5 + 52)] = ((operand_6 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_6);
   }
   if (inside_1) {
-    relu_ptr[(at_5 + 53)] = max((acc_local_ptr[7] + bias_ptr[(at_4 + 3)]), 0x0p+0f/*0.000000e+00*/);
+    float operand_7 = (acc_local_ptr[7] + bias_ptr[(at_4 + 3)]);
+    relu_ptr[(at_5 + 53)] = ((operand_7 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_7);
   }
 }
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import tvm
 from tvm import tirx
 
 from romou.backends.dialect import Dialect, vector_type
 
 _NAMES = {"float32": "float", "float16": "half"}
+
+# TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take vectors.
+_FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "hypot", "ldexp", "log1p", "nextafter", "rsqrt", "tan")
+
+
+def name_functions() -> None:
+    """Tell TVM what OpenCL calls the functions for which it has no rule."""
+    for name in _FUNCTIONS:
+        operator = tvm.ir.Op.get(f"tirx.{name}")
+        operator.set_attr("opencl.FLowerIntrinsic", lambda call, name=name: tirx.call_pure_extern(call.ty, name, *call.args))
+
+
+name_functions()
 
 
 class OpenCLC(Dialect):

@@ -28,7 +28,7 @@ from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_
 from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
-from romou.tir.primitives import LANES
+from romou.tir.primitives import LANES, ignore_nan
 
 _TILES = (1, 2, 3, 4, 7, 8)
 KNOBS = (
@@ -208,12 +208,14 @@ class Pool(StreamingTemplate):
         (vectors, term), *_ = self.vectors(width)
         mine = [step * width + vectors.lane]
         start = loop(step, tile, loop(lane, width, tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]), "vectorized"), "unrolled")
-        total = reduction.combine(tirx.BufferLoad(sums, mine), term.astype(of_sums))
+        # The largest so far last: most compilers' maximum is the second operand where one is NaN, which onnxruntime mostly drops here too.
+        total = reduction.combine(reduction.unbounded(term).astype(of_sums), tirx.BufferLoad(sums, mine))
         body, tiles = vectors.store(sums, mine, total)
         buffers += tiles
         body = loop(step, tile, placed(body, window, vectors), "unrolled")
         for axis in reversed(reduction.reduced):
             body = loop(axis.var, int(axis.dom.extent), body, "unrolled" if config["is_unrolled"] else "serial")
+        body = ignore_nan(body) if reduction.operation in (tirx.Max, tirx.Min) else body
 
         last = self.blocks[-1]
         vectors, value = self.vectors(width)[-1]

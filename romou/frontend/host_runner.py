@@ -1,0 +1,78 @@
+"""Runs sub-models on the host: by onnxruntime, or by onnx's own reference where onnxruntime lacks an operator or a type."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from romou.core.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A sub-model ready to run.
+
+    nodes: their names.   run: inputs in order -> outputs in order; DeviceError where that fails.   attempt: the same, as the engine raises and unchecked.
+    """
+
+    nodes: tuple[str, ...]
+    run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+    attempt: Callable[[Sequence[np.ndarray]], object]
+
+
+@functools.lru_cache(maxsize=256)
+def host_runner(text: str) -> Runner:
+    """Return what runs the sub-model of a call, made once; `text`: {"model": base64, "outputs": [[dtype, shape or rank or None], ...], "nodes": [name, ...]}.
+
+    Running raises DeviceError where the sub-model fails, or gives other dtypes or shapes than `text` says.
+    """
+    given = json.loads(text)
+    model = onnx.load_from_string(base64.b64decode(given["model"]))
+    names = [value.name for value in model.graph.input]
+    nodes = tuple(given["nodes"])
+    run = _onnxruntime(model) or _reference(model)
+
+    def attempt(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.asarray(array) for array in run(dict(zip(names, inputs, strict=False)))]
+
+    def checked(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        try:
+            arrays = attempt(inputs)
+        except Exception as error:  # by many types
+            raise DeviceError(f"{', '.join(nodes)} failed on the host: {str(error).strip().splitlines()[0]}") from error
+        for array, (dtype, dims) in zip(arrays, given["outputs"], strict=True):
+            if array.dtype.name != dtype or (isinstance(dims, list) and list(array.shape) != dims):
+                raise DeviceError(f"{', '.join(nodes)} gave {array.dtype} {array.shape} on the host, where the model says {dtype} {dims}")
+        return arrays
+
+    return Runner(nodes, checked, attempt)
+
+
+def _onnxruntime(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]] | None:
+    import onnxruntime
+
+    values = (*model.graph.input, *model.graph.output)
+    # Arrays of ml_dtypes are none of onnxruntime's.
+    if any(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).isbuiltin != 1 for value in values):
+        return None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # its exceptions share no base class
+        return None
+    return lambda feeds: session.run(None, feeds)
+
+
+def _reference(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Sequence[Any]]:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model)
+    return lambda feeds: list(evaluator.run(None, feeds))

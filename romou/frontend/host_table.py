@@ -1,0 +1,44 @@
+"""Which nodes run on the host although TVM imports and compiles them: what their kernels compute would be wrong.
+
+Nodes that cannot be imported or compiled need no entry: they are found by trying. Drop an entry when `scripts/check_onnx.py --only` says right without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+
+from romou.frontend.host_groups import Values, inputs_of
+
+_FLOAT8 = frozenset(getattr(onnx.TensorProto, name, -1) for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"))
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: object) -> object:
+    found = [onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name]
+    return found[0] if found else default
+
+
+# Operator -> (when, why).
+UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
+    "If": (lambda node: True, "kernels have no control flow"),
+    "BatchNormalization": (lambda node: _attribute(node, "training_mode", 0), "TVM's converter takes it for inference"),
+    "Dropout": (lambda node: len(node.input) > 2 and node.input[2], "TVM's converter drops nothing, even in training"),
+    "AveragePool": (
+        lambda node: _attribute(node, "ceil_mode", 0) and _attribute(node, "count_include_pad", 0),
+        "TVM counts what lies behind the padding",
+    ),
+    "RoiAlign": (lambda node: _attribute(node, "mode", b"avg") == b"max", "TVM takes the maximum of other samples"),
+}
+
+
+def unserved(model: onnx.ModelProto) -> set[int]:
+    """Positions of the nodes that the table names, and of those that compute with float8, which no device does."""
+    found = {i for i, node in enumerate(model.graph.node) if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node)}
+    if any(value.type.tensor_type.elem_type in _FLOAT8 for value in (*model.graph.input, *model.graph.output)) or any(
+        node.op_type in ("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear") for node in model.graph.node
+    ):
+        values = Values(model)
+        names = {name for name, kind in values.types.items() if kind.tensor_type.elem_type in _FLOAT8}
+        found |= {i for i, node in enumerate(model.graph.node) if names & {*inputs_of(node), *node.output}}
+    return found

@@ -1,0 +1,98 @@
+"""Small models of one kind of node each, whose outputs are onnxruntime's: scalars, functions of floats, NaN, integers of every width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import romou
+from romou.frontend.reference import run_onnxruntime
+
+NAN, INF = np.float32("nan"), np.float32("inf")
+
+
+def model_of(nodes: Mapping[str, tuple], inputs: Mapping[str, np.ndarray], constants: Mapping[str, object] | None = None) -> onnx.ModelProto:
+    """A model that returns what each node gives. nodes: name of the output -> (operator, names of what it reads, attributes)."""
+    made = [helper.make_node(op, reads.split(), [name], **(attributes[0] if attributes else {})) for name, (op, reads, *attributes) in nodes.items()]
+    given = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for name, a in inputs.items()]
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
+    graph = helper.make_graph(made, "nodes", given, [helper.make_empty_tensor_value_info(name) for name in nodes], weights)
+    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), data_prop=True)
+
+
+def assert_as_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], tolerance: float = 1e-4) -> None:
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None, "onnxruntime takes the model"
+    found = romou.compile(model, target="opencl").run(inputs)
+    for name, a, b in zip(found.names, found, expected, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+        np.testing.assert_allclose(a, b, tolerance, tolerance, err_msg=name)
+
+
+def test_scalars_go_in_and_out() -> None:
+    inputs = {"s": np.asarray(1.5, np.float32), "x": np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4), "i": np.asarray(2, np.int64)}
+    nodes = {
+        "neg": ("Neg", "s"),
+        "sum": ("Add", "x s"),
+        "clipped": ("Clip", "x low s"),
+        "mean": ("ReduceMean", "x", {"keepdims": 0}),
+        "largest": ("ReduceMax", "sum", {"keepdims": 0}),
+        "norm": ("ReduceL2", "x", {"keepdims": 0}),
+        "row": ("Gather", "x i"),
+        "product": ("MatMul", "row row"),
+        "all": ("Mul", "mean product"),
+        "wide": ("Expand", "s shape"),
+    }
+    nodes["row"] = ("Gather", "x one", {"axis": 0})
+    assert_as_onnxruntime(model_of(nodes, inputs, {"low": np.float32(-0.5), "one": np.asarray(1), "shape": np.array([2, 3])}), inputs)
+
+
+def test_vectors_multiply_to_a_scalar() -> None:
+    rng = np.random.default_rng(0)
+    inputs = {"a": rng.standard_normal(1031, dtype=np.float32), "b": rng.standard_normal(1031, dtype=np.float32)}
+    assert_as_onnxruntime(model_of({"y": ("MatMul", "a b")}, inputs), inputs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_function_of_floats_has_a_name_on_the_device(dtype: str) -> None:
+    inputs = {"x": np.linspace(-0.9, 0.9, 36).astype(dtype).reshape(4, 9), "big": np.linspace(1.1, 3, 36).astype(dtype).reshape(4, 9)}
+    inputs["x"][0, :6] = [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]
+    of_x = ("Asinh", "Atan", "Tan", "Sin", "Cos", "Sinh", "Cosh", "Exp", "Erf", "Floor", "Ceil", "Round", "Sign", "Abs", "Softplus", "IsNaN")
+    nodes = {op: (op, "x") for op in of_x} | {op: (op, "big") for op in ("Acosh", "Log", "Sqrt", "Reciprocal")}
+    nodes |= {"small": ("Mul", "x third"), "Acos": ("Acos", "small"), "Asin": ("Asin", "small"), "Atanh": ("Atanh", "small"), "Pow": ("Pow", "big x")}
+    assert_as_onnxruntime(model_of(nodes, inputs, {"third": np.asarray(0.3, dtype)}), inputs, 1e-4 if dtype == "float32" else 1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_nan_is_kept_where_onnxruntime_keeps_it(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.array([[NAN, -1, 2, INF, -INF, 0, 1, NAN], [1, NAN, 3, 4, -2, NAN, 7, 8]], dtype)
+    image = rng.standard_normal((1, 5, 6, 6)).astype(dtype)
+    image[0, 0, 0, 0] = image[0, 2, 3, 3] = image[0, 4, 5, 5] = NAN
+    inputs = {"x": x, "z": x[:, ::-1].copy(), "image": image, "cold": np.full((1, 2, 4, 4), -INF, dtype)}
+    nodes = {
+        "relu": ("Relu", "x"),
+        "clip": ("Clip", "x low high"),
+        "max": ("Max", "x z"),
+        "min": ("Min", "x z"),
+        "max3": ("Max", "x low z"),
+        "softmax": ("Softmax", "x"),
+        "row_max": ("ReduceMax", "x first", {"keepdims": 0}),
+        "conv": ("Conv", "image weight", {"pads": [1] * 4}),
+        "conv_relu": ("Relu", "conv"),
+        "conv_clip": ("Clip", "conv low high"),
+        "pool": ("MaxPool", "cold", {"kernel_shape": [2, 2]}),
+    }
+    constants = {"low": np.asarray(-1, dtype), "high": np.asarray(3, dtype), "weight": rng.standard_normal((7, 5, 3, 3)).astype(dtype) / 7}
+    model = model_of(nodes, inputs, {**constants, "first": np.array([0])})
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    # Where the second of two is NaN, onnxruntime's ReduceMax drops it; NumPy, and Romou, keep it.
+    expected[list(nodes).index("row_max")] = x.max(0)
+    found = romou.compile(model, target="opencl").run(inputs)
+    for name, a, b in zip(found.names, found, expected, strict=True):
+        np.testing.assert_allclose(a, b, 2e-2, 2e-2, err_msg=name)
