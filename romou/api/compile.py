@@ -80,5 +80,7 @@ def compile(
     made = compiled(imported)
     if verify and is_attached(target, device):
         error, limit = verified(made, imported, here, lambda part: compiled(import_model(part, None)))
+        # As if it had not run: its memory is free, and `capture` may still be chosen.
+        made.release()
         made.with_summary(replace(made.summary(), relative_l2_error=error, tolerance=limit))
     return made

@@ -138,7 +138,8 @@ def _check_types(proto: onnx.ModelProto) -> None:
             if kind != "tensor_type":
                 raise ModelError(f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and leave a compiled model")
             if value.type.tensor_type.elem_type not in CARRIED:
-                name = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+                kind = value.type.tensor_type.elem_type
+                name = onnx.TensorProto.DataType.Name(kind).lower() if kind in onnx.TensorProto.DataType.values() else f"the unknown type {kind}"
                 raise ModelError(f"{what} {value.name!r} is a tensor of {name}, which no device tensor holds; cast it inside the model")
 
 
