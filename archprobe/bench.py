@@ -45,10 +45,7 @@ class Bench:
     def calibrate(self, run: Run, *, least_s: float | None = None, start: int = 8) -> int:
         """Return the iterations for which `run` takes at least `least_s`.
 
-        Raises
-        ------
-        KernelError
-            Time does not grow with the iterations: the compiler removed the work, or collapsed the loop.
+        KernelError where time does not grow with the iterations: the compiler removed the work, or collapsed the loop.
         """
         least_s = max(least_s or self.least_s, 200e-9 * self.device.facts.timer_step_ns)
         run(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -11,7 +12,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from archprobe import session
-from archprobe.analysis.answer import Answer
 from archprobe.curve import Findings
 from archprobe.devices import open_device
 from archprobe.errors import EXIT_NO_DEVICE, ArchProbeError, UsageError
@@ -84,13 +84,7 @@ def show(report: Path, is_wide: bool) -> None:
     loaded = load_report(report)
     console = Console()
     console.print(_title(loaded), highlight=False)
-    table = Table("aspect", "key", "value", "unit", "from", "to", "confidence", *(["reason"] if is_wide else []), show_lines=False)
-    for aspect, findings in loaded.aspects.items():
-        if findings.state != "done":
-            table.add_row(aspect, findings.state.replace("_", " "), "", "", "", "", "", *([findings.reason] if is_wide else []))
-        for key, answer in findings.answers.items():
-            table.add_row(aspect, key, *_cells(answer), *(["; ".join((answer.reason, *answer.notes))] if is_wide else []))
-    console.print(table)
+    console.print(_table(loaded.aspects, is_wide=is_wide))
 
 
 @app.command()
@@ -98,12 +92,8 @@ def show(report: Path, is_wide: bool) -> None:
 def analyse(folder: Path) -> None:
     """Draw conclusions from the CSV files that Microsoft's ArchProbe wrote to FOLDER, and say which of its own they do not support."""
     found = original.analyse(folder)
-    table = Table("aspect", "key", "value", "unit", "from", "to", "confidence", "reason")
-    for aspect, answers in found.items():
-        for key, answer in answers.items():
-            table.add_row(aspect, key, *_cells(answer), "; ".join((answer.reason, *answer.notes)))
     console = Console()
-    console.print(table)
+    console.print(_table({aspect: Findings(answers=answers) for aspect, answers in found.items()}, is_wide=True))
     conclusions = folder / "ArchProbeReport.json"
     if conclusions.is_file():
         for doubt in original.doubts(original.read_report(conclusions), found):
@@ -161,11 +151,17 @@ def text(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _cells(answer: Answer) -> tuple[str, ...]:
-    """Format value, unit, interval and confidence for a table."""
-    low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
-    value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
-    return value, answer.unit, low, high, sure
+def _table(aspects: Mapping[str, Findings], *, is_wide: bool) -> Table:
+    """Make a table with a line for each answer; a wide one says how each was found."""
+    table = Table("aspect", "key", "value", "unit", "from", "to", "confidence", *(["reason"] if is_wide else []))
+    for aspect, findings in aspects.items():
+        if findings.state != "done":
+            table.add_row(aspect, findings.state.replace("_", " "), "", "", "", "", "", *([findings.reason] if is_wide else []))
+        for key, answer in findings.answers.items():
+            low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
+            value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
+            table.add_row(aspect, key, value, answer.unit, low, high, sure, *(["; ".join((answer.reason, *answer.notes))] if is_wide else []))
+    return table
 
 
 def _line(probe: Probe, findings: Findings) -> str:

@@ -34,12 +34,8 @@ def run(
 
     Probes that an unfinished report at `path` holds already are not run again; a finished one is replaced, as is any with `is_fresh`.
 
-    Raises
-    ------
-    ReportError
-        The unfinished report belongs to another device or driver, or to another kind of run.
-    ConnectionLostError
-        The device is gone; what was measured until then is saved, and the next run continues there.
+    ReportError where the unfinished report belongs to another device or driver, or to another kind of run. ConnectionLostError where the device is gone;
+    what was measured until then is saved, and the next run continues there.
     """
     report = _started(device, path, is_quick=is_quick, is_fresh=is_fresh)
     warm_up(device)

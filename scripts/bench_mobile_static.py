@@ -10,12 +10,11 @@ They are Mesa's compilers and not the vendors', which phones run. The three kern
     TVM image    TVM's Adreno schedules and passes: the input in an image, or in a buffer where channels are no multiple of four; "-" where TVM fails
     TVM buffer   TVM's default GPU schedules (dlight)
 
-"per multiply-add": instructions that all lanes execute, divided by the multiply-adds that the operator needs; what is computed for padding
-and for the addresses is in it, and lanes that a small work group leaves idle count like the others. Instructions of a loop's body are counted
-in the machine code and weighted by the trip counts of the TIR, whose loops are matched with those that the compiler kept. Conditional code
-counts as if it ran; Adreno's waits count, Mali's two operations of a tuple count as two. "~": the loops could not be matched, and only the
-innermost loop is counted, which is too few.
-"spills": instructions that access private memory, be it for registers that did not suffice or for arrays.
+"per multiply-add": instructions that all lanes execute, divided by the multiply-adds that the operator needs; what is computed for padding and for the
+addresses is in it, and lanes that a small work group leaves idle count like the others. Instructions of a loop's body are counted in the machine code and
+weighted by the trip counts of the TIR, whose loops are matched with those that the compiler kept. Conditional code counts as if it ran; Adreno's waits count,
+Mali's two operations of a tuple count as two. "~": the loops could not be matched, and only the innermost loop is counted, which is too few. "spills":
+instructions that access private memory, be it for registers that did not suffice or for arrays.
 """
 
 from __future__ import annotations
@@ -43,13 +42,14 @@ from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 
 from romou.analysis.executed import executed_instructions, trip_loops
-from romou.analysis.structure import launch_size, thread_extents
+from romou.analysis.launch import launch_size, thread_extents
 from romou.core.errors import BuildError, RomouError
 from romou.frontend import import_onnx
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.layout.place_images import SCOPE
 from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version
+from romou.report.table import table_of_numbers
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
 from romou.tasks.tunable import TunableTask
@@ -227,13 +227,10 @@ def name_of(row: Mapping[str, str]) -> str:
 
 def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]]) -> Table:
     """One line an operator."""
-    table = Table(title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, fp32")
-    table.add_column("operator", no_wrap=True)
-    for name in KERNELS:
-        for column in (name, "spills", "private B"):
-            table.add_column(column, justify="right", no_wrap=True)
-    for column in ("registers", "TVM / Romou"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = [column for kernel in KERNELS for column in (kernel, "spills", "private B")] + ["registers", "TVM / Romou"]
+    table = table_of_numbers(
+        "operator", columns, title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, fp32"
+    )
     for name, results in rows:
         cells = []
         for kernel in KERNELS:

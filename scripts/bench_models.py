@@ -36,7 +36,6 @@ import click
 import numpy as np
 import tvm
 from rich.console import Console
-from rich.table import Table
 from torch_peer import Torch, gpu_clocks
 from tvm import relax
 from tvm.ir.utils import derived_object
@@ -51,6 +50,7 @@ from romou.core.interpreter import child_environment
 from romou.frontend import ImportedModel, import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.module import Summary, TunedModel, random_inputs
+from romou.report.table import number, ratio, table_of_numbers
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
 # Trials of a task in one round of MetaSchedule's scheduler.
@@ -254,7 +254,7 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, tri
             row[f"{side}_wall_ms" if clock == "wall" else f"{side}_ms"] = statistics.median(found)
     for peer, model in sides.items():
         if peer in row["peers"]:
-            ratios = {clock: statistics.median(p / t for p, t in zip(times[peer][clock], times["tuned"][clock], strict=True)) for clock in ("device", "wall")}
+            ratios = {clock: statistics.median(p / t for p, t in zip(found, times["tuned"][clock], strict=True)) for clock, found in times[peer].items()}
             row["peers"][peer] |= {
                 "ms": statistics.median(times[peer]["device"]),
                 "wall_ms": statistics.median(times[peer]["wall"]),
@@ -273,45 +273,27 @@ def last_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 
-def line_of(row: dict[str, Any], peers: Sequence[str]) -> str:
-    """Format a model's numbers."""
-    if "failure" in row:
-        return f"{row['model']}: failed: {row['failure']}"
-    error = f"{row['tuned_error']:.1e}" if row["tuned_error"] is not None else "not checked"
-    text = (
-        f"{row['model']}: tuned {row['tuned_ms']:.4f} ms (wall {row['tuned_wall_ms']:.4f}, plain {row['plain_ms']:.4f}, plain wall {row['plain_wall_ms']:.4f})"
-    )
-    text += f", error {error}, {row['trials']} trials in {row['tuning_s']:.0f} s; {row['launching']}"
-    for peer in peers:
-        found = row["peers"][peer]
-        if "failure" in found:
-            text += f"\n  {peer}: failed: {found['failure']}"
-        else:
-            text += f"\n  {peer}: {found['ms']:.4f} ms, {found['ratio']:.2f}x (wall {found['wall_ms']:.4f}, {found['wall_ratio']:.2f}x)"
-            text += f", ready in {found['preparing_s']:.0f} s" + ("" if found["error"] is None else f", error {found['error']:.1e}")
-    return text
-
-
-def print_table(rows: list[dict[str, Any]], peers: list[str], title: str, out: Console) -> None:
-    """Print one line a model."""
-    table = Table(title=title)
-    table.add_column("model")
+def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str, out: Console) -> None:
+    """Print one line a model, and what failed."""
     columns = ["default ms", "tuned ms", "tuned wall ms", "plain ms", "plain wall ms", "error", "trials", "tuning s"]
     for peer in peers:
         columns += [f"{peer} ms", f"{peer} / tuned", f"{peer} wall ms", "wall ratio"]
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = table_of_numbers("model", columns, title=title)
     for row in rows:
         if "failure" in row:
-            table.add_row(row["model"], f"failed: {row['failure']}")
+            table.add_row(row["model"], "failed")
             continue
-        cells = [f"{row[k]:.3f}" if row[k] is not None else "-" for k in ("default_ms", "tuned_ms", "tuned_wall_ms", "plain_ms", "plain_wall_ms")]
-        cells += [f"{row['tuned_error']:.1e}" if row["tuned_error"] is not None else "-", str(row["trials"]), f"{row['tuning_s']:.0f}"]
+        cells = [number(row[key]) for key in ("default_ms", "tuned_ms", "tuned_wall_ms", "plain_ms", "plain_wall_ms")]
+        cells += ["not checked" if row["tuned_error"] is None else f"{row['tuned_error']:.1e}", str(row["trials"]), f"{row['tuning_s']:.0f}"]
         for name in peers:
             peer = row["peers"].get(name, {})
-            cells += [f"{peer['ms']:.3f}", f"{peer['ratio']:.2f}x", f"{peer['wall_ms']:.3f}", f"{peer['wall_ratio']:.2f}x"] if "ms" in peer else ["-"] * 4
+            cells += [number(peer.get("ms")), ratio(peer.get("ratio")), number(peer.get("wall_ms")), ratio(peer.get("wall_ratio"))]
         table.add_row(row["model"], *cells)
     out.print(table)
+    for row in rows:
+        failures = {"": row["failure"]} if "failure" in row else {f", {peer}": found["failure"] for peer, found in row["peers"].items() if "failure" in found}
+        for who, failure in failures.items():
+            out.print(f"{row['model']}{who}: {failure}", markup=False)
 
 
 @click.command()
@@ -355,7 +337,7 @@ def main(
 
     def say(row: dict[str, Any], which: Sequence[str]) -> None:
         rows[row["model"]] = row
-        print(f"[{time.monotonic() - started:.0f} s] {line_of(row, which)}", flush=True)
+        print_table([row], which, f"after {time.monotonic() - started:.0f} s", out)
         clocks[1:] = [gpu_clocks()]
         if output is not None:
             output.write_text(json.dumps({"device": facts, "target": target, "clocks": clocks, "rows": list(rows.values())}, indent=1))

@@ -31,7 +31,6 @@ import numpy as np
 import tvm
 from bench_mobile_static import SAMPLE, model_of
 from rich.console import Console
-from rich.table import Table
 
 from romou.core.errors import RomouError
 from romou.core.space import Config
@@ -39,6 +38,7 @@ from romou.frontend import import_onnx
 from romou.inspection.kernels import inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.measure.run_job import device_tensor
+from romou.report.table import table_of_numbers
 from romou.target import Target
 from romou.tasks.build import build_reference, build_task
 from romou.tasks.extract import extract_tasks
@@ -111,9 +111,7 @@ def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, round
 
 def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
     """Integer operations of each variant; times and speedups over "none" where they were measured."""
-    table = Table(title=f"integer operations in loops of one work-item, {title}")
-    for column in ("operator", *VARIANTS, "none -> all", "divisions"):
-        table.add_column(column, justify="left" if column == "operator" else "right", no_wrap=column == "operator")
+    table = table_of_numbers("operator", (*VARIANTS, "none -> all", "divisions"), title=f"integer operations in loops of one work-item, {title}")
     for row in rows:
         numbers = [row["counts"][v]["integer_operations"] for v in VARIANTS]
         divisions = f"{row['counts']['none']['divisions']} -> {row['counts']['all']['divisions']}"
@@ -124,9 +122,7 @@ def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
     timed = [row for row in rows if "ms" in row]
     if not timed:
         return
-    table = Table(title=f"kernel time, {title}: ms of none, then speedup over it")
-    for column in ("operator", "none ms", *VARIANTS[1:]):
-        table.add_column(column, justify="left" if column == "operator" else "right", no_wrap=column == "operator")
+    table = table_of_numbers("operator", ("none ms", *VARIANTS[1:]), title=f"kernel time, {title}: ms of none, then speedup over it")
     speedups: dict[str, list[float]] = {v: [] for v in VARIANTS[1:]}
     for row in timed:
         base = row["ms"]["none"]

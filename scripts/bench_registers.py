@@ -19,19 +19,20 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from scipy import stats
 
 from romou.core.errors import BuildError, RomouError
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.mobile_compilers import compile_all, find_compilers, mesa_version
-from romou.pruning import KernelUsage, judge, read_usage
+from romou.pruning import KernelUsage, judge
+from romou.report.table import table_of_numbers
 from romou.schedules.families.dense import Dense
 from romou.schedules.workload import Conv2d
 from romou.target import Target
@@ -83,7 +84,9 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
                 continue  # a config that cannot be built is none
             if len(kernels) > 1:
                 continue
-            yield task.name, kernels[0], read_usage([kernels[0].lowered], task.template, config)
+            registers = kernels[0].registers
+            usage = replace(task.usage(config, TARGET), registers=registers.allocated, needed_registers=registers.needed)
+            yield task.name, kernels[0], usage
             wanted -= 1
 
 
@@ -138,7 +141,7 @@ def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs:
             click.echo(f"{name}: {said['error']}", err=True)
             continue
         verdict = judge(usage, DEVICE.spec)["registers"]
-        is_bad = bool(said["spills"]) or said["waves"] * WAVE < usage.work_group_size
+        is_bad = bool(said["spills"]) or said["waves"] * WAVE < int(usage.work_group_size)
         row = {"operator": name, "config": dict(kernel.config), "estimate": usage.registers, "mesa": said["registers"], "spills": said["spills"]}
         rows.append({**row, "waves": said["waves"], "is_rejected": not verdict.keep, "is_bad": is_bad})
     if output is not None:
@@ -148,12 +151,11 @@ def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs:
     estimate, mesa = (np.minimum([row[key] for row in rows], most) for key in ("estimate", "mesa"))
     correlation = float(stats.spearmanr(estimate, mesa).statistic)
     out = Console(width=160)
-    table = Table(title=f"Registers on {GPU}, Mesa {mesa_version()} (not the vendor's compiler)")
-    for column in ("", "spills or holds no group", "neither"):
-        table.add_column(column, justify="right")
-    for title, rejected in (("rejected", True), ("kept", False)):
+    title = f"Registers on {GPU}, Mesa {mesa_version()} (not the vendor's compiler)"
+    table = table_of_numbers("", ("spills or holds no group", "neither"), title=title)
+    for name, rejected in (("rejected", True), ("kept", False)):
         counts = [sum(row["is_rejected"] == rejected and row["is_bad"] == bad for row in rows) for bad in (True, False)]
-        table.add_row(title, *map(str, counts))
+        table.add_row(name, *map(str, counts))
     out.print(table)
     spilled = [row for row in rows if row["spills"]]
     out.print(f"{len(rows)} configs; rank correlation {correlation:.3f}; of {len(spilled)} that spill, {sum(r['is_rejected'] for r in spilled)} are rejected")

@@ -4,9 +4,8 @@
     python scripts/bench_rpc.py                                 squeezenet1_0, 48 trials on one server, then on two
     python scripts/bench_rpc.py --model resnet18 --trials 96 --servers 1,2,4
 
-Each server has one core of its own, as a phone has its own processor, as far as there are cores; candidates are built here, on all of them.
-The throughput is that of the search, from the first finished trial to the last, builds included. The tuned model runs over RPC as well, and
-is held against onnxruntime.
+Each server has one core of its own, as a phone has its own processor, as far as there are cores; candidates are built here, on all of them. The throughput is
+that of the search, from the first finished trial to the last, builds included. The tuned model runs over RPC as well, and is held against onnxruntime.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ from simulated_searches import DEVICE, KERNEL_TUNER, KNOWN, ROMOU, SPACES, WITHI
 
 from romou.hardware import load_device
 from romou.pruning import judge
-from romou.pruning.columns import columns_of
+from romou.pruning.form import columns_of
 from romou.pruning.forms import form_of
+from romou.report.table import table_of_numbers
 from romou.search import TuningOptions
 
 SEEDS_AT_A_TIME = 5
@@ -70,10 +71,8 @@ def _cell(trials: float, seconds: float) -> str:
 
 def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
     """Median and 90th percentile of trials and seconds."""
-    table = Table(title=f"Until within {(WITHIN - 1) * 100:.0f}% of the best: trials (seconds), median / 90th percentile; 'never' where fewer runs came so far")
-    table.add_column("operator", no_wrap=True)
-    for method in methods:
-        table.add_column(method, justify="right")
+    title = f"Until within {(WITHIN - 1) * 100:.0f}% of the best: trials (seconds), median / 90th percentile; 'never' where fewer runs came so far"
+    table = table_of_numbers("operator", methods, title=title)
     for operator in [*dict.fromkeys(r.operator for r in runs), "all"]:
         cells = []
         for method in methods:
@@ -91,9 +90,8 @@ def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
 
 def survival_table(paths: Sequence[Path]) -> Table:
     """What pruning leaves of each recording, and of its best."""
-    table = Table(title=f"Recorded configs that survive pruning by the facts of {DEVICE}")
-    for column in ("operator", "recorded", "kept", "best, us", "best kept", "best / best kept", "the best is excluded by"):
-        table.add_column(column, justify="left" if column == "operator" else "right", no_wrap=column == "operator")
+    columns = ("recorded", "kept", "best, us", "best kept", "best / best kept", "the best is excluded by")
+    table = table_of_numbers("operator", columns, title=f"Recorded configs that survive pruning by the facts of {DEVICE}")
     for path in paths:
         recorded, task = recording(path), task_of(path, True)
         allowed = task.allowed or frozenset()

@@ -26,13 +26,13 @@ import click
 import numpy as np
 from operator_lists import paper_operators
 from rich.console import Console
-from rich.table import Table
 
 from romou.pruning import PrunedSpace, PruningReport, Rules
-from romou.pruning.columns import columns_of
 from romou.pruning.criteria import judge
+from romou.pruning.form import columns_of
 from romou.pruning.forms import form_of
 from romou.report.spaces import criteria_table, percent
+from romou.report.table import table_of_numbers
 from romou.target import Target
 from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
@@ -57,11 +57,8 @@ def excluded_by(task: TunableTask, space: PrunedSpace, target: Target) -> list[s
 def main(devices: tuple[str, ...], only: str, output: Path | None) -> None:
     """Print the table; exit code 1 if a space is empty or less than 90% is removed on average over all operators and devices."""
     tasks = {task.name: task for task in (task_of(work).with_free_images() for work in paper_operators()) if only in task.name}
-    table = Table(title="Configs before and after pruning")
-    table.add_column("operator", no_wrap=True)
-    for device in devices:
-        for column in (f"{device} before", "kept", "pruned", "literal", "default"):
-            table.add_column(column, justify="right")
+    columns = [column for device in devices for column in (f"{device} before", "kept", "pruned", "literal", "default")]
+    table = table_of_numbers("operator", columns, title="Configs before and after pruning")
     found: dict[str, dict[str, Any]] = {}
     reports: dict[str, list[PruningReport]] = {device: [] for device in devices}
     seconds = 0.0

@@ -1,8 +1,19 @@
-"""Compares single tuned operators with a vendor library on the same GPU: shared by bench_conv43.py, bench_sgemm.py and bench_alexnet.py.
+"""Compares single tuned operators with a vendor library on the same GPU: cuDNN or cuBLAS, through PyTorch.
+
+    python scripts/kernel_bench.py conv43 --target "cuda -device=nvidia_h200" --trials 4000 --seconds 480 --work-dir records_cuda
+    python scripts/kernel_bench.py sgemm --target "cuda -device=nvidia_h200" --tf32 --work-dir records_cuda --json sgemm.json
+    python scripts/kernel_bench.py alexnet --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: Romou's side
+
+    conv43     the 43 convolutions of Boda's and MetaGPU's papers (batch 5) against cuDNN
+    sgemm      square matrix products of the sizes of Boda's paper (Table I) against cuBLAS; the right side is a constant, packed at compile time
+    alexnet    the convolutions of AlexNet without its two towers, forward, in percent of the peak as the BEAST paper does, against cuDNN
+
+fp32 without TF32 (--tf32: with it, on both sides; --dtype float16: fp16, where the library has tensor cores). The library gets each of its two layouts,
+NCHW and channels_last or row by row and column by column, and the faster one counts.
 
 Both sides are timed alternately in one run, by the device's events over many calls; a time is the median of the rounds. CUDA's calls are captured in a
 graph where possible, so neither side pays for the Python around it. Romou's kernels take channels packed by four and weights packed at compile time, as
-in its own graphs. The vendor's take the layout in which they are faster. Every output of Romou is compared with a reference on the CPU in the same run.
+in its own graphs. Every output of Romou is compared with a reference on the CPU in the same run.
 
 Tuning continues from the records in --work-dir. A call may be as short as --seconds says; its table shows what was found so far.
 """
@@ -12,20 +23,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
 import json
 import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import numpy as np
 import tvm
 from kernel_table import print_table
 from onnx import TensorProto, helper
+from operator_lists import alexnet, conv43, square_products
 from torch_peer import Torch, gpu_clocks, repeats_of
 
 from romou.backends.cuda.graph import CudaGraph
@@ -181,13 +192,14 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of the three scripts' command lines."""
+    """The options of the command line."""
 
     target: str
     trials: int
     seconds: float | None
     work_dir: Path
     dtype: str
+    batch: int
     rounds: int
     only: str
     has_peer: bool
@@ -197,34 +209,20 @@ class Options:
     output: Path | None
 
 
-def command(function: Callable[..., None]) -> click.Command:
-    """Make a click command with the options of all three scripts and its own; a RomouError ends it with one message."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Operators to compare. `{count}` in the title is the number of operators that were chosen."""
 
-    @functools.wraps(function)
-    def run(no_peer: bool, no_prune: bool, **values: Any) -> None:
-        own = {name: values.pop(name) for name in list(values) if name not in {field.name for field in dataclasses.fields(Options)}}
-        try:
-            function(Options(has_peer=not no_peer, is_pruned=not no_prune, **values), **own)
-        except RomouError as error:
-            raise SystemExit(f"{error}") from error
+    title: str
+    library: str
+    works: Callable[[Options], Sequence[Conv2d | Dense]]
 
-    options = [
-        click.option("--target", default="opencl", show_default=True, help="opencl or cuda, also with -device=."),
-        click.option("--trials", type=click.IntRange(min=0), default=2000, show_default=True, help="Over all operators, those in the records included."),
-        click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Limit of the search in this call; the table comes on top."),
-        click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("bench_records"), show_default=True, help="Their folder."),
-        click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True),
-        click.option("--tf32", "allows_tf32", is_flag=True, help="Both sides may multiply floats in TF32, on tensor cores."),
-        click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side, alternately."),
-        click.option("--only", default="", help="Operators whose name contains one of these, with commas."),
-        click.option("--no-peer", is_flag=True, help="Romou's side alone; PyTorch is not needed."),
-        click.option("--no-prune", is_flag=True, help="Search the whole spaces."),
-        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
-        click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, operator by operator."),
-    ]
-    for option in reversed(options):
-        run = option(run)
-    return click.command()(run)
+
+SUITES = {
+    "conv43": Suite(title="{count} of 43 convolutions, batch 5", library="cuDNN", works=lambda options: conv43(options.dtype)),
+    "sgemm": Suite(title="square matrix products", library="cuBLAS", works=lambda options: square_products(options.dtype)),
+    "alexnet": Suite(title="AlexNet's convolutions", library="cuDNN", works=lambda options: alexnet(options.batch, options.dtype)),
+}
 
 
 def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -264,13 +262,6 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
         if options.output is not None:
             options.output.write_text(json.dumps({**head, "rows": rows}, indent=1), encoding="utf-8")
     return rows, head
-
-
-def run(works: Sequence[Conv2d | Dense], options: Options, title: str, library: str) -> NoReturn:
-    """Compare and print the table; the exit code is 1 if an output is wrong. `{count}` in the title is the number of operators."""
-    rows, head = compare(works, options)
-    print_table(rows, head, title.format(count=len(rows)), library)
-    raise SystemExit(1 if any(row["problem"] for row in rows) else 0)
 
 
 def _fingerprint(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,3 +318,33 @@ def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec
     """Find peak rate and bandwidth: in the target's device file, else in the one with the attached device's name."""
     named = (load_device(name) for name in known_devices())
     return next((spec for spec in (target.spec, *named) if spec.fp32_peak_gflops and spec.title in (target.spec.title, facts["name"])), None)
+
+
+@click.command()
+@click.argument("suite", type=click.Choice(list(SUITES)))
+@click.option("--target", default="opencl", show_default=True, help="opencl or cuda, also with -device=.")
+@click.option("--trials", type=click.IntRange(min=0), default=2000, show_default=True, help="Over all operators, those in the records included.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Limit of the search in this call; the table comes on top.")
+@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("bench_records"), show_default=True, help="Their folder.")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+@click.option("--batch", type=click.IntRange(min=1), default=128, show_default=True, help="Of AlexNet's layers.")
+@click.option("--tf32", "allows_tf32", is_flag=True, help="Both sides may multiply floats in TF32, on tensor cores.")
+@click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side, alternately.")
+@click.option("--only", default="", help="Operators whose name contains one of these, with commas.")
+@click.option("--no-peer", "has_peer", is_flag=True, flag_value=False, default=True, help="Romou's side alone; PyTorch is not needed.")
+@click.option("--no-prune", "is_pruned", is_flag=True, flag_value=False, default=True, help="Search the whole spaces.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, operator by operator.")
+def main(suite: str, **values: Any) -> None:
+    """Print the table of a suite; exit code 1 if an output is wrong."""
+    options, chosen = Options(**values), SUITES[suite]
+    try:
+        rows, head = compare(chosen.works(options), options)
+    except RomouError as error:
+        raise SystemExit(f"{error}") from error
+    print_table(rows, head, chosen.title.format(count=len(rows)), chosen.library)
+    raise SystemExit(1 if any(row["problem"] for row in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+
+from romou.report.table import table_of_numbers
 
 
 def configs_text(config: Mapping[str, Any]) -> str:
@@ -24,11 +25,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], titl
     """Print one line an operator, then the means; configs and layouts stand at the end of a line."""
     out = Console(width=200)
     device = head["device"]
-    table = Table(title=f"{title}, {head['dtype']}, {device['name']} ({device['platform']}, driver {device['driver']}), {head['target']}")
-    table.add_column("operator", no_wrap=True)
-    for column in (f"{library} us", "Romou us", "ratio", "of peak", f"{library} of peak", "roofline", "bound", "trials", "error"):
-        table.add_column(column, justify="right")
-    table.add_column("config")
+    columns = (f"{library} us", "Romou us", "ratio", "of peak", f"{library} of peak", "roofline", "bound", "trials", "error")
+    where = f"{device['name']} ({device['platform']}, driver {device['driver']}), {head['target']}"
+    table = table_of_numbers("operator", columns, "config", title=f"{title}, {head['dtype']}, {where}")
     for row in rows:
         cells = [_text(row["peer_us"], ".1f"), _text(row["us"], ".1f"), _text(row["ratio"], ".2f", "x")]
         cells += [_text(row[key], ".0%") for key in ("peak", "peer_peak", "roofline")]

@@ -5,6 +5,7 @@ Older wheels of onnx hold the node tests as files, newer ones generate them, alw
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ FAULTS = (WRONG, TRACEBACK, CRASH, OVER_TIME)
 # Their values are drawn at random, so only shape and dtype are compared.
 _RANDOM = re.compile(r"test_(bernoulli|training_dropout|random)")
 # Relative L2 error by dtype; wider than rounding, narrower than any wrong formula.
-_L2 = {"float64": 1e-6, "float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
+_L2 = {"float64": 1e-6, "float32": 2e-4, "float16": 2e-3, "bfloat16": 1e-2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +81,11 @@ def node_cases() -> list[Case]:
 
 
 def bundled_cases() -> list[Case]:
-    """The bundled graphs with random inputs."""
+    """The bundled graphs with random inputs; a deep network is judged by the L2 error alone."""
     from romou import models
 
     graphs = {name: models.load(name).SerializeToString() for name in models.names()}
-    return [Case(name=f"bundled:{name}", operator="bundled graphs", model=graph, inputs=None, outputs=None) for name, graph in graphs.items()]
+    return [Case(name=f"bundled:{name}", operator="bundled graphs", model=graph, inputs=None, outputs=None, atol=math.inf) for name, graph in graphs.items()]
 
 
 def run_case(case: Case, target: str) -> Result:
@@ -143,7 +144,8 @@ def _unequal(output: np.ndarray, right: np.ndarray, rtol: float, atol: float) ->
     if not np.allclose(a[finite], b[finite], rtol=rtol, atol=slack):
         return f"an element differs by {np.abs(a[finite] - b[finite]).max():.2e}"
     error = relative_l2_error(output, right)
-    return "" if error <= max(_L2[right.dtype.name], slack) else f"relative L2 error {error:.2e}"
+    is_tiny = np.allclose(a[finite], b[finite], rtol=0, atol=1e-7)
+    return "" if error <= _L2[right.dtype.name] or is_tiny else f"relative L2 error {error:.2e}"
 
 
 def _is_open(value: onnx.ValueInfoProto) -> bool:

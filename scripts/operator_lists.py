@@ -14,6 +14,7 @@ from romou.layout import find_pairs, fuse_operators, join_pairs, pack_channels
 from romou.schedules.families import families
 from romou.schedules.families.batch_matmul import BatchMatmul, matmul
 from romou.schedules.families.conv2d_transpose import Conv2dTranspose
+from romou.schedules.families.dense import Dense
 from romou.schedules.family import Case
 from romou.schedules.workload import Conv2d
 from romou.target import Target
@@ -28,6 +29,18 @@ def conv43(dtype: str = "float32") -> list[Conv2d]:
     """The 43 convolutions of scripts/data/conv43.csv."""
     with (DATA / "conv43.csv").open(encoding="utf-8") as file:
         return [_square({key: int(value) for key, value in row.items()}, dtype) for row in csv.DictReader(file)]
+
+
+def alexnet(batch: int, dtype: str = "float32") -> list[Conv2d]:
+    """The five convolutions of AlexNet, without the two towers."""
+    # (input channels, side, output channels, kernel, stride, padding)
+    layers = ((3, 224, 96, 11, 4, 2), (96, 27, 256, 5, 1, 2), (256, 13, 384, 3, 1, 1), (384, 13, 384, 3, 1, 1), (384, 13, 256, 3, 1, 1))
+    return [conv(c, (side,) * 2, k, (r,) * 2, dtype, stride=(s,) * 2, padding=(p,) * 4, batch=batch) for c, side, k, r, s, p in layers]
+
+
+def square_products(dtype: str = "float32") -> list[Dense]:
+    """Square matrix products of the sizes of Boda's paper."""
+    return [Dense(m=size, k=size, n=size, dtype=dtype) for size in (128, 256, 384, 512, 768, 1024, 1536, 2048)]
 
 
 def paper_operators() -> list[Conv2d]:

@@ -21,7 +21,7 @@ import numpy as np
 from romou.core.outcome import Outcome
 from romou.hardware import load_device
 from romou.pruning import prune
-from romou.records import MemoryRecords, Origin, Record, RecordedSpace
+from romou.records import Origin, Record, RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.pretrained import PretrainedModel
 from romou.search.progress import NoProgress, Status
@@ -135,12 +135,12 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
         given["random_trials"] = 10**6
     pretrained = pretrained_without(path) if method.endswith("taught") else None
     started = time.process_time()
-    store, others = MemoryRecords(), []
+    store: list[Record] = []
+    others = []
     if method.endswith("warm"):
         for other in others_of(path):
             others.append(task_of(other, False))
-            for record in records_of(other, seed, SEEN_BEFORE):
-                store.append(record)
+            store += records_of(other, seed, SEEN_BEFORE)
     session = TuningSession(
         [task],
         UNKNOWN if method in ("random", "xgboost", "warm") else KNOWN,

@@ -56,7 +56,7 @@ fi
 # A phone's stand-in, and the runtime that it runs. The tests would do both by themselves, but each of their processes at the same time.
 "$ROOT/scripts/setup_arm64.sh"
 runtime=$(mktemp -d)
-PYTHON=$VENV/bin/python CXXFLAGS=-O1 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$runtime"
+PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$runtime"
 rm -rf -- "$runtime"
 say "ruff"
 "$VENV/bin/python" -m ruff check .

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 # Some ICD loaders look elsewhere by themselves; this is where the system lists its platforms.
 os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
+# Images of containers often set it: each of the many processes that tests start would compile the project's modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 import tvm

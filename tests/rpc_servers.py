@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,9 @@ def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Pro
 
 
 @contextlib.contextmanager
-def serving(*options: str, **environment: str) -> Iterator[Server]:
+def serving(*options: str, key_from: Sequence[str] = ("--key", KEY), **environment: str) -> Iterator[Server]:
     """`romou serve` on a free port."""
-    with _served([sys.executable, "-m", "romou.cli", "serve", "--port", "0", "--key", KEY, *options], **environment) as server:
+    with _served([sys.executable, "-m", "romou.cli", "serve", "--port", "0", *key_from, *options], **environment) as server:
         yield server
 
 
@@ -123,7 +123,7 @@ def serving_watched(hang_s: float) -> Iterator[Server]:
 def _served(command: list[str], **environment: str) -> Iterator[Server]:
     with started(command, **environment) as (process, log):
         line = wait_for(lambda: next((x for x in log.read_text().splitlines() if x.startswith("serving on ")), None))
-        yield Server(process, int(line.split()[2].rpartition(":")[2]), log)
+        yield Server(process, int(line.split()[2].rstrip(",").rpartition(":")[2]), log)
 
 
 @contextlib.contextmanager

@@ -79,3 +79,12 @@ def answered(value: Value, unit: str, confidence: float, reason: str, *, low: fl
 def declined(unit: str, reason: str, **more: Any) -> Answer:
     """Make the answer that there is none, and why."""
     return Answer(value=None, unit=unit, confidence=0.0, reason=reason, **more)
+
+
+def ratio(over: Answer, under: Answer, unit: str, confidence: float, reason: str) -> Answer:
+    """Divide two answers with their intervals; declined where one of them is."""
+    for needed in (over, under):
+        if needed.is_declined:
+            return declined(unit, needed.reason)
+    low, high = over.interval[0] / under.interval[1], over.interval[1] / under.interval[0]
+    return answered(over.number() / under.number(), unit, confidence, reason, low=low, high=high)

@@ -120,9 +120,8 @@ def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
 def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> Answer:
     """Find the line size from a chase in order of address, by growing strides, over a range that the cache does not hold.
 
-    While strides are shorter than a line, only the first element of each line misses:
-    t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the latency is flat. Each latency was measured
-    `repeats` times.
+    While strides are shorter than a line, only the first element of each line misses: t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the
+    latency is flat. Each latency was measured `repeats` times.
     """
     x, y = log_curve(stride_bytes, latency_ns)
     powers = [int(p) for p in 2 ** np.arange(int(np.log2(max(x[0], 1))), int(np.log2(x[-1])) + 1)]

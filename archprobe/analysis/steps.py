@@ -76,17 +76,17 @@ def despike(values: np.ndarray, sigma: float, threshold: float = 4.0) -> np.ndar
     return result
 
 
-def segments(values: np.ndarray, sigma: float, penalty: float | None = None, min_size: int = 1) -> list[int]:
+def segments(values: np.ndarray, sigma: float) -> list[int]:
     """Return where the segments of the best piecewise constant fit start, the first at 0. Remove lone spikes before."""
     n = values.size
-    penalty = 4.0 + 3.0 * np.log(n) if penalty is None else penalty
+    penalty = 4.0 + 3.0 * np.log(n)
     scaled = (values - values.mean()) / sigma
     total, squares = np.concatenate([[0], np.cumsum(scaled)]), np.concatenate([[0], np.cumsum(scaled**2)])
     best = np.full(n + 1, np.inf)
     best[0] = -penalty
     before = np.zeros(n + 1, int)
-    for end in range(min_size, n + 1):
-        starts = np.arange(0, end - min_size + 1)
+    for end in range(1, n + 1):
+        starts = np.arange(end)
         cost = squares[end] - squares[starts] - (total[end] - total[starts]) ** 2 / (end - starts)
         scores = best[starts] + cost + penalty
         before[end] = starts[np.argmin(scores)]

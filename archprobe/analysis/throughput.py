@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.answer import Answer, answered, declined, ratio
 from archprobe.analysis.bandwidth import rate
 
 # Widths that differ by less than this are alike.
@@ -93,13 +93,8 @@ def sustained(seconds: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS") -> t
         return declined(unit, reason), declined("ratio", reason)
     quarter = max(3, rates.size // 4)
     late, early = rate(rates[-quarter:], unit), rate(rates[1 : 1 + quarter], unit)
-    if late.is_declined or early.is_declined:
-        reason = (late if late.is_declined else early).reason
-        return late, declined("ratio", reason)
-    ratio = late.number() / early.number()
     span = float(seconds[-1] - seconds[0])
     reason = f"last quarter against first of {span:.1f} s"
     note = "" if span >= 15 else f"{span:.0f} s are too short to warm a phone up; a full run takes longer"
-    low, high = late.interval[0] / early.interval[1], late.interval[1] / early.interval[0]
-    answer = answered(ratio, "ratio", min(late.confidence, early.confidence), reason, low=low, high=high)
-    return late.with_notes(note), answer.with_notes(note)
+    over_burst = ratio(late, early, "ratio", min(late.confidence, early.confidence), reason)
+    return (late, over_burst) if over_burst.is_declined else (late.with_notes(note), over_burst.with_notes(note))

@@ -21,12 +21,7 @@ def open_device(text: str, *, rpc: str = "") -> Device:
 
     OpenCL devices are counted over all platforms.
 
-    Raises
-    ------
-    UsageError
-        The text names no device, or another API behind RPC.
-    DeviceError
-        There is no such device, or no such server.
+    UsageError where the text names no device, or another API behind RPC. DeviceError where there is no such device, or no such server.
     """
     name, _, index = text.partition(":")
     kinds = device_kinds()

@@ -36,14 +36,8 @@ class RpcDevice(Device):
 
     `address` is "host:port/key", or "tracker://host:port/key" for whichever of a tracker's servers is free first.
 
-    Raises
-    ------
-    UsageError
-        `address` has another form.
-    DeviceError
-        Nobody answers there, the key is another one, the server has no Romou or other versions, or it has no such device.
-    ConnectionLostError
-        From any method, once the connection is cut.
+    UsageError where `address` has another form. DeviceError where nobody answers there, the key is another one, the server has no Romou or other versions,
+    or it has no such device. ConnectionLostError from any method, once the connection is cut.
     """
 
     def __init__(self, address: str, index: int, *, patience_s: float = 20.0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from archprobe.plots.style import DARK, FILL, new_figure
+from archprobe.plots.curves import DARK, FILL, new_figure
 from archprobe.report.document import Report
 
 if TYPE_CHECKING:

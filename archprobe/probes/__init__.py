@@ -1,4 +1,4 @@
-"""The probes: one file each, whose `PROBE` is the probe. The folder is searched, so a new probe is a new file here and nothing else."""
+"""The probes: every `Probe` in a file of this folder is one. The folder is searched, so a new probe is a new file here and nothing else."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ ORDER = (
 def all_probes() -> tuple[Probe, ...]:
     """Return every probe, in running order."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    probes: dict[str, Probe] = {module.PROBE.name: module.PROBE for module in modules if hasattr(module, "PROBE")}
+    probes = {found.name: found for module in modules for found in vars(module).values() if isinstance(found, Probe)}
     return tuple(probes[name] for name in (*ORDER, *sorted(set(probes) - set(ORDER))))

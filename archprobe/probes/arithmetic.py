@@ -1,11 +1,19 @@
-"""Multiply-add kernels that several probes share: chains that no compiler can shorten, since their factors come at run time."""
+"""What the arithmetic of all cores can do: chains of multiply-adds that no compiler can shorten, since their factors come at run time, and other operations."""
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
+from archprobe.analysis import throughput
+from archprobe.analysis.answer import Answer, answered, declined, ratio
+from archprobe.analysis.bandwidth import rate
 from archprobe.bench import Bench, Run
+from archprobe.curve import Curve, Findings
 from archprobe.devices.base import defines
+from archprobe.errors import BuildError, KernelError
+from archprobe.probes.probe import probe
 
 # Independent values that a work-item keeps in flight; enough to hide the latency of a multiply-add.
 LANES = 16
@@ -81,3 +89,220 @@ def full_grid(bench: Bench, group_size: int = 256) -> tuple[int, int]:
     facts = bench.device.facts
     size = min(group_size, facts.max_work_group_size)
     return (facts.units * 4, min(size, 64)) if facts.is_cpu else (facts.units * 32, size)
+
+
+_WIDTHS = (1, 2, 4, 8, 16)
+_CHAINS = 16
+
+# Extension or API -> how it spells "c + dot of four signed bytes". The first one that the device has is used.
+_DOTS = {
+    "cuda": "c = __dp4a(a, b, c);",
+    "cl_khr_integer_dot_product": "c = dot_acc_sat(a, b, c);",
+    "cl_arm_integer_dot_product_accumulate_int8": "c = arm_dot_acc(a, b, c);",
+    "cl_qcom_dot_product8": "c = qcom_dot8_acc(as_uint(a), as_uint(b), c);",
+    "cl_nv_compiler_options": 'asm volatile("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(as_int(a)), "r"(as_int(b)));',
+}
+_PLAIN = "c += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;"
+_DOT_SOURCE = """
+__kernel void dots(int n, __global int *out, int seed) {
+  int x[CHAINS];
+  char4 b = as_char4(seed);
+  for (int i = 0; i < CHAINS; ++i) x[i] = get_local_id(0) + i;
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      #pragma unroll
+      for (int i = 0; i < CHAINS; ++i) { char4 a = as_char4(x[i]); int c = x[i]; STEP x[i] = c; }
+    }
+  }
+  int sum = 0;
+  for (int i = 0; i < CHAINS; ++i) sum += x[i];
+  if (sum == 12345) out[0] = 1;
+}
+"""
+
+
+@probe(
+    aspect="Gflops",
+    title="Peak arithmetic",
+    method="chains of multiply-adds with factors from run time, by vector width (paper, section 3.1); ALUs = peak / (2 x clock x cores)",
+)
+def gflops(bench: Bench) -> Findings:
+    answers: dict[str, Answer] = {}
+    curves = []
+    for base, key, share in (("float", "Float", 0.0), ("half", "Half", 0.5)):
+        if base == "half" and "cl_khr_fp16" not in bench.device.facts.extensions:
+            for name, unit in (("Gflops", "GFLOPS"), ("Arch", "word"), ("VecComponentCount", "components")):
+                answers[f"{key}{name}"] = declined(unit, "not applicable: the probe finds no fp16 arithmetic here (cl_khr_fp16)")
+            continue
+        curve = _rates(bench, base, (share, share + 0.4))
+        noise = max(curve.spread, 0.002)
+        answers[f"{key}Gflops"] = throughput.peak_rate(curve.xs, curve.ys, noise=noise, repeats=curve.repeats)
+        kind, components = throughput.architecture(curve.xs, curve.ys, noise=noise, repeats=curve.repeats)
+        answers[f"{key}Arch"], answers[f"{key}VecComponentCount"] = kind, components
+        curves.append(curve)
+    answers["Int8Gops"] = _dots(bench)
+    answers["AluCount"] = _alus(bench, answers["FloatGflops"])
+    answers["Autobroadcast"] = _broadcast(bench)
+    return Findings(answers=answers, curves=tuple(curves))
+
+
+def _alus(bench: Bench, peak: Answer) -> Answer:
+    facts = bench.device.facts
+    if facts.is_cpu:
+        return declined("count", "not applicable: the lanes of a CPU's cores are those of its vectors")
+    cores = bench.number("Cores.CoreCount")
+    return throughput.alus_per_core(peak, facts.clock_mhz, round(cores) if cores else facts.compute_units)
+
+
+def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
+    groups, size = full_grid(bench)
+    operations: dict[int, float] = {}
+
+    def make(components: int) -> Run:
+        run, operations[components] = multiply_add(bench, base=base, components=components, groups=groups, group_size=size)
+        return run
+
+    return bench.sweep(
+        f"{base} multiply-add",
+        [width for width in _WIDTHS if width <= bench.device.widest],
+        make,
+        x_label="vector components",
+        y_label="GFLOPS",
+        convert=lambda width, seconds: operations[width] / seconds * 1e-9,
+        is_log_x=True,
+        is_absolute=True,
+        least_s=2e-3,
+        share=share,
+    )
+
+
+def _dots(bench: Bench) -> Answer:
+    """Measure the peak rate of 8-bit dot products, in 1e9 operations a second (2 for each of a product's four multiplications)."""
+    unit = "GOPS"
+    facts = bench.device.facts
+    groups, size = full_grid(bench)
+    found = [(name, step) for name, step in _DOTS.items() if name in (*facts.extensions, facts.api)] + [("", _PLAIN)]
+    for extension, step in found:
+        pragma = f"#pragma OPENCL EXTENSION {extension} : enable\n" if extension.startswith(("cl_khr", "cl_arm")) else ""
+        source = pragma + _DOT_SOURCE.replace("STEP", step).replace("CHAINS", str(_CHAINS))
+        try:
+            kernel = bench.device.kernel(source, "dots")
+        except BuildError:
+            continue
+        out = bench.device.buffer(64)
+        run = lambda n, kernel=kernel, out=out: bench.device.launch(kernel, groups * size, size, np.int32(n), out, np.int32(0x01010101))
+        try:
+            seconds, _ = bench.rate(run, least_s=2e-3)
+        except KernelError as error:
+            return declined(unit, error.message)
+        operations = 2.0 * 4 * groups * size * _CHAINS * 8
+        gops = np.array([operations / float(np.median(seconds)) * 1e-9])
+        peak = throughput.peak_rate(np.array([4.0]), gops, unit, noise=max(float(np.std(seconds) / np.mean(seconds)), 0.002), repeats=seconds.size)
+        way = f"dot products of four bytes by {extension}" if extension else "four bytes multiplied and added: no dot product instruction is on offer"
+        return peak.with_notes(way)
+    return declined(unit, "no kernel of 8-bit products was built")
+
+
+def _broadcast(bench: Bench) -> Answer:
+    """Measure whether a scalar factor for a vector costs no more than a vector factor (autobroadcast, paper, section 4.1)."""
+    groups, size = full_grid(bench)
+    rates = {}
+    for is_broadcast in (False, True):
+        run, operations = multiply_add(bench, components=4, groups=groups, group_size=size, is_broadcast=is_broadcast, is_fused=False)
+        seconds, _ = bench.rate(run, least_s=2e-3)
+        rates[is_broadcast] = (operations / float(np.median(seconds)), float(np.std(seconds) / np.mean(seconds)))
+    speed = rates[True][0] / rates[False][0]
+    noise = max(rates[True][1], rates[False][1])
+    reason = f"multiply-adds of four components run at {speed:.2f} times the rate where the factor is one scalar"
+    if abs(speed - 0.95) < 2 * noise:
+        return declined("yes or no", f"{reason}; noise of {noise:.1%} hides the answer")
+    return answered(bool(speed > 0.95), "yes or no", 0.9, reason)
+
+
+_LOAD_SOURCE = """
+__kernel void load(int n, __global float *out, __global const V *src, uint mask, uint step) {
+  uint at = get_global_id(0);
+  V sum = (V)(0.0f);
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < 8; ++u) { sum += src[at & mask]; at += step; }
+  }
+  if (TOTAL == 12345.0f) out[0] = 1;
+}
+"""
+# Fits the first cache of nearly every device: the load itself is to be seen, not memory.
+_RANGE_BYTES = 16384
+
+
+@probe("BufferVecWidth", "Best vector width of a load", "loads of 1 to 16 words from 16 KB; the narrowest whose time for a word is near the least")
+def vector_width(bench: Bench) -> Findings:
+    device = bench.device
+    groups, size = full_grid(bench)
+    source, out = device.buffer(np.zeros(_RANGE_BYTES // 4, np.float32)), device.buffer(64)
+
+    def make(width: int) -> Run:
+        total = " + ".join(f"sum{device.lane(i)}" for i in range(width))
+        macros = {"V": "float", "TOTAL": "sum"} if width == 1 else {"V": f"float{width}", "TOTAL": total}
+        kernel = device.kernel(defines(macros) + _LOAD_SOURCE, "load")
+        mask = np.uint32(_RANGE_BYTES // 4 // width - 1)
+        return lambda n: device.launch(kernel, groups * size, size, np.int32(n), out, source, mask, np.uint32(size))
+
+    label = "time of 8 loads by all work-items (ns)"
+    widths = [width for width in (1, 2, 4, 8, 16) if width <= device.widest]
+    curve = bench.sweep("vector loads", widths, make, x_label="32-bit words of a load", y_label=label, is_log_x=True)
+    answers = {"BufferVecSize": throughput.vector_width(curve.xs, curve.ys, noise=max(curve.spread, 0.002), repeats=curve.repeats)}
+    return Findings(answers=answers, curves=(curve.marked(answers),))
+
+
+_INTEGER_SOURCE = """
+__kernel void chain(int n, __global int *out, int d) {
+  int x[4];
+  for (int i = 0; i < 4; ++i) x[i] = 0x7fffff0 + 97 * (int)get_local_id(0) + i;
+  for (int k = 0; k < n; ++k)
+    for (int u = 0; u < 4; ++u)
+      for (int i = 0; i < 4; ++i) x[i] = STEP + 0x3fffff1;
+  if (x[0] + x[1] + x[2] + x[3] == 12345) out[0] = 1;
+}
+"""
+# The term keeps the numbers large and unknown; it costs all kernels the same.
+_INTEGER_STEPS = {"Multiply": "x[i] * d", "Divide": "x[i] / d", "Remainder": "x[i] % d", "Shift": "(x[i] >> (d & 7))"}
+
+
+@probe("IntegerDivision", "Cost of integer division", "chains of 32-bit integer operations with an operand from run time, on all cores")
+def division(bench: Bench) -> Findings:
+    device = bench.device
+    groups, size = full_grid(bench)
+    out = device.buffer(64)
+    answers: dict[str, Answer] = {}
+    for i, (name, step) in enumerate(_INTEGER_STEPS.items()):
+        kernel = device.kernel(_INTEGER_SOURCE.replace("STEP", step), "chain")
+        run = lambda n, kernel=kernel: device.launch(kernel, groups * size, size, np.int32(n), out, np.int32(3))
+        seconds, _ = bench.rate(run)
+        answers[f"{name}Rate"] = rate(groups * size * 16 / seconds * 1e-9, "1e9 operations/s")
+        bench.on_progress((i + 1) / len(_INTEGER_STEPS))
+    reason = "rate of multiplications over rate of divisions"
+    answers["DivideCost"] = ratio(answers["MultiplyRate"], answers["DivideRate"], "multiplications", 0.9, reason)
+    return Findings(answers=answers)
+
+
+@probe(
+    aspect="Throttling",
+    title="Sustained against burst speed",
+    method="multiply-adds on all cores for 20 seconds (2 in a quick run); the last quarter's rate against the first's",
+)
+def throttling(bench: Bench) -> Findings:
+    groups, size = full_grid(bench)
+    run, operations = multiply_add(bench, groups=groups, group_size=size)
+    iterations = bench.calibrate(run, least_s=0.02)
+    span = 2.0 if bench.is_quick else 20.0
+    start = time.monotonic()
+    seconds: list[float] = []
+    rates: list[float] = []
+    while (now := time.monotonic() - start) < span or len(rates) < 12:
+        rates.append(operations * iterations / run(iterations) * 1e-9)
+        seconds.append(now)
+        bench.on_progress(min(1.0, now / span))
+    curve = Curve(name="sustained", x_label="time since the start (s)", y_label="GFLOPS", x=tuple(seconds), y=tuple(rates))
+    last, share = throughput.sustained(curve.xs, curve.ys)
+    return Findings(answers={"SustainedGflops": last, "SustainedOverBurst": share}, curves=(curve,))

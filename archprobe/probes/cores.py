@@ -6,12 +6,13 @@ from archprobe.analysis.period import find_period
 from archprobe.bench import Bench, Run
 from archprobe.curve import Findings
 from archprobe.probes.arithmetic import multiply_add
-from archprobe.probes.probe import Probe
+from archprobe.probes.probe import probe
 
 _MOST = 4096
 
 
-def measure(bench: Bench) -> Findings:
+@probe("Cores", "Number of cores", "time over the count of heavy work-groups climbs in stairs as long as there are cores")
+def cores(bench: Bench) -> Findings:
     facts = bench.device.facts
     # The largest group saturates a core's arithmetic: a second one on the same core doubles the time.
     size = 64 if facts.is_cpu else facts.max_work_group_size
@@ -42,12 +43,3 @@ def positions(step: int) -> list[int]:
     """Return group counts over three steps of about `step`: all of them near the steps, few between them."""
     near = {s * step + d for s in (1, 2, 3) for d in range(-4, 6)}
     return sorted(x for x in near | set(range(1, 3 * step + 6, max(1, step // 16))) if x >= 1)
-
-
-PROBE = Probe(
-    name="cores",
-    aspect="Cores",
-    title="Number of cores",
-    method="time over the count of heavy work-groups climbs in stairs as long as there are cores",
-    measure=measure,
-)

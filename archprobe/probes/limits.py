@@ -8,12 +8,13 @@ from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.bench import Bench
 from archprobe.curve import Findings
 from archprobe.errors import BuildError, DeviceError, KernelError
-from archprobe.probes.probe import Probe
+from archprobe.probes.probe import probe
 
 _SOURCE = "__kernel void number(__global int *out) { out[get_global_id(0)] = get_local_id(0); }"
 
 
-def measure(bench: Bench) -> Findings:
+@probe("Device", "Limits of the device", "asked of the driver; group and image sizes are tried")
+def limits(bench: Bench) -> Findings:
     facts = bench.device.facts
     said = {
         "CacheSize": (facts.global_cache_bytes, "bytes"),
@@ -57,6 +58,3 @@ def _images(bench: Bench) -> dict[str, Answer]:
         except DeviceError as error:
             found[key] = declined("texels", f"the driver says {size}, but made no such image: {error.message}")
     return found
-
-
-PROBE = Probe(name="limits", aspect="Device", title="Limits of the device", method="asked of the driver; group and image sizes are tried", measure=measure)

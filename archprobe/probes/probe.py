@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from archprobe.bench import Bench
 from archprobe.curve import Findings
+
+NO_TEXTURES = "a CPU has no texture units: its driver reads images from memory like buffers"
+Measure = Callable[[Bench], Findings]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +24,12 @@ class Probe:
     aspect: str
     title: str
     method: str
-    measure: Callable[[Bench], Findings]
+    measure: Measure
     not_on_cpu: str = ""
     needs_images: bool = False
     is_for_opencl: bool = False
+
+
+def probe(aspect: str, title: str, method: str, **conditions: Any) -> Callable[[Measure], Probe]:
+    """Make a `Probe` of the function below, whose name is the probe's; `conditions` are its other fields."""
+    return lambda measure: Probe(name=measure.__name__, aspect=aspect, title=title, method=method, measure=measure, **conditions)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from archprobe.analysis import registers
 from archprobe.analysis.answer import Answer, answered, declined
+from archprobe.analysis.registers import concurrent_groups, register_count, register_file
 from archprobe.bench import Bench, Run
 from archprobe.curve import Curve, Findings
-from archprobe.probes.probe import Probe
+from archprobe.probes.probe import probe
 
 _MOST_GROUPS = 2**16
 
@@ -37,7 +37,13 @@ __kernel ONE_WORK_ITEM void registers(int n, __global float *out, __global const
 """
 
 
-def measure(bench: Bench) -> Findings:
+@probe(
+    aspect="RegCount",
+    title="Registers",
+    method="time over the number of values that a work-item keeps; groups at once with all and with half the registers (paper, Listing 1)",
+    not_on_cpu="a CPU keeps a work-item's values in its core's registers or in the cache, as the compiler likes; no file of registers is shared out",
+)
+def registers(bench: Bench) -> Findings:
     device = bench.device
     seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
     spilled: dict[int, int] = {}
@@ -53,14 +59,14 @@ def measure(bench: Bench) -> Findings:
 
     label = "registers of a work-item"
     coarse = bench.sweep("registers", range(16, 301, 8 if bench.is_quick else 4), make, x_label=label, share=(0.0, 0.4))
-    count = registers.register_count(coarse.xs, coarse.ys, repeats=coarse.repeats)
+    count = register_count(coarse.xs, coarse.ys, repeats=coarse.repeats)
     curve = coarse
     if not count.is_declined:
         low, high = count.interval
         fine = range(int(low) - 8, int(high) + 14)
         more = bench.sweep("registers", [n for n in fine if n not in coarse.x], make, x_label=label, share=(0.4, 0.6))
         curve = _joined(coarse, more)
-        count = registers.register_count(curve.xs, curve.ys, repeats=curve.repeats)
+        count = register_count(curve.xs, curve.ys, repeats=curve.repeats)
     by_driver = _by_driver(spilled)
     count = _agreed(count, by_driver)
     answers: dict[str, Answer] = {"RegCount": count, "SpilledAt": by_driver}
@@ -77,10 +83,10 @@ def measure(bench: Bench) -> Findings:
             return lambda n: device.launch(kernel, groups, 1, np.int32(n), out, seed)
 
         groups = _groups_curve(bench, f"groups of {use} registers", run, share)
-        answers[key] = registers.concurrent_groups(groups.xs, groups.ys, repeats=groups.repeats)
+        answers[key] = concurrent_groups(groups.xs, groups.ys, repeats=groups.repeats)
         curves.append(groups.marked({key: answers[key]}))
         found.append(answers[key])
-    answers["RegType"] = registers.register_file(*found)
+    answers["RegType"] = register_file(*found)
     answers["RegPool"] = _pool(bench, count, found[0])
     return Findings(answers=answers, curves=tuple(curves))
 
@@ -144,13 +150,3 @@ def _joined(one: Curve, other: Curve) -> Curve:
     order = np.argsort(one.x + other.x)
     x, y = np.array(one.x + other.x)[order], np.array(one.y + other.y)[order]
     return dataclasses.replace(one, x=tuple(x.tolist()), y=tuple(y.tolist()))
-
-
-PROBE = Probe(
-    name="registers",
-    aspect="RegCount",
-    title="Registers",
-    method="time over the number of values that a work-item keeps; groups at once with all and with half the registers (paper, Listing 1)",
-    measure=measure,
-    not_on_cpu="a CPU keeps a work-item's values in its core's registers or in the cache, as the compiler likes; no file of registers is shared out",
-)

@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
 from archprobe.analysis.answer import Answer
 from archprobe.curve import Findings
 from archprobe.devices.base import Facts
@@ -101,16 +103,11 @@ def report_from_dict(data: Any, *, origin: str = "report") -> Report:
 
 
 def check(data: Any, *, origin: str = "report") -> None:
-    """Raise ReportError where `data` does not follow the shipped schema, which is checked in full where jsonschema is installed."""
+    """Raise ReportError where `data` does not follow the shipped schema."""
     if not isinstance(data, dict) or not isinstance(data.get(HEADER), dict):
         raise ReportError(f"{origin} has no {HEADER!r} header: it is no report of this tool (for Microsoft's curves there is `archprobe analyse`)")
     if data[HEADER].get("Format") != FORMAT:
         raise ReportError(f"{origin} is of format {data[HEADER].get('Format')!r}; this version reads format {FORMAT}")
-    try:
-        import jsonschema
-    except ImportError:
-        _check_by_hand(data, origin)
-        return
     try:
         jsonschema.validate(data, schema())
     except jsonschema.ValidationError as error:
@@ -120,12 +117,3 @@ def check(data: Any, *, origin: str = "report") -> None:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema that reports follow."""
     return dict(json.loads(_SCHEMA.read_text(encoding="utf-8")))
-
-
-def _check_by_hand(data: Mapping[str, Any], origin: str) -> None:
-    missing = set(schema()["properties"][HEADER]["required"]) - set(data[HEADER])
-    if missing:
-        raise ReportError(f"{origin}: the header lacks {', '.join(sorted(missing))}")
-    for name, section in data.items():
-        if name != HEADER and not (isinstance(section, dict) and isinstance(section.get("Details"), dict)):
-            raise ReportError(f"{origin}: {name} has no Details")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -152,14 +152,9 @@ def _registers(c: dict[str, np.ndarray]) -> dict[str, Answer]:
     sweep = one & (np.arange(one.size) < last)
     count = registers.register_count(c["nreg"][sweep], c["t"][sweep])
     rest = np.arange(one.size) >= last
-    uses = np.unique(c["nreg"][rest])[::-1]
-    groups = []
-    for use in uses[:2]:
-        own = rest & (c["nreg"] == use)
-        groups.append(registers.concurrent_groups(c["ngrp"][own], c["t"][own], is_stopped_at_jump=True))
-    while len(groups) < 2:
-        groups.append(declined("work-groups", "the file holds no sweep over work-groups"))
-    full, half = groups
+    of_use = [rest & (c["nreg"] == use) for use in np.unique(c["nreg"][rest])[::-1]]
+    groups = [registers.concurrent_groups(c["ngrp"][own], c["t"][own], is_stopped_at_jump=True) for own in of_use]
+    full, half, *_ = *groups, *[declined("work-groups", "the file holds no sweep over work-groups")] * 2
     return {
         "RegCount": count,
         "RegType": registers.register_file(full, half),
@@ -202,23 +197,11 @@ def _vector(c: dict[str, np.ndarray]) -> dict[str, Answer]:
     return {"BufferVecSize": throughput.vector_width(words, c["t"][places])}
 
 
-def _method_a(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    return {"WarpThreadCount": warp.warp_by_first_break(c["nthread"], c["nascend"])}
-
-
-def _method_b(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    return {"WarpThreadCount": warp.warp_by_time(c["nthread"], c["time"], is_stopped_at_jump=True)}
-
-
-def _buffer_line(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    return {"BufTopLevelCachelineSize": cache.first_jump_stride(c["stride"], c["t"], is_stopped_at_jump=True)}
-
-
-_ANALYSES = {
+_ANALYSES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, Answer]]] = {
     "RegCount": _registers,
     "BufferCacheHierarchyPChase": lambda c: _levels("CacheVectorCountLv", c),
     "ImageCacheHierarchyPChase": lambda c: _levels("CachePixelCountLv", c),
-    "BufferCachelineSize": _buffer_line,
+    "BufferCachelineSize": lambda c: {"BufTopLevelCachelineSize": cache.first_jump_stride(c["stride"], c["t"], is_stopped_at_jump=True)},
     "ImageCachelineSize": _image_line,
     "BufferBandwidth": _bandwidth,
     "ImageBandwidth": _bandwidth,
@@ -226,6 +209,6 @@ _ANALYSES = {
     "ConstMemBandwidth": _bandwidth,
     "BufferVecWidth": _vector,
     "Gflops": _gflops,
-    "WarpSizeMethodA": _method_a,
-    "WarpSizeMethodB": _method_b,
+    "WarpSizeMethodA": lambda c: {"WarpThreadCount": warp.warp_by_first_break(c["nthread"], c["nascend"])},
+    "WarpSizeMethodB": lambda c: {"WarpThreadCount": warp.warp_by_time(c["nthread"], c["time"], is_stopped_at_jump=True)},
 }

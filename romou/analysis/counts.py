@@ -54,12 +54,8 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
 
         for i in range(8): a[i * 4 + threadIdx_x % 3] = 0        ->  in_loops 3, in_loops_weighted 24, divisions_in_loops 1
 
-    Parameters
-    ----------
-    func
-        Lowered TIR, of any pipeline. Every loop that still stands counts (serial, unrolled by pragma, while); loops bound to work groups,
-        work-items or vector lanes do not. An expression counts as often as it is written, as in the source made from it; comparisons
-        and the loop's own counter do not count.
+    func: lowered TIR, of any pipeline. Every loop that still stands counts (serial, unrolled by pragma, while); loops bound to work groups, work-items or
+        vector lanes do not. An expression counts as often as it is written, as in the source made from it; comparisons and the loop's own counter do not count.
     """
     found = divisions = 0
     weighted = 0

@@ -59,10 +59,7 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
     """Return the value of an integer or boolean expression, floats in between included; variables are looked up in `values`, whose arrays broadcast.
 
-    Raises
-    ------
-    BuildError
-        The expression has an operation that is not known here.
+    BuildError where the expression has an operation that is not known here.
     """
     if isinstance(expr, int):
         return expr

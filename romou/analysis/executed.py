@@ -42,13 +42,7 @@ class TripLoop:
 
 
 def trip_loops(func: tirx.PrimFunc) -> TripLoop:
-    """The loops of a lowered device function, as a nest with the kernel itself outermost.
-
-    Raises
-    ------
-    UnknownTripCountError
-        A loop's trip count is not constant.
-    """
+    """The loops of a lowered device function, as a nest with the kernel itself outermost; UnknownTripCountError where a loop's trip count is not constant."""
     nests: list[list[TripLoop]] = [[]]
     products: list[int] = [0]
 
@@ -72,8 +66,7 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
 def executed_instructions(code: LoopStatistics, loops: TripLoop) -> int | None:
     """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot be matched.
 
-    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must have the same number of in
-    both.
+    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must have the same number of in both.
 
         for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions      ->      16 * 30 instructions
     """

@@ -69,13 +69,6 @@ def array_registers(buffer: tirx.Var) -> int:
     return -(-array_bytes(buffer) // _REGISTER_BYTES)
 
 
-def parameter_name(var: Any) -> str:
-    """Name of the parameter that a buffer, a pointer, or a pointer made of one of them stands for."""
-    if isinstance(var, tvm.ir.TensorLoad):
-        return parameter_name(var.source)
-    return parameter_name(var.args[-1]) if isinstance(var, tvm.ir.Call) else str(getattr(var, "name", var)).removesuffix("_ptr")
-
-
 def _bytes_of(dtype: str, count: int = 1) -> int:
     kind = tvm.DataType(dtype)
     return count * int(kind.bits) * int(kind.lanes) // 8

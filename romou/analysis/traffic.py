@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
-from tvm_ffi.structural import structural_walk
 
 from romou.analysis.expressions import LOCAL, PRIVATE, multiply_adds_of, scope_of, value_bytes
 from romou.tir.calls import is_load_for_tensor_cores, is_texel_load
+from romou.tir.traversal import nodes_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,39 +34,19 @@ class Traffic:
 
 def busiest_traffic(func: tirx.PrimFunc) -> Traffic:
     """Return bytes loaded and multiply-adds of one iteration of the innermost reduction loop of a lowered device function."""
-    loops: list[tirx.For] = []
-    structural_walk(func.body, (tirx.For, loops.append))
-    innermost = [loop for loop in loops if _is_innermost(loop)]
-    found = [_traffic(loop.body) for loop in innermost]
+    found = [_traffic(loop.body) for loop in nodes_in(func.body, tirx.For) if not nodes_in(loop.body, tirx.For)]
     busy = max(found, key=lambda t: t.multiply_adds, default=None)
     return busy if busy is not None and busy.multiply_adds else _traffic(func.body)
 
 
-def _is_innermost(loop: tirx.For) -> bool:
-    inner: list[tirx.For] = []
-    structural_walk(loop.body, (tirx.For, inner.append))
-    return not inner
-
-
 def _traffic(body: tirx.Stmt) -> Traffic:
     bytes_of = {"buffer": 0, "image": 0, "local": 0}
-    products = 0
-
-    def load(access: tvm.ir.TensorLoad) -> None:
-        scope = scope_of(access)
-        if scope != PRIVATE:
-            bytes_of["local" if scope in LOCAL else "buffer"] += value_bytes(access)
-
-    def call(node: tvm.ir.Call) -> None:
-        if is_texel_load(node):
-            bytes_of["image"] += value_bytes(node)
-        elif is_load_for_tensor_cores(node):
-            bytes_of["local" if scope_of(node) in LOCAL else "buffer"] += value_bytes(node)
-
-    def product(node: tirx.Mul | tvm.ir.Call) -> None:
-        nonlocal products
-        products += multiply_adds_of(node)
-
-    structural_walk(body, [(tvm.ir.TensorLoad, load), (tvm.ir.Call, call)])
-    structural_walk(body, ((tvm.ir.Call, tirx.Mul), product))
+    for access in nodes_in(body, tvm.ir.TensorLoad, tvm.ir.Call):
+        if is_texel_load(access):
+            bytes_of["image"] += value_bytes(access)
+        elif isinstance(access, tvm.ir.TensorLoad) or is_load_for_tensor_cores(access):
+            scope = scope_of(access)
+            if scope != PRIVATE:
+                bytes_of["local" if scope in LOCAL else "buffer"] += value_bytes(access)
+    products = sum(map(multiply_adds_of, nodes_in(body, tvm.ir.Call, tirx.Mul)))
     return Traffic(buffer_bytes=bytes_of["buffer"], image_bytes=bytes_of["image"], local_bytes=bytes_of["local"], multiply_adds=products)

@@ -15,7 +15,7 @@ from romou.core.arguments import path_of
 from romou.core.errors import RecordError, UsageError
 from romou.core.space import Config
 from romou.measure import DeviceFingerprint
-from romou.records import MemoryRecords, Records, RecordStore
+from romou.records import Records, RecordStore
 from romou.target import Target
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def open_records(work_dir: str | Path | Literal[False] | None, graph: Graph, tar
     `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
     """
     if work_dir is False:
-        yield MemoryRecords(), None
+        yield [], None
         return
     if work_dir is not None and path_of("work_dir", work_dir).exists() and not Path(work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is a file; give a folder")
@@ -46,7 +46,7 @@ def open_records(work_dir: str | Path | Literal[False] | None, graph: Graph, tar
             raise
         # Nobody asked for this folder: one that cannot be used, or that another run uses now, is no reason to stop.
         logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error.message)
-        yield MemoryRecords(), None
+        yield [], None
         return
     with store:
         yield store, folder

@@ -17,7 +17,7 @@ from romou.layout import tasks_of
 from romou.measure import LocalBuilder, MeasureOptions
 from romou.module import TunedModel
 from romou.rpc import Address
-from romou.search import TaskResult, TrialCallback, TuningOptions, TuningSession, quiet_progress, terminal_progress
+from romou.search import NoProgress, TaskResult, TrialCallback, TuningOptions, TuningSession, terminal_progress
 from romou.search.pretrained import pretrained_for
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
@@ -136,7 +136,7 @@ def tune(
                     pretrained=pretrained_for(place.target),
                     callback=callback,
                 )
-                results = session.run(terminal_progress if progress else quiet_progress)
+                results = session.run(terminal_progress if progress else NoProgress)
     try:
         return assemble(graph, place, results, started, folder)
     finally:

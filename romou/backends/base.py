@@ -176,8 +176,7 @@ class Backend:
     def list_devices(self) -> list[dict[str, Any]]:
         """Facts of every attached device, in `device(i)` order; empty without one.
 
-        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size, local_mem_bytes, has_images and
-        extensions.
+        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size, local_mem_bytes, has_images and extensions.
         """
         raise NotImplementedError
 
@@ -209,15 +208,9 @@ class Backend:
     def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
         """Index of the device that a target runs on: the first one.
 
-        Parameters
-        ----------
-        found
-            The devices of another machine; None: those of this one.
+        DeviceError where no device is attached.
 
-        Raises
-        ------
-        DeviceError
-            No device is attached.
+        found: the devices of another machine; None: those of this one.
         """
         if not (self.list_devices() if found is None else found):
             raise self.no_device_error(0, [])
@@ -226,10 +219,7 @@ class Backend:
     def check_device(self, index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
         """Build and run tiny kernels on a device in a child process.
 
-        Raises
-        ------
-        DeviceError
-            There is no device with this index; says how many there are and how to get one.
+        DeviceError where there is no device with this index; says how many there are and how to get one.
         """
         facts = self.facts(index)
         lacks = self.lacks(facts)
@@ -290,19 +280,9 @@ class Backend:
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
         """Record what `run` has a virtual machine enqueue; nothing is computed.
 
-        Parameters
-        ----------
-        device
-            A device of this machine; everything that `vm` launches goes there.
-        run
-            Was called before: kernels are loaded, and memory has its size.
+        DeviceError where the device cannot record, or not this run; says why. RuntimeError where TVM failed while it ran.
 
-        Raises
-        ------
-        DeviceError
-            The device cannot record, or not this run; says why.
-        RuntimeError
-            TVM failed while it ran.
+        device: a device of this machine; everything that `vm` launches goes there.   run: was called before: kernels are loaded, and memory has its size.
         """
         raise DeviceError(f"{self.name} devices record no runs")
 
@@ -324,9 +304,6 @@ class Backend:
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
         """Seconds of a fixed piece of arithmetic on a server's device, the least of a few launches; it tells whether the device throttles.
 
-        Raises
-        ------
-        DeviceError
-            The device computes wrong numbers.
+        DeviceError where the device computes wrong numbers.
         """
         raise DeviceError(f"{self.name} devices have no reference kernel")

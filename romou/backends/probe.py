@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tvm
+from tvm import ir, tirx
 
 from romou.backends import backend
 
@@ -22,9 +24,6 @@ _SHAPE = (1, _ROWS, _COLUMNS, _LANES)
 
 def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype: str) -> Any:
     """One work-item per texel; `body_of(source, result, x, y)` gives its statement. Returns f(source, result)."""
-    import tvm
-    from tvm import ir, tirx
-
     source = tirx.decl_buffer(_SHAPE, dtype, name="source", scope=source_scope)
     result = tirx.decl_buffer(_SHAPE, dtype, name="result", scope=result_scope)
     thread = tirx.Var("thread", "int32")
@@ -37,69 +36,43 @@ def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype:
     return tvm.tirx.build(tvm.IRModule({"main": func}), target=target)["main"]
 
 
-def _texel(buffer: Any, x: Any, y: Any) -> Any:
-    from tvm import tirx
-
+def _texel(x: Any, y: Any) -> Any:
     return [tirx.const(0, "int32"), y, x, tirx.Ramp(0, 1, _LANES)]
 
 
-def _texel_bits(dtype: str) -> Any:
-    from tvm import tirx
+def _in_image(buffer: Any, x: Any, y: Any) -> Any:
+    bits = _LANES * np.dtype(str(buffer.dtype)).itemsize * 8
+    return buffer.data, x, y, tirx.const(0, "int32"), tirx.const(bits, "int32")
 
-    return tirx.const(_LANES * np.dtype(dtype).itemsize * 8, "int32")
 
-
-def _double_plus_one(dtype: str) -> Any:
+def _double_plus_one(source: Any, result: Any, x: Any, y: Any) -> Any:
     """result = 2 * source + 1, four lanes at a time."""
-    from tvm import tirx
-
-    def body(source: Any, result: Any, x: Any, y: Any) -> Any:
-        where = _texel(source, x, y)
-        two, one = (tirx.Broadcast(tirx.const(c, dtype), _LANES) for c in (2, 1))
-        return tirx.BufferStore(result, tirx.BufferLoad(source, where) * two + one, where)
-
-    return body
+    two, one = (tirx.Broadcast(tirx.const(c, str(source.dtype)), _LANES) for c in (2, 1))
+    return tirx.BufferStore(result, tirx.BufferLoad(source, _texel(x, y)) * two + one, _texel(x, y))
 
 
-def _to_image(dtype: str) -> Any:
-    from tvm import tirx
-
-    def body(source: Any, result: Any, x: Any, y: Any) -> Any:
-        texel = tirx.BufferLoad(source, _texel(source, x, y))
-        layer = tirx.const(0, "int32")
-        return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", result.data, x, y, layer, _texel_bits(dtype), texel))
-
-    return body
+def _to_image(source: Any, result: Any, x: Any, y: Any) -> Any:
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", *_in_image(result, x, y), tirx.BufferLoad(source, _texel(x, y))))
 
 
-def _from_image(dtype: str) -> Any:
-    from tvm import tirx
-
-    def body(source: Any, result: Any, x: Any, y: Any) -> Any:
-        layer, lanes = tirx.const(0, "int32"), tirx.Ramp(0, 1, _LANES)
-        texel = tirx.call_intrin(f"{dtype}x{_LANES}", "tirx.texture2d_load", source.data, x, y, layer, _texel_bits(dtype), lanes)
-        return tirx.BufferStore(result, texel, _texel(result, x, y))
-
-    return body
+def _from_image(source: Any, result: Any, x: Any, y: Any) -> Any:
+    texel = tirx.call_intrin(f"{source.dtype}x{_LANES}", "tirx.texture2d_load", *_in_image(source, x, y), tirx.Ramp(0, 1, _LANES))
+    return tirx.BufferStore(result, texel, _texel(x, y))
 
 
 def _check_buffers(kind: str, device: Any, dtype: str) -> None:
-    import tvm.runtime
-
     values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE)
     result = tvm.runtime.empty(_SHAPE, dtype, device)
-    _build(kind, _double_plus_one(dtype), "global", "global", dtype)(tvm.runtime.tensor(values, device), result)
+    _build(kind, _double_plus_one, "global", "global", dtype)(tvm.runtime.tensor(values, device), result)
     _expect(result.numpy(), 2 * values + 1, f"2 * x + 1 in {dtype}")
 
 
 def _check_images(kind: str, device: Any, dtype: str) -> None:
-    import tvm.runtime
-
     values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE)
     image = tvm.runtime.empty(_SHAPE, dtype, device, mem_scope="global.texture")
     result = tvm.runtime.empty(_SHAPE, dtype, device)
-    _build(kind, _to_image(dtype), "global", "global.texture", dtype)(tvm.runtime.tensor(values, device), image)
-    _build(kind, _from_image(dtype), "global.texture", "global", dtype)(image, result)
+    _build(kind, _to_image, "global", "global.texture", dtype)(tvm.runtime.tensor(values, device), image)
+    _build(kind, _from_image, "global.texture", "global", dtype)(image, result)
     _expect(result.numpy(), values, f"copy through a {dtype} image")
 
 

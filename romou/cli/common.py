@@ -6,14 +6,17 @@ With --json, stdout carries one JSON document and nothing else; everything for a
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from romou.core import environment
+from romou.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,8 +53,40 @@ def debug_option(function: _F) -> _F:
 
 
 def rpc_option(function: _F) -> _F:
-    text = "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under a key."
+    text = (
+        "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under a key. "
+        "host:port/@FILE reads the key from a file, host:port from ROMOU_RPC_KEY."
+    )
     return click.option("--rpc", default=None, metavar="ADDRESS", help=text)(function)
+
+
+def key_option(function: _F) -> _F:
+    """`--key` and `--key-file`, as one argument `key`."""
+
+    @functools.wraps(function)
+    def with_key(*arguments: Any, key: str | None, key_file: Path | None, **options: Any) -> Any:
+        return function(*arguments, key=_chosen_key(key, key_file), **options)
+
+    path = click.Path(dir_okay=False, path_type=Path)
+    with_key = click.option("--key-file", type=path, default=None, help="File with the key, which no other user can read. Without it: ROMOU_RPC_KEY.")(with_key)
+    text = "What a client has to name, where this machine has no other users: they can read it here. It travels unencrypted."
+    return cast(_F, click.option("--key", default=None, help=text)(with_key))
+
+
+def _chosen_key(key: str | None, key_file: Path | None) -> str:
+    from romou.rpc import keys
+
+    if key is not None and key_file is not None:
+        raise UsageError("--key and --key-file are both given; use one")
+    if key is not None:
+        click.echo(keys.WARNING, err=True)
+        return key
+    found = keys.from_environment() if key_file is None else keys.from_file(key_file)
+    if found is None:
+        raise UsageError(
+            "no key is given: what a client has to name", hint=f"Write a secret word into a file of yours and give --key-file, or set {keys.VARIABLE}."
+        )
+    return found
 
 
 def print_json(data: Any) -> None:

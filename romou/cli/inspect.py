@@ -90,7 +90,7 @@ def command(
 def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], task: str | None, *, is_json: bool) -> None:
     from romou.api.spaces import knob_spaces
     from romou.core.errors import unknown_name
-    from romou.report.knobs import knob_rows, knob_table
+    from romou.report.spaces import knob_rows, knob_table
 
     found = knob_spaces(source, target=target, shapes=shapes or None)
     spaces = [space for one, space in found if task in (None, one.name)]

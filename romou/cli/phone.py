@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, key_option, print_json
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -25,7 +25,7 @@ def command() -> None:
     \b
     scripts/build_phone_runtime.sh --out FOLDER     builds the runtime
     romou phone push FOLDER
-    romou phone start --key KEY                     prints the address for tuning
+    romou phone start --key-file FILE               prints the address for tuning
     """
 
 
@@ -47,7 +47,7 @@ def push(folder: Path, serial: str | None, is_json: bool) -> None:
 
 
 @command.command("start")
-@click.option("--key", required=True, help="What a client has to name; choose a secret word.")
+@key_option
 @click.option("--port", type=click.IntRange(1024, 65535), default=9090, show_default=True, help="On both sides; a number of its own for each phone.")
 @click.option("--tracker", metavar="HOST:PORT", help="Report to this tracker, which runs on this machine.")
 @click.option(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from romou.cli.common import debug_option, json_option, print_json
+from romou.cli.common import debug_option, json_option, key_option, print_json
 
 
 @click.command("serve")
-@click.option("--key", required=True, help="What a client has to name. No protection on an open network: it travels unencrypted.")
+@key_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; one that other machines reach is warned of.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0: any free one, which is printed.")
 @click.option("--tracker", default=None, metavar="HOST:PORT", help="Register with this tracker (python -m tvm.exec.rpc_tracker).")
@@ -24,6 +24,6 @@ def command(key: str, host: str, port: int, tracker: str | None, limit_s: float,
 
     def on_listening(address: str, chosen: int) -> None:
         if is_json:
-            print_json({"host": address, "port": chosen, "key": key, "tracker": tracker})
+            print_json({"host": address, "port": chosen, "tracker": tracker})
 
     serve(ServeOptions(host=host, port=port, key=key, tracker=tracker, limit_s=limit_s), lambda line: click.echo(line, err=True), on_listening)

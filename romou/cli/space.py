@@ -35,8 +35,7 @@ def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_ite
         tasks = [{"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()} for task, space in found]
         print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
         return
-    from romou.report.knobs import knob_table
-    from romou.report.spaces import criteria_table, space_table
+    from romou.report.spaces import criteria_table, knob_table, space_table
 
     out = console(is_json=False)
     rows = [(task.name, space.report) for task, space in found]

@@ -33,8 +33,9 @@ VARIABLES = {
     "ROMOU_MOBILE_COMPILERS": Variable("folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/mobile_compilers"),
     "ROMOU_OPENCL_BUILD_OPTIONS": Variable("options for the OpenCL driver's compiler"),
     "ROMOU_OPENCL_DEVICE": Variable("part of an OpenCL device's name: only devices that match it are used", "all"),
-    "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "romou-opencl-UID in TMPDIR"),
+    "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "a new private folder romou-opencl-* in TMPDIR"),
     "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
+    "ROMOU_RPC_KEY": Variable("key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"),
     "TMPDIR": Variable("folder for temporary files", "/tmp"),
     "XDG_CACHE_HOME": Variable("folder of caches, without ROMOU_CACHE_DIR", "~/.cache"),
 }

@@ -23,12 +23,8 @@ class HeldFolder(tempfile.TemporaryDirectory[str]):
     The process holds a lock on the folder, which ends with it. So no other one takes the folder of a live process for a left-over, also where
     process numbers are used again or mean another process, as in containers that share a folder.
 
-    Parameters
-    ----------
-    purpose
-        Part of the folder's name.
-    inside
-        Where it lies; None: in the temporary folder of the system. Left-overs there are removed first, once a process.
+    purpose: part of the folder's name.
+    inside: where it lies; None: in the temporary folder of the system. Left-overs there are removed first, once a process.
     """
 
     def __init__(self, purpose: str, *, inside: str | Path | None = None) -> None:
@@ -90,12 +86,7 @@ def _lock(path: str, *, is_ours: bool = False) -> int | None:
 def replacing(folder: Path, *, marker: str, what: str) -> Iterator[Path]:
     """A fresh folder to fill, which takes the place of `folder` at the end; after an error `folder` is as it was.
 
-    Parameters
-    ----------
-    marker
-        A file that tells one of our folders.
-    what
-        One of ours in words, "a saved model".
+    marker: a file that tells one of our folders.   what: one of ours in words, "a saved model".
 
     Raises
     ------

@@ -19,6 +19,14 @@ def child_environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **_WITHOUT_TORCH, **variables}
 
 
+def become(environment: dict[str, str], path: list[str], folder: str) -> None:
+    """Make this process as if it had been started with this environment, import path and current folder."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    os.chdir(folder)
+
+
 def forget_import_path() -> None:
     """Drop the import path that a parent passed to this process by `child_environment`: compilers started from here must not inherit it."""
     os.environ.pop("PYTHONPATH", None)

@@ -18,12 +18,7 @@ _LONGEST_ERROR = 1000
 def export_library(module: Any, path: str | Path, *, host: str | None = None, entry: str | None = None) -> None:
     """Link a TVM module or executable into the shared library `path`.
 
-    Parameters
-    ----------
-    host
-        LLVM triple of the machine that loads it; None: this one.
-    entry
-        A second name for the module's function `main`.
+    host: LLVM triple of the machine that loads it; None: this one.   entry: a second name for the module's function `main`.
 
     Raises
     ------

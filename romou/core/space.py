@@ -150,14 +150,8 @@ class Space:
         is_in = [(columns[self.divided_by] == key) & space._admits(columns, known) for key, space in self._spaces.items() if self.divided_by]
         return functools.reduce(operator.or_, is_in) & kept if is_in else kept
 
-    def mesh(self) -> dict[str, np.ndarray]:
-        """Each knob's choices along an axis of its own: what is computed from them broadcasts to all configs, shape (choices, choices, ...).
-
-        A formula over three knobs so costs the product of those three alone, however large the space.
-        """
-        return self._mesh([np.arange(len(choices)) for choices in self.knobs.values()])
-
     def _mesh(self, digits: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Some of each knob's choices along an axis of its own: a formula over three knobs costs the product of those three alone, however large the space."""
         axes = range(len(self.knobs))
         values = (np.asarray(choices)[which] for choices, which in zip(self.knobs.values(), digits, strict=True))
         return {name: v.reshape([-1 if i == axis else 1 for i in axes]) for axis, (name, v) in enumerate(zip(self.knobs, values, strict=True))}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from romou.core.errors import DeviceError, UsageError
+from romou.rpc.keys import checked
 
 FOLDER = "/data/local/tmp/romou"
 SERVER = "romou_rpc_server"
@@ -48,12 +49,8 @@ class PhoneStatus:
 class Phone:
     """One phone, chosen by `serial` where several are attached.
 
-    Raises
-    ------
-    DeviceError
-        adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do.
-    UsageError
-        Several phones are attached and none was chosen, or there is none of that serial number.
+    DeviceError where adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do. UsageError where
+    several phones are attached and none was chosen, or there is none of that serial number.
     """
 
     def __init__(self, serial: str | None = None) -> None:
@@ -67,12 +64,7 @@ class Phone:
     def push(self, runtime: Path) -> None:
         """Copy the runtime folder to the phone.
 
-        Raises
-        ------
-        UsageError
-            `runtime` is no such folder, or was built for another kind of machine.
-        DeviceError
-            A server is running, or adb fails.
+        UsageError where `runtime` is no such folder, or was built for another kind of machine. DeviceError where a server is running, or adb fails.
         """
         facts = _runtime_facts(runtime)
         wanted, found = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")
@@ -88,33 +80,27 @@ class Phone:
     def start(self, *, key: str, port: int = 9090, tracker: str | None = None, timeout_s: float = 300.0) -> str:
         """Start the server in the background and forward `port` of this machine to it; returns the address for `rpc=`.
 
-        Parameters
-        ----------
-        key
-            What a client has to name.
-        port
-            On both sides; a number of its own for each phone.
-        tracker
-            "host:port" of a tracker on this machine, which the phone then reaches through adb.
-        timeout_s
-            A session in which nothing is sent or received for so long is ended; 0: never.
+        key: what a client has to name.   port: on both sides; a number of its own for each phone.
+        tracker: "host:port" of a tracker on this machine, which the phone then reaches through adb.
+        timeout_s: a session in which nothing is sent or received for so long is ended; 0: never.
         """
-        if not key or re.search(r"[\s/]", key):
-            raise UsageError(f"key {key!r}: choose a word without spaces and slashes")
+        checked(key)
         tracker_port = None if tracker is None else _tracker_port(tracker)
         if self._pushed() is None:
             raise DeviceError(f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER")
         pid = self._server_pid()
         if pid is not None:
             raise DeviceError(f"an RPC server is already running on {self.serial} (process {pid})", hint="Stop it first: romou phone stop")
-        options = ["--host", "127.0.0.1", "--port", str(port), "--key", key, "--timeout", f"{timeout_s:g}", "--work-dir", FOLDER]
+        options = ["--host", "127.0.0.1", "--port", str(port), "--timeout", f"{timeout_s:g}", "--work-dir", FOLDER]
         self._run("forward", f"tcp:{port}", f"tcp:{port}", what=f"forward port {port}")
         if tracker_port is not None:
             self._run("reverse", f"tcp:{tracker_port}", f"tcp:{tracker_port}", what=f"lead the phone to port {tracker_port}")
             options += ["--tracker", f"127.0.0.1:{tracker_port}"]
         command = shlex.join([f"./{SERVER}", *options])
-        # Its own session, and no open streams: it outlives the adb shell.
-        self._shell(f"cd {FOLDER} || exit 1; LD_LIBRARY_PATH={FOLDER} setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}", what="start the server")
+        # Its own session, and no open streams: it outlives the adb shell. The key is in no command line, here or there.
+        environment = f"read -r ROMOU_RPC_KEY; export ROMOU_RPC_KEY LD_LIBRARY_PATH={FOLDER}"
+        start = f"cd {FOLDER} || exit 1; {environment}; setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}"
+        self._shell(start, what="start the server", given=f"{key}\n")
         try:
             self._wait_for_server()
         except DeviceError:
@@ -201,15 +187,15 @@ class Phone:
     def _property(self, name: str) -> str:
         return self._shell(f"getprop {name}", what="ask for the model").strip()
 
-    def _shell(self, command: str, *, what: str, is_checked: bool = True) -> str:
-        return self._run("shell", command, what=what, is_checked=is_checked)
+    def _shell(self, command: str, *, what: str, is_checked: bool = True, given: str = "") -> str:
+        return self._run("shell", command, what=what, is_checked=is_checked, given=given)
 
-    def _run(self, *arguments: str, what: str, is_checked: bool = True) -> str:
-        """Output of adb; `is_checked`: DeviceError if it fails."""
+    def _run(self, *arguments: str, what: str, is_checked: bool = True, given: str = "") -> str:
+        """Output of adb, which reads what is `given`; `is_checked`: DeviceError if it fails."""
         try:
             done = subprocess.run(
                 [*self._adb, *arguments],
-                stdin=subprocess.DEVNULL,
+                input=given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

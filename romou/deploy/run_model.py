@@ -9,6 +9,7 @@ to output0.npy and so on, beside this file. Copies go over the connection: for t
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ def main(address: str, *assignments: str) -> None:
     arrays = [np.load(given[i["name"]]) if i["name"] in given else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]]
     host, _, rest = address.partition(":")
     port, _, key = rest.partition("/")
-    session = rpc.connect(host, int(port), key)
+    session = rpc.connect(host, int(port), key or os.environ.get("ROMOU_RPC_KEY", ""))
     device = session.device("opencl", 0)
 
     def timed_ms(step: Callable[[], Any]) -> tuple[float, Any]:

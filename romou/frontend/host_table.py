@@ -22,23 +22,23 @@ def _attribute(node: onnx.NodeProto, name: str, default: object) -> object:
 # Operator -> (when, why).
 UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
     "If": (lambda node: True, "kernels have no control flow"),
-    "BatchNormalization": (lambda node: _attribute(node, "training_mode", 0), "TVM's converter takes it for inference"),
-    "Dropout": (lambda node: len(node.input) > 2 and node.input[2], "TVM's converter drops nothing, even in training"),
-    "AveragePool": (
-        lambda node: _attribute(node, "ceil_mode", 0) and _attribute(node, "count_include_pad", 0),
-        "TVM counts what lies behind the padding",
-    ),
     "RoiAlign": (lambda node: _attribute(node, "mode", b"avg") == b"max", "TVM takes the maximum of other samples"),
+}
+
+# Operator -> element types of tensors of which its kernels are wrong.
+UNSERVED_TYPES: dict[str, frozenset[int]] = {
+    **dict.fromkeys(("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"), _FLOAT8),
 }
 
 
 def unserved(model: onnx.ModelProto) -> set[int]:
-    """Positions of the nodes that the table names, and of those that compute with float8, which no device does."""
+    """Positions of the nodes that the tables name, and of those that compute with float8, which no device does."""
     found = {i for i, node in enumerate(model.graph.node) if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node)}
     if any(value.type.tensor_type.elem_type in _FLOAT8 for value in (*model.graph.input, *model.graph.output)) or any(
-        node.op_type in ("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear") for node in model.graph.node
+        node.op_type in UNSERVED_TYPES for node in model.graph.node
     ):
-        values = Values(model)
-        names = {name for name, kind in values.types.items() if kind.tensor_type.elem_type in _FLOAT8}
-        found |= {i for i, node in enumerate(model.graph.node) if names & {*inputs_of(node), *node.output}}
+        elements = {name: kind.tensor_type.elem_type for name, kind in Values(model).types.items()}
+        for i, node in enumerate(model.graph.node):
+            if any(elements.get(name) in UNSERVED_TYPES.get(node.op_type, _FLOAT8) for name in (*inputs_of(node), *node.output)):
+                found.add(i)
     return found

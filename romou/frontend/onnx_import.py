@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import io
-import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +18,19 @@ import numpy as np
 import onnx
 import onnx.checker
 import tvm
-from tvm import relax, tirx
 
 from romou.core.errors import ModelError, UsageError
+from romou.frontend.control_flow import unroll
+from romou.frontend.declared import settle_declared
+from romou.frontend.expand import expand_functions, inline_functions
+from romou.frontend.fold import fold
 from romou.frontend.host_groups import CARRIED, Values, alone, split
 from romou.frontend.host_table import unserved
-from romou.tir.calls import op_name
-from romou.tvm_patches.onnx_converters import patched_converters
-
-logger = logging.getLogger("romou")
+from romou.frontend.to_relax import to_relax
 
 _LARGEST = 2**31 - 1
+# Loops within loops.
+_MAX_NESTING = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,17 +72,17 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     UsageError
         If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
     """
-    proto = _load(model)
+    proto = inline_functions(_load(model))
     _check_types(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
-    folded = _without_constants(_fold(proto))
+    folded = _without_constants(simplify(proto))
     on_host = frozenset(unserved(folded))
     outputs = tuple(o.name for o in proto.graph.output)
     imported = ImportedModel(mod=tvm.IRModule(), onnx_model=proto, inputs=_inputs_of(proto), outputs=outputs, folded=folded, on_host=on_host)
     try:
         return _import(imported, on_host)
     except ModelError as error:
-        for other in with_more_on_host(imported, _to_relax):
+        for other in with_more_on_host(imported, to_relax):
             return other
         raise error
 
@@ -122,12 +122,12 @@ def _succeeds(attempt: Callable[[onnx.ModelProto], object], model: onnx.ModelPro
 def _import(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:
     """The folded model imported with these of its nodes on the host."""
     parts = split(imported.folded, set(on_host))
-    return replace(imported, mod=_to_relax(parts.model), on_host=on_host, host_groups=parts.groups)
+    return replace(imported, mod=to_relax(parts.model), on_host=on_host, host_groups=parts.groups)
 
 
 def import_alone(model: onnx.ModelProto) -> ImportedModel:
     """Import a model that was split off another one, as it is."""
-    return ImportedModel(mod=_to_relax(model), onnx_model=model, inputs=_inputs_of(model), outputs=tuple(o.name for o in model.graph.output), folded=model)
+    return ImportedModel(mod=to_relax(model), onnx_model=model, inputs=_inputs_of(model), outputs=tuple(o.name for o in model.graph.output), folded=model)
 
 
 def _check_types(proto: onnx.ModelProto) -> None:
@@ -171,6 +171,20 @@ def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     del result.graph.node[:]
     result.graph.node.extend(node for i, node in enumerate(model.graph.node) if i not in constants)
     return result
+
+
+def simplify(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph that is imported: inputs that shapes decide are constants, some functions are their bodies, constants are folded."""
+    settled = onnx.ModelProto()
+    settled.CopyFrom(proto)
+    settle_declared(settled)
+    folded = fold(expand_functions(settled))
+    for _ in range(_MAX_NESTING):
+        unrolled = unroll(folded)
+        if unrolled is None:
+            break
+        folded = fold(expand_functions(unrolled))
+    return folded
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
@@ -238,9 +252,9 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             wanted = [int(d) for d in shapes[value.name]]
             if value.type.tensor_type.HasField("shape") and len(wanted) != len(dims):
                 raise UsageError(f"input {value.name!r} has {len(dims)} dimensions in the model, but the shape given is {tuple(wanted)}")
-            if any(d <= 0 for d in wanted):
-                raise UsageError(f"input {value.name!r}: every dimension must be positive, got {tuple(wanted)}")
-            changed |= wanted != [d.dim_value for d in dims]
+            if any(d < 0 for d in wanted):
+                raise UsageError(f"input {value.name!r}: no dimension may be negative, got {tuple(wanted)}")
+            changed |= any(d.HasField("dim_value") and d.dim_value != w for d, w in zip(dims, wanted, strict=False))
             del dims[:]
             for d in wanted:
                 dims.add().dim_value = d
@@ -248,7 +262,7 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims)
             raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
     if changed:
-        # Shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
+        # Another static shape than the model's: shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
         del fixed.graph.value_info[:]
         for output in fixed.graph.output:
             for d in output.type.tensor_type.shape.dim:
@@ -258,67 +272,6 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
     except onnx.shape_inference.InferenceError as error:
         raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
     return fixed
-
-
-def _fold(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Fold constants and shape arithmetic with onnxslim; the graph's meaning stays the same."""
-    import onnxslim  # imported here: it takes a second
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    try:
-        slim: onnx.ModelProto = onnxslim.slim(copy)
-        onnx.checker.check_model(slim)  # it loses what branches of an If read
-    except Exception as error:  # an optimiser's failure must not stop a model that imports without it
-        logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
-        return proto
-    if [o.name for o in slim.graph.output] != [o.name for o in proto.graph.output] or [i.name for i in _graph_inputs(slim)] != [
-        i.name for i in _graph_inputs(proto)
-    ]:
-        logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
-        return proto
-    return slim
-
-
-def _to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
-    from tvm.relax.frontend.onnx import from_onnx
-
-    try:
-        # On a failure the importer prints to stdout, where a caller may have its own output.
-        with patched_converters(), contextlib.redirect_stdout(io.StringIO()):
-            mod = from_onnx(proto, keep_params_in_input=False)
-    except tvm.error.OpNotImplemented as error:
-        raise ModelError(f"the model uses ONNX operators that TVM cannot import: {_first_line(error)}; replace them, or export with another opset") from error
-    except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
-        raise ModelError(f"TVM's ONNX importer rejected the graph: {type(error).__name__}: {_first_line(error)}") from error
-    passes = [
-        relax.transform.FoldBatchnormToConv2D(),
-        relax.transform.DecomposeOpsForInference(),
-        relax.transform.FoldConstant(),
-        relax.transform.DeadCodeElimination(),
-    ]
-    mod = tvm.transform.Sequential(passes)(mod)
-    _check_static(mod["main"])
-    return mod
-
-
-def _check_static(main: relax.Function) -> None:
-    """ModelError where a kernel would have a tensor whose shape only a run tells, or the result is no tensor. Host nodes may return such tensors."""
-    results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
-    if not all(isinstance(one, relax.TensorType) for one in results):
-        raise ModelError("TVM's ONNX importer made something else than tensors of the outputs")
-    for binding in (binding for block in main.body.blocks for binding in block.bindings):
-        value = binding.value
-        is_from_host = op_name(value) == "relax.call_pure_packed" or isinstance(value, relax.Var | relax.TupleGetItem | relax.Tuple)
-        for one in binding.var.ty.fields if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]:
-            is_known = isinstance(one, relax.TensorType) and isinstance(one.shape, relax.ShapeExpr) and all(isinstance(d, tirx.IntImm) for d in one.shape)
-            if not is_known and not is_from_host and isinstance(one, relax.TensorType):
-                raise ModelError(f"the shape of what {op_name(value)} computes depends on data")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _inputs_of(proto: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], str]]:

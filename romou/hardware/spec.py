@@ -22,48 +22,19 @@ from romou.hardware import archprobe_report
 
 _DEVICES = Path(__file__).parent / "devices"
 
-# key -> (unit, accepted types). The one place that says what a device file holds.
-SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {
-    "shader_cores": ("count", (int,)),
-    "alus_per_core": ("count", (int,)),
-    "warp_sizes": ("work-items", (list,)),
-    "register_file": ("pooled or dedicated", (str,)),
-    "register_lanes_per_core": ("work-items", (int,)),
-    "registers_per_lane": ("32-bit registers", (int,)),
-    "max_work_group_size": ("work-items", (int,)),
-    "l1_texture_cache_bytes": ("bytes", (int,)),
-    "l1_texture_line_bytes": ("bytes", (int,)),
-    "l1_buffer_cache_bytes": ("bytes", (int,)),
-    "l2_cache_bytes": ("bytes", (int,)),
-    "l2_line_bytes": ("bytes", (int,)),
-    "local_mem_bytes": ("bytes", (int,)),
-    "local_mem_place": ("on_chip or dram", (str,)),
-    "constant_mem_bytes": ("bytes", (int,)),
-    "constant_mem_place": ("on_chip or dram", (str,)),
-    "max_image_width_texels": ("texels", (int,)),
-    "max_image_height_texels": ("texels", (int,)),
-    "l1_texture_bandwidth_gbps": ("GB/s", (int, float)),
-    "l1_buffer_bandwidth_gbps": ("GB/s", (int, float)),
-    "l2_bandwidth_gbps": ("GB/s", (int, float)),
-    "local_mem_bandwidth_gbps": ("GB/s", (int, float)),
-    "constant_mem_bandwidth_gbps": ("GB/s", (int, float)),
-    "dram_bandwidth_gbps": ("GB/s", (int, float)),
-    "buffer_write_bandwidth_gbps": ("GB/s", (int, float)),
-    "image_write_bandwidth_gbps": ("GB/s", (int, float)),
-    "fp32_peak_gflops": ("GFLOPS", (int, float)),
-    "clock_mhz": ("MHz", (int, float)),
-    "has_scalar_vector_broadcast": ("yes or no", (bool,)),
-    "has_half_arithmetic": ("yes or no", (bool,)),
-}
-_WORDS = {"register_file": ("pooled", "dedicated"), "local_mem_place": ("on_chip", "dram"), "constant_mem_place": ("on_chip", "dram")}
 _HEADER = ("name", "title", "facts")
 _MAY_BE_ABSENT = ("bytes", "texels")
 _MOST, _MOST_BYTES = 2**31 - 1, 2**40
 
 
+def _fact(unit: str, *types: type, words: tuple[str, ...] = ()) -> Any:
+    """A fact of a device file: its unit, the types of its value, and the words that a text may be."""
+    return dataclasses.field(default=None, metadata={"schema": (unit, types), "words": words})
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareSpec:
-    """Facts of one device; None where a fact is not known. Units are in the names.
+    """Facts of one device; None where a fact is not known. Units are in the names. The one place that says what a device file holds.
 
     `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more registers
     each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
@@ -71,36 +42,36 @@ class HardwareSpec:
 
     name: str
     title: str
-    shader_cores: int | None = None
-    alus_per_core: int | None = None
-    warp_sizes: tuple[int, ...] | None = None
-    register_file: str | None = None
-    register_lanes_per_core: int | None = None
-    registers_per_lane: int | None = None
-    max_work_group_size: int | None = None
-    l1_texture_cache_bytes: int | None = None
-    l1_texture_line_bytes: int | None = None
-    l1_buffer_cache_bytes: int | None = None
-    l2_cache_bytes: int | None = None
-    l2_line_bytes: int | None = None
-    local_mem_bytes: int | None = None
-    local_mem_place: str | None = None
-    constant_mem_bytes: int | None = None
-    constant_mem_place: str | None = None
-    max_image_width_texels: int | None = None
-    max_image_height_texels: int | None = None
-    l1_texture_bandwidth_gbps: float | None = None
-    l1_buffer_bandwidth_gbps: float | None = None
-    l2_bandwidth_gbps: float | None = None
-    local_mem_bandwidth_gbps: float | None = None
-    constant_mem_bandwidth_gbps: float | None = None
-    dram_bandwidth_gbps: float | None = None
-    buffer_write_bandwidth_gbps: float | None = None
-    image_write_bandwidth_gbps: float | None = None
-    fp32_peak_gflops: float | None = None
-    clock_mhz: float | None = None
-    has_scalar_vector_broadcast: bool | None = None
-    has_half_arithmetic: bool | None = None
+    shader_cores: int | None = _fact("count", int)
+    alus_per_core: int | None = _fact("count", int)
+    warp_sizes: tuple[int, ...] | None = _fact("work-items", list)
+    register_file: str | None = _fact("pooled or dedicated", str, words=("pooled", "dedicated"))
+    register_lanes_per_core: int | None = _fact("work-items", int)
+    registers_per_lane: int | None = _fact("32-bit registers", int)
+    max_work_group_size: int | None = _fact("work-items", int)
+    l1_texture_cache_bytes: int | None = _fact("bytes", int)
+    l1_texture_line_bytes: int | None = _fact("bytes", int)
+    l1_buffer_cache_bytes: int | None = _fact("bytes", int)
+    l2_cache_bytes: int | None = _fact("bytes", int)
+    l2_line_bytes: int | None = _fact("bytes", int)
+    local_mem_bytes: int | None = _fact("bytes", int)
+    local_mem_place: str | None = _fact("on_chip or dram", str, words=("on_chip", "dram"))
+    constant_mem_bytes: int | None = _fact("bytes", int)
+    constant_mem_place: str | None = _fact("on_chip or dram", str, words=("on_chip", "dram"))
+    max_image_width_texels: int | None = _fact("texels", int)
+    max_image_height_texels: int | None = _fact("texels", int)
+    l1_texture_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    l1_buffer_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    l2_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    local_mem_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    constant_mem_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    dram_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    buffer_write_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    image_write_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    fp32_peak_gflops: float | None = _fact("GFLOPS", int, float)
+    clock_mhz: float | None = _fact("MHz", int, float)
+    has_scalar_vector_broadcast: bool | None = _fact("yes or no", bool)
+    has_half_arithmetic: bool | None = _fact("yes or no", bool)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -130,6 +101,11 @@ class HardwareSpec:
             value = list(value) if isinstance(value, tuple) else value
             facts[key] = {"value": value, "unit": unit, "source": self.source_of(key)}
         return {"name": self.name, "title": self.title, "facts": facts}
+
+
+# key -> (unit, accepted types)
+SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {f.name: f.metadata["schema"] for f in dataclasses.fields(HardwareSpec) if "schema" in f.metadata}
+_WORDS = {f.name: f.metadata["words"] for f in dataclasses.fields(HardwareSpec) if f.metadata.get("words")}
 
 
 def known_devices() -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from tvm_ffi.structural import structural_equal
 
 import romou.passes.pipeline as pipeline
 from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
+from romou.analysis.launch import thread_extents
 from romou.analysis.registers import RegisterEstimate, estimate_registers
-from romou.analysis.structure import thread_extents
 from romou.analysis.traffic import Traffic, busiest_traffic
 
 if TYPE_CHECKING:
@@ -131,14 +131,8 @@ def inspect_function(
 ) -> list[InspectedKernel]:
     """Lower a scheduled function as a build does and take its kernels apart; no device is needed.
 
-    Parameters
-    ----------
-    func
-        Scheduled: its loops are bound to work groups and work-items.
-    tir_pipeline
-        Name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
-    without
-        Names of passes to leave out.
+    func: its loops are bound to work groups and work-items.   tir_pipeline: name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
+    without: names of passes to leave out.
     """
     recorder = _Recorder()
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({name: func.with_attr("global_symbol", name)}))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+import traceback
 from typing import Any
 
 from romou.backends import backend
+from romou.core.errors import BuildError, InvalidConfigError
 from romou.core.linking import export_library
 from romou.core.outcome import Outcome
 from romou.core.space import Config
-from romou.measure.failures import outcome_of_build
 from romou.measure.fingerprint import split_device
 from romou.measure.types import StoredAs, Toolchain, resolve, shorten
 
@@ -22,14 +24,11 @@ def build(
 
     With `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
+    Exception for whatever is no property of the candidate: a bug, a missing compiler, a full disk.
+
     Returns
     -------
     (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome OK, INVALID or BUILD_ERROR.
-
-    Raises
-    ------
-    Exception
-        Whatever is no property of the candidate: a bug, a missing compiler, a full disk.
     """
     task = resolve(toolchain.load_task)(task_json)
     target = resolve(toolchain.load_target)(target_json)
@@ -57,3 +56,28 @@ def _compile(module: Any, device: str) -> None:
     # A kernel that the driver refuses is found again, and recorded, by the process that runs it.
     with contextlib.suppress(RuntimeError):
         backend(kind).compile_kernels(module, index)
+
+
+# What Python raises for wrong code. TVM raises some of these too, for calls that our own code got wrong.
+_BUG_TYPES = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError, NotImplementedError, ZeroDivisionError)
+
+# Frames of TVM and its FFI; the compiled ones carry the names of C++ or Cython files.
+_NATIVE_SUFFIXES = (".cc", ".h", ".cpp", ".pxi", ".pyx", "<unknown>")
+_TVM_FOLDERS = (f"{os.sep}tvm{os.sep}", f"{os.sep}tvm_ffi{os.sep}")
+
+
+def outcome_of_build(error: BaseException) -> Outcome | None:
+    """INVALID or BUILD_ERROR where `error` belongs to the candidate, None where it is a bug or a broken machine.
+
+    A failed candidate is data and the search goes on; a bug must stop the run, or every candidate would quietly become a BUILD_ERROR.
+    """
+    if isinstance(error, InvalidConfigError):
+        return Outcome.INVALID
+    if isinstance(error, (BuildError, MemoryError)):
+        return Outcome.BUILD_ERROR
+    # OSError: no compiler, no space, no rights. Every other candidate would meet the same.
+    if not isinstance(error, Exception) or isinstance(error, (*_BUG_TYPES, OSError)):
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    is_raised_in_tvm = bool(frames) and (frames[-1].filename.endswith(_NATIVE_SUFFIXES) or any(folder in frames[-1].filename for folder in _TVM_FOLDERS))
+    return Outcome.BUILD_ERROR if is_raised_in_tvm else None

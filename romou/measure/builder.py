@@ -13,7 +13,8 @@ from romou.core.folders import HeldFolder
 from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
-from romou.measure.types import BuildResult, Candidate, StoredAs, TargetLike, Toolchain
+from romou.measure.types import BuildResult, Candidate, StoredAs, Toolchain
+from romou.target import Target
 
 _MOST_WORKERS = 8
 
@@ -23,18 +24,14 @@ class LocalBuilder:
 
     A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as BUILD_ERROR of its candidate alone.
 
-    Parameters
-    ----------
-    folder
-        Where the libraries of candidates go; a temporary folder, removed by `close`, where None.
-    compile_for
-        A device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the result, so that the one process
-        that runs candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
+    folder: where the libraries of candidates go; a temporary folder, removed by `close`, where None.
+    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the result, so that the one process that runs
+        candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
     """
 
     def __init__(
         self,
-        target: TargetLike,
+        target: Target,
         options: MeasureOptions | None = None,
         *,
         toolchain: Toolchain | None = None,

@@ -1,7 +1,7 @@
 """A worker process that may hang, crash or run out of memory without taking the tuner with it.
 
-Not multiprocessing: its "spawn" imports the caller's main script again, which tunes twice where the script lacks a main guard, and
-"fork" after TVM has started threads deadlocks. Not TVM's popen pool: it does not tell by which signal a worker died.
+Not multiprocessing: its "spawn" and "forkserver" import the caller's main script again, which tunes twice where the script lacks a main guard,
+and "fork" after TVM has started threads deadlocks. Not TVM's popen pool: it does not tell by which signal a worker died.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import math
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
 from romou.core.errors import RomouError
-from romou.core.interpreter import child_environment, python_command
+from romou.measure.nursery import NurseryError, Worker, start_worker
 from romou.measure.types import shorten
 
 _START_TIMEOUT_S = 60.0
@@ -40,31 +38,22 @@ class ChildBugError(Exception):
 class ChildProcess:
     """One worker process, started at the first call and again after each death. For one thread at a time.
 
-    Parameters
-    ----------
-    name
-        Stands in error texts.
-    environment
-        Variables set for the process beside this one's own.
+    name: stands in error texts.   environment: variables set for the process beside this one's own.
     """
 
     def __init__(self, name: str, *, environment: dict[str, str] | None = None) -> None:
         self.name = name
         self.starts = 0
         self._environment = environment or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Worker | None = None
         self._connection: Connection | None = None
         self._stderr: Any = None
 
     def call(self, function: str, *arguments: Any, timeout_s: float = math.inf) -> Any:
         """What "module:name" returns for `arguments`, computed in the process. Starting the process does not count as time.
 
-        Raises
-        ------
-        ChildTimeoutError, ChildCrashError, ChildBugError
-            See there; after the first two the next call starts a new process.
-        RomouError
-            As raised by the function.
+        ChildTimeoutError, ChildCrashError, ChildBugError as they say; after the first two the next call starts a new process. RomouError as raised by the
+        function.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -73,11 +62,8 @@ class ChildProcess:
         try:
             self._connection.send((function, arguments, timeout_s))
             kind, value = self._receive(timeout_s, start_of_output)
-        except (ChildTimeoutError, ChildCrashError):
-            self.kill()
-            raise
         except BaseException:
-            # Ctrl-C or a bug here: the reply would be taken for that of the next call.
+            # Also after Ctrl-C: the reply would be taken for that of the next call.
             self.kill()
             raise
         if kind == "romou_error":
@@ -101,8 +87,8 @@ class ChildProcess:
     def _death(self, start_of_output: int) -> str:
         assert self._process is not None
         try:
-            code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
+            code = self._process.wait(5)
+        except TimeoutError:
             return f"the {self.name} process closed its connection"
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
         self._stderr.seek(start_of_output)
@@ -113,23 +99,13 @@ class ChildProcess:
         self.kill()
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed in kill()
-        environment = child_environment(**self._environment, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
-        with theirs:
-            self._process = subprocess.Popen(
-                python_command("romou.measure.child_main", str(theirs.fileno())),
-                stdin=subprocess.DEVNULL,
-                stdout=self._stderr,
-                stderr=self._stderr,
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                # A group of its own: a compiler started by the worker dies with it, and Ctrl-C reaches only the tuner.
-                start_new_session=True,
-            )
         self._connection = Connection(ours.detach())
         self.starts += 1
         try:
+            with theirs:
+                self._process = start_worker(self._environment, theirs.fileno(), self._stderr.fileno())
             kind, _ = self._receive(_START_TIMEOUT_S, 0)
-        except (ChildCrashError, ChildTimeoutError) as error:
+        except (ChildCrashError, ChildTimeoutError, NurseryError) as error:
             self.kill()
             raise ChildBugError(f"the {self.name} process did not start: {error}") from error
         assert kind == "ready"
@@ -140,9 +116,11 @@ class ChildProcess:
             self._connection.close()
             self._connection = None
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            # One that is just starting has no group of its own yet.
+            for kill in (os.kill, os.killpg):
+                with contextlib.suppress(ProcessLookupError):
+                    kill(self._process.pid, signal.SIGKILL)
+            self._process.wait(math.inf)
             self._process = None
         if self._stderr is not None:
             self._stderr.close()

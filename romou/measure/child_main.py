@@ -1,6 +1,6 @@
 """The loop inside a worker process: receive a call, run it, send back its value or its error.
 
-Started as `python -m romou.measure.child_main FD`; child.py is the other end. A call is (function name, arguments, limit in seconds).
+Forked by nursery.py; child.py is the other end. A call is (function name, arguments, limit in seconds).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import os
 import pickle
 import signal
-import sys
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -54,7 +53,3 @@ def _reply(function: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
         return "romou_error", error
     except Exception as error:
         return "bug", (type(error).__name__, str(error), traceback.format_exc())
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -48,12 +48,6 @@ def split_device(device: str) -> tuple[str, int]:
 
 
 def device_fingerprint(device: str) -> DeviceFingerprint:
-    """Ask the driver of `device` ("opencl:0"). Runs in a worker process: a broken driver may take that down.
-
-    Raises
-    ------
-    DeviceError
-        The device does not exist.
-    """
+    """Ask the driver of `device` ("opencl:0"). Runs in a worker process: a broken driver may take that down; DeviceError where the device does not exist."""
     kind, index = split_device(device)
     return DeviceFingerprint.of_facts(kind, backend(kind).facts(index))

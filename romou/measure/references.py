@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from romou.core.errors import BuildError
 from romou.core.folders import HeldFolder
 from romou.measure.child import ChildBugError, ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.options import MeasureOptions
-from romou.measure.types import TaskLike, Toolchain
+from romou.measure.types import Toolchain
+
+if TYPE_CHECKING:
+    from romou.tasks.tunable import TunableTask
 
 
 class References:
@@ -27,14 +31,8 @@ class References:
         self._folder = folder if folder is not None else self._temporary.path  # type: ignore[union-attr]
         self._found: dict[str, str] = {}
 
-    def of(self, task: TaskLike, stop_at: float | None) -> str | None:
-        """The file of `task`; None where `stop_at` came first.
-
-        Raises
-        ------
-        BuildError
-            The reference cannot be computed.
-        """
+    def of(self, task: TunableTask, stop_at: float | None) -> str | None:
+        """The file of `task`; None where `stop_at` came first; BuildError where the reference cannot be computed."""
         with self._lock:
             if task.key not in self._found:
                 path = self._compute(task, stop_at)
@@ -43,7 +41,7 @@ class References:
                 self._found[task.key] = path
             return self._found[task.key]
 
-    def _compute(self, task: TaskLike, stop_at: float | None) -> str | None:
+    def _compute(self, task: TunableTask, stop_at: float | None) -> str | None:
         limit_s = min(self._options.reference_timeout_s, seconds_left(stop_at))
         if limit_s <= 0:
             # Starting the process takes seconds, and a search that is over asks for each candidate that is left.

@@ -13,7 +13,8 @@ from romou.core.errors import ConnectionLostError, DeviceError
 from romou.core.outcome import Outcome
 from romou.measure import run_job
 from romou.measure.fingerprint import split_device
-from romou.measure.run_job import RunReply, RunSpec
+from romou.measure.run_job import RunSpec
+from romou.measure.types import RunReply
 from romou.rpc import Address, Connection
 from romou.rpc import connect as open_connection
 
@@ -39,10 +40,7 @@ def disconnect() -> None:
 def clock_check(device: str) -> float:
     """Seconds of a fixed piece of arithmetic on the device, the least of a few launches.
 
-    Raises
-    ------
-    ConnectionLostError
-        The connection was cut, or the device is ill: it cannot run the kernel, or computes something else.
+    ConnectionLostError where the connection was cut, or the device is ill: it cannot run the kernel, or computes something else.
     """
     connection, (kind, index) = _open(), split_device(device)
     with connection.calling("running the reference kernel", ConnectionLostError):
@@ -62,10 +60,7 @@ def upload(library: str, name: str) -> None:
 def run(spec: RunSpec, name: str) -> RunReply:
     """Load, run, compare and time the candidate that was uploaded under `name`; see `run_job.check_and_time`.
 
-    Raises
-    ------
-    ConnectionLostError
-        The server died or the connection was cut: of the candidate nothing is known.
+    ConnectionLostError where the server died or the connection was cut: of the candidate nothing is known.
     """
     from tvm.error import RPCError
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from romou.backends import DEFAULT_KIND, backend
@@ -24,11 +21,9 @@ from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
 from romou.measure.fingerprint import DeviceFingerprint, split_device
 from romou.measure.options import MeasureOptions
-from romou.measure.references import References
-from romou.measure.run_job import RunReply
-from romou.measure.runner import result_of, run_spec, timed_out
+from romou.measure.runner import CheckingRunner, run_spec, timed_out
 from romou.measure.servers import GO_ON, Servers, first_line
-from romou.measure.types import BuildResult, MeasureResult, Toolchain
+from romou.measure.types import BuildResult, RunReply, Toolchain
 from romou.rpc import Address
 from romou.rpc.connection import is_loopback
 from romou.rpc.tracker import Tracker
@@ -53,24 +48,14 @@ class _Lane:
     is_open: bool = False
 
 
-class RpcRunner:
+class RpcRunner(CheckingRunner):
     """`Runner` on the server at an address, or on all servers under the key of a tracker.
 
     `run` may be called by `width` threads. All devices must be of the same kind and driver as the first; another one is set aside.
 
-    Parameters
-    ----------
-    kind, device_name
-        The target's; "host" stands for the server's CPU, anything else for its first device.
-    folder
-        See `References`.
+    DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
 
-    Raises
-    ------
-    DeviceError
-        The tracker has no server with this key.
-    ConnectionLostError
-        The tracker does not answer.
+    kind, device_name: the target's; "host" stands for the server's CPU, anything else for its first device.   folder: see `CheckingRunner`.
     """
 
     def __init__(
@@ -83,12 +68,11 @@ class RpcRunner:
         toolchain: Toolchain | None = None,
         folder: Path | None = None,
     ) -> None:
+        super().__init__(options, toolchain, folder)
         self._address = address
-        self._options = options or MeasureOptions()
         self._kind = kind
         self._device_name = device_name
         self._servers = Servers(address, self._options)
-        self._references = References(self._options, toolchain or Toolchain(), folder)
         self._lanes: list[_Lane] = []
         self._idle: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -133,48 +117,23 @@ class RpcRunner:
     def fingerprint(self) -> DeviceFingerprint:
         """Name, driver and platform of the devices.
 
-        Raises
-        ------
-        DeviceError, ConnectionLostError, CompatError
-            There is none, or none that can be used; see `romou.rpc.connect`.
+        DeviceError, ConnectionLostError, CompatError where there is none, or none that can be used; see `romou.rpc.connect`.
         """
         return self._fingerprint_of(self.facts)
 
     def _fingerprint_of(self, facts: dict[str, Any]) -> DeviceFingerprint:
         return DeviceFingerprint.of_facts(self._kind, facts, is_here=self._is_here)
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
-        """See `Runner.run`.
+    def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+        # The first device says which one is meant.
+        self.fingerprint()
+        lane = self._idle.get()
+        try:
+            return self._run_on(lane, built, reference, best_s, stop_at)
+        finally:
+            self._idle.put(lane)
 
-        Raises
-        ------
-        UsageError
-            A candidate without a library.
-        BuildError
-            The reference of a task cannot be computed.
-        DeviceError
-            No device can be reached any more, or each is set aside; the text names them.
-        """
-        best = math.inf if best_s is None else best_s
-        for built in batch:
-            # The first device says which one is meant.
-            self.fingerprint()
-            reference = self._references.of(built.candidate.task, stop_at)
-            if reference is None:
-                return
-            lane = self._idle.get()
-            try:
-                reply = self._run_one(lane, built, reference, best, stop_at)
-            finally:
-                self._idle.put(lane)
-            if reply is None:
-                return
-            result = result_of(built, reply, self._options)
-            if result.times_s:
-                best = min(best, median(result.times_s))
-            yield result
-
-    def _run_one(self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+    def _run_on(self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
         """The reply of a candidate, tried again once where a server failed under it; None where `stop_at` came first."""
         options = self._options
         spec = run_spec(built, reference, self._device, best_s, options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +21,9 @@ from romou.core.errors import DeviceError
 from romou.core.outcome import Outcome
 from romou.measure import verify
 from romou.measure.fingerprint import split_device
-from romou.measure.types import StoredAs, Toolchain, resolve, shorten
+from romou.measure.types import RunReply, StoredAs, Toolchain, resolve, shorten
 
 _KEPT_TASKS = 4
-_references: dict[str, tuple[list[np.ndarray], np.ndarray]] = {}
-_stored_inputs: dict[tuple[str, int, StoredAs], np.ndarray] = {}
 # Library file -> module whose kernels the driver has compiled; `run` takes it away.
 _compiled: dict[str, Any] = {}
 
@@ -62,26 +61,10 @@ class RunSpec:
     precision: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunReply:
-    """See `MeasureResult` for the fields."""
-
-    outcome: Outcome
-    times_s: tuple[float, ...] = ()
-    error: str | None = None
-    relative_l2_error: float | None = None
-    max_error: float | None = None
-    run_s: float = 0.0
-    clock_ratio: float | None = None
-
-
 def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:
     """Compute inputs and reference output of a task on the CPU, unless they are there; returns the file that holds them.
 
-    Raises
-    ------
-    BuildError
-        The reference is not finite.
+    BuildError where the reference is not finite.
     """
     import tvm
 
@@ -120,13 +103,7 @@ def compile_kernels(library: str, device: str) -> None:
 
 
 def run(spec: RunSpec) -> RunReply:
-    """Load, run, compare and time one candidate. A candidate that is not right is not timed.
-
-    Raises
-    ------
-    DeviceError
-        The device is gone.
-    """
+    """Load, run, compare and time one candidate. A candidate that is not right is not timed; DeviceError where the device is gone."""
     import tvm
 
     device = _device(spec.device)
@@ -139,12 +116,7 @@ def run(spec: RunSpec) -> RunReply:
 def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunReply:
     """Run, compare and time the module that `load` gives, on a device of this machine or of a connection.
 
-    Raises
-    ------
-    KernelError
-        The driver, the kernel, or what lies between here and the device failed.
-    LookupError
-        The module is that of another candidate.
+    KernelError where the driver, the kernel, or what lies between here and the device failed. LookupError where the module is that of another candidate.
     """
     inputs, reference = _reference(spec.reference)
     stored = enumerate(zip(inputs, spec.stored[: len(inputs)], strict=True))
@@ -209,19 +181,12 @@ def _device(device: str) -> Any:
     return handle
 
 
+@functools.lru_cache(_KEPT_TASKS)
 def _stored(path: str, place: int, form: StoredAs) -> np.ndarray:
-    """An input of a reference as a kernel takes it; those seen last are kept, as many candidates have the same."""
-    key = (path, place, form)
-    if key not in _stored_inputs:
-        while len(_stored_inputs) >= _KEPT_TASKS:
-            del _stored_inputs[next(iter(_stored_inputs))]
-        _stored_inputs[key] = form(_reference(path)[0][place])
-    return _stored_inputs[key]
+    """An input of a reference as a kernel takes it; many candidates have the same."""
+    return form(_reference(path)[0][place])
 
 
+@functools.lru_cache(_KEPT_TASKS)
 def _reference(path: str) -> tuple[list[np.ndarray], np.ndarray]:
-    if path not in _references:
-        while len(_references) >= _KEPT_TASKS:
-            del _references[next(iter(_references))]
-        _references[path] = verify.load_reference(Path(path))
-    return _references[path]
+    return verify.load_reference(Path(path))

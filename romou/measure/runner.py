@@ -7,6 +7,7 @@ import math
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -17,15 +18,47 @@ from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.measure.fingerprint import DeviceFingerprint
 from romou.measure.options import MeasureOptions
 from romou.measure.references import References
-from romou.measure.run_job import RunReply, RunSpec
-from romou.measure.types import BuildResult, MeasureResult, Toolchain
+from romou.measure.run_job import RunSpec
+from romou.measure.types import BuildResult, MeasureResult, RunReply, Toolchain
 
 _DEVICE_TIMEOUT_S = 60.0
 # Share of run_timeout_s that the timed launches may take; loading and the driver's compiler need the rest.
 _TIMING_SHARE = 1 / 3
 
 
-class LocalRunner:
+class CheckingRunner(ABC):
+    """A runner whose candidates are checked against a reference.
+
+    folder: where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where None.
+    """
+
+    def __init__(self, options: MeasureOptions | None, toolchain: Toolchain | None, folder: Path | None) -> None:
+        self._options = options or MeasureOptions()
+        self._references = References(self._options, toolchain or Toolchain(), folder)
+
+    @abstractmethod
+    def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+        """Run one candidate; None where `stop_at` came first."""
+
+    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+        """See `Runner.run`.
+
+        UsageError for a candidate without a library. BuildError where the reference of a task cannot be computed. DeviceError where the device is gone, or
+        none can be reached any more; the text names them.
+        """
+        best = math.inf if best_s is None else best_s
+        for built in batch:
+            reference = self._references.of(built.candidate.task, stop_at)
+            reply = None if reference is None else self._run_one(built, reference, best, stop_at)
+            if reply is None:
+                return
+            result = MeasureResult(candidate=built.candidate, seed=self._options.seed, **vars(reply))
+            if result.times_s:
+                best = min(best, median(result.times_s))
+            yield result
+
+
+class LocalRunner(CheckingRunner):
     """`Runner` with one process that holds the device, one candidate at a time.
 
     The process lives on between candidates. One that hangs is killed (TIMEOUT), one that takes the process down is a RUN_ERROR
@@ -34,27 +67,19 @@ class LocalRunner:
     With several processes `run` may be called by as many threads: the driver compiles their candidates at the same time, and the device
     still runs one at a time.
 
-    Parameters
-    ----------
-    device
-        "opencl:0", "null:0".
-    folder
-        Where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where None.
-    processes
-        That load candidates and wait for the driver's compiler.
+    device: "opencl:0", "null:0".   folder: see `CheckingRunner`.   processes: how many load candidates and wait for the driver's compiler.
     """
 
     def __init__(
         self, device: str, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None, processes: int = 1
     ) -> None:
+        super().__init__(options, toolchain, folder)
         self._device = device
-        self._options = options or MeasureOptions()
         self._children = [ChildProcess("device") for _ in range(processes)]
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         for child in self._children:
             self._idle.put(child)
         self._device_lock = threading.Lock()
-        self._references = References(self._options, toolchain or Toolchain(), folder)
         self._fingerprint: DeviceFingerprint | None = None
 
     @property
@@ -70,31 +95,9 @@ class LocalRunner:
             self._fingerprint = found
         return self._fingerprint
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
-        """See `Runner.run`.
-
-        Raises
-        ------
-        UsageError
-            A candidate without a library.
-        BuildError
-            The reference of a task cannot be computed.
-        DeviceError
-            The device is gone.
-        """
-        best = math.inf if best_s is None else best_s
-        for built in batch:
-            reference = self._references.of(built.candidate.task, stop_at)
-            reply = None if reference is None else self._run_one(run_spec(built, reference, self._device, best, self._options), stop_at)
-            if reply is None:
-                return
-            result = result_of(built, reply, self._options)
-            if result.times_s:
-                best = min(best, median(result.times_s))
-            yield result
-
-    def _run_one(self, spec: RunSpec, stop_at: float | None) -> RunReply | None:
+    def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
         options = self._options
+        spec = run_spec(built, reference, self._device, best_s, options)
         limit_s = min(options.run_timeout_s, seconds_left(stop_at))
         if limit_s <= 0:
             return None
@@ -143,11 +146,6 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
         precision=built.candidate.task.precision(built.candidate.config),
     )
-
-
-def result_of(built: BuildResult, reply: RunReply, options: MeasureOptions) -> MeasureResult:
-    """The result of a candidate from its worker's reply."""
-    return MeasureResult(candidate=built.candidate, seed=options.seed, **{f.name: getattr(reply, f.name) for f in dataclasses.fields(reply)})
 
 
 def timed_out(options: MeasureOptions) -> RunReply:

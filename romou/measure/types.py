@@ -19,37 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from romou.measure.fingerprint import DeviceFingerprint
+    from romou.tasks.tunable import TunableTask
 
 _ERROR_CHARS = 1200
 
 
 # A packed weight as NumPy array -> the same as a kernel takes it.
 StoredAs: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
-
-
-class TaskLike(Protocol):
-    """What measuring needs of a task; `romou.tasks.tunable.TunableTask` is one. The last parameter of `func` is the output."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def func(self) -> Any: ...
-    @property
-    def flops(self) -> int: ...
-    def to_json(self) -> str: ...
-    def image_scopes(self, config: Config, target: Any) -> dict[str, str]: ...
-    def stored_weight(self, config: Config) -> Any: ...
-    def precision(self, config: Config) -> str | None: ...
-
-
-class TargetLike(Protocol):
-    """What measuring needs of a target; `romou.Target` is one."""
-
-    @property
-    def kind(self) -> str: ...
-    def to_json(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +53,7 @@ def resolve(name: str) -> Any:
 class Candidate:
     """One config of one task, with its place in the search."""
 
-    task: TaskLike
+    task: TunableTask
     config: Config
     trial: int
 
@@ -106,24 +82,30 @@ class BuildResult:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasureResult:
-    """A candidate after running.
+class RunReply:
+    """How a candidate ran, as the process that ran it tells.
 
     `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is OK.
     `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an element; both None where
-    the output was not compared or not finite. `run_s`: seconds to load, run, check and time it. `seed` gives the inputs again. `clock_ratio`:
-    how much longer than at its best the device took for a reference kernel shortly before (1: full speed), None where that was not asked.
+    the output was not compared or not finite. `run_s`: seconds to load, run, check and time it. `clock_ratio`: how much longer than at its best the
+    device took for a reference kernel shortly before (1: full speed), None where that was not asked.
     """
 
-    candidate: Candidate
     outcome: Outcome
     times_s: tuple[float, ...] = ()
     error: str | None = None
     relative_l2_error: float | None = None
     max_error: float | None = None
     run_s: float = 0.0
-    seed: int = 0
     clock_ratio: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasureResult(RunReply):
+    """A candidate after running. `seed` gives its inputs again."""
+
+    candidate: Candidate
+    seed: int = 0
 
 
 class Builder(Protocol):
@@ -149,8 +131,7 @@ class Runner(Protocol):
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
         """A result for each built candidate, in order, as soon as it is there.
 
-        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate that is cut off by
-        it has no result.
+        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate that is cut off by it has no result.
         """
 
     def close(self) -> None:

@@ -8,12 +8,14 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from romou.core.errors import BuildError
-from romou.measure.types import TaskLike
+
+if TYPE_CHECKING:
+    from romou.tasks.tunable import TunableTask
 
 # Relative L2 error of the whole output. One wrong element of a large tensor does not reach it (1 in 10^6 gives 10^-3 at most where the
 # element is of usual size, and far less where it is small), so that no element may be off by more than the second limit either, in units
@@ -36,7 +38,7 @@ class Comparison:
     problem: str | None
 
 
-def make_inputs(task: TaskLike, seed: int, *, is_positive: bool = False) -> list[np.ndarray]:
+def make_inputs(task: TunableTask, seed: int, *, is_positive: bool = False) -> list[np.ndarray]:
     """Random values for every parameter of `task.func` but the last, the same for the same task and seed.
 
     Floats are normal, scaled so that a sum over the reduction has about unit variance: an epilogue that clips (ReLU6) must not hide the
@@ -49,7 +51,7 @@ def make_inputs(task: TaskLike, seed: int, *, is_positive: bool = False) -> list
     return [_random(rng, _shape(p), str(p.dtype), scale=depth**-0.25, is_positive=is_positive) for p in inputs]
 
 
-def output_spec(task: TaskLike) -> tuple[tuple[int, ...], str]:
+def output_spec(task: TunableTask) -> tuple[tuple[int, ...], str]:
     """(shape, dtype) of the output, the last parameter."""
     output = task.func.params[-1]
     return _shape(output), str(output.dtype)
@@ -111,7 +113,7 @@ def _errors(output: np.ndarray, reference: np.ndarray, precision: type[np.floati
         return l2 if is_summed else math.inf, difference / (np.abs(ref) + precision(rms or 1.0))
 
 
-def reference_path(folder: Path, task: TaskLike, seed: int) -> Path:
+def reference_path(folder: Path, task: TunableTask, seed: int) -> Path:
     """Where inputs and reference output of a task lie."""
     return folder / f"{task.key}-{seed}.npz"
 
@@ -136,7 +138,7 @@ def load_reference(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
         raise ValueError(f"{path} is not a saved reference: {error}") from error
 
 
-def finite_or_raise(task: TaskLike, output: np.ndarray) -> None:
+def finite_or_raise(task: TunableTask, output: np.ndarray) -> None:
     """BuildError where the reference itself is useless."""
     if output.dtype.kind == "f" and not np.isfinite(output).all():
         raise BuildError(f"{task.name}: the reference result is not finite for random inputs, no candidate could be checked", task=task.name)

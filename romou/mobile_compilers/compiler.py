@@ -36,10 +36,7 @@ class MobileCompilersMissingError(BuildError):
 def find_compilers(folder: Path | None = None) -> Path:
     """The folder that the set-up script filled: `folder`, or ROMOU_MOBILE_COMPILERS, or ~/.cache/romou/mobile_compilers.
 
-    Raises
-    ------
-    MobileCompilersMissingError
-        It is not there; says which script to run.
+    MobileCompilersMissingError where it is not there; says which script to run.
     """
     folder = (folder or environment.from_environment().mobile_compilers).expanduser().absolute()
     if not (folder / "ready.json").is_file():
@@ -59,24 +56,12 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
 
     These are Mesa's compilers and not the vendors', which phones run: the numbers compare kernels, they do not predict a phone's.
 
-    Parameters
-    ----------
-    source
-        One or more kernels.
-    gpu
-        "a630" (Adreno 630) or "g76" (Mali-G76).
-    work_group
-        Sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z).
-        None: for any work group.
-    folder
-        Where the compilers are; see `find_compilers`.
+    MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the source, crashes or takes too long.
 
-    Raises
-    ------
-    MobileCompilersMissingError
-        The compilers have not been set up.
-    BuildError
-        The compiler refuses the source, crashes or takes too long.
+    source: one or more kernels.   gpu: "a630" (Adreno 630) or "g76" (Mali-G76).
+    work_group: sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z). None: for any work
+        group.
+    folder: where the compilers are; see `find_compilers`.
     """
     (result,) = compile_all([source], gpu, work_group, folder=folder)
     if isinstance(result, BuildError):

@@ -7,8 +7,9 @@ BIFROST_MESA_DEBUG=shaders,shaderdb; both name the kernel in the intermediate fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from romou.core.errors import BuildError
 
@@ -143,25 +144,20 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     Mesa compiles a kernel for any offset of the work groups and once more for none; the latter, which comes second and is the one that
     a launch without an offset runs, is returned.
 
-    Raises
-    ------
-    BuildError
-        The file was not compiled (with the compiler's message), or the text is not what this was written for.
+    BuildError where the file was not compiled (with the compiler's message), or the text is not what this was written for.
     """
     text = text.replace("MESA: info: ", "")
     failure = re.search(r"^@romou failed (.*?)(?=^@romou|\Z)", text, re.DOTALL | re.MULTILINE)
     if failure:
         raise BuildError(f"Mesa's compiler for {gpu} refuses the kernel: {failure[1].strip()}")
     memory = {m[1]: (int(m[2]), int(m[3])) for m in re.finditer(r"^@romou kernel (\S+) (\d+) (\d+)$", text, re.MULTILINE)}
-    read = _read_adreno if gpu in _ADRENO_VEC4_REGISTERS else _read_mali
     # re.split with a group: text before the first kernel, name, text, name, text ...
     parts = re.split(r"^impl (?:__wrapped_)?(\w+) \{$", text, flags=re.MULTILINE)[1:]
     found: dict[str, KernelStatistics] = {}
     for name, part in zip(parts[::2], parts[1::2], strict=True):
         if name in memory:
-            private, local = memory[name]
-            for statistics in read(part, name, gpu, private, local):
-                found[name] = statistics
+            statistics = _read(part, name, gpu, *memory[name])
+            found |= {name: statistics} if statistics else {}
     missing = sorted(set(memory) - set(found))
     if missing or not memory:
         said = "\n".join([line for line in text.splitlines() if line.strip() and not line.startswith("@romou")][-3:])
@@ -169,119 +165,107 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     return [found[name] for name in memory]
 
 
-_ADRENO_SUMMARY = re.compile(
-    r"; CL prog \d+/\d+: (?P<instructions>\d+) instr, .*\n"
-    r"; CL prog \d+/\d+: .*?(?P<half>\d+) half, (?P<full>\d+) full,.*\n"
-    r"; CL prog .*\n"
-    r"; CL prog .*?(?P<loops>\d+) loops"
+@dataclass(frozen=True, kw_only=True)
+class _Form:
+    """How a compiler prints machine code.
+
+    summary: of a kernel, behind its code.   start: of the code.   line: an instruction.   label, jump: where one leads to, and its operand that says so.
+    spill: instructions that access private memory.   memory: how instructions that access any begin.   multiply_adds: of an instruction.
+    """
+
+    summary: re.Pattern[str]
+    start: str
+    line: re.Pattern[str]
+    label: str
+    jump: str
+    spill: re.Pattern[str]
+    memory: tuple[str, ...]
+    multiply_adds: Mapping[str, int]
+
+    def listing(self, text: str) -> _Listing:
+        """The instructions of some code. Of Adreno's flags, (rptN) repeats one N times and (nopN) waits N slots before it."""
+        code: list[_Instruction] = []
+        labels: dict[str, int] = {}
+        for line in text.splitlines():
+            if label := re.fullmatch(rf"({self.label}):", line.strip()):
+                labels[label[1]] = len(code)
+            elif (match := self.line.match(line)) and match["operation"] != "NOP":
+                operation, extra = match["operation"], {kind: int(count) for kind, count in re.findall(r"\((rpt|nop)(\d+)\)", match["flags"])}
+                times, target = 1 + extra.get("rpt", 0), re.search(self.jump, match["operands"] or "")
+                multiply_adds = times * self.multiply_adds.get(".".join(operation.split(".")[:2]), 0)
+                code.append(_Instruction(operation, times + extra.get("nop", 0), multiply_adds, operation.startswith(self.memory), target and target[1]))
+        return _Listing(code, labels)
+
+
+_FLAGS = r"(?:\([a-z0-9]+\) ?)*"
+# `(sy)(rpt2)mad.f32 r0.x, ...`: flags, operation, operands; `l9:` is a label.
+_ADRENO = _Form(
+    summary=re.compile(
+        r"; CL prog \d+/\d+: (?P<instructions>\d+) instr, .*\n"
+        r"; CL prog \d+/\d+: .*?(?P<half>\d+) half, (?P<full>\d+) full,.*\n"
+        r"; CL prog .*\n"
+        r"; CL prog .*?(?P<loops>\d+) loops"
+    ),
+    start="\nNative code for",
+    line=re.compile(rf"^\s*(?P<flags>{_FLAGS})(?P<operation>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)(?: (?P<operands>.*))?$"),
+    label=r"l\d+",
+    jump=r"#(l\d+)",
+    spill=re.compile("stp|ldp"),
+    memory=("ld", "st", "sam", "isam", "resinfo", "atomic"),
+    multiply_adds={"mad.f32": 1, "mad.f16": 1, "mul.f": 1},
 )
-_ADRENO_FLAGS = r"(?:\([a-z0-9]+\) ?)*"
-_ADRENO_LINE = re.compile(rf"^(?P<flags>{_ADRENO_FLAGS})(?P<operation>[a-z][a-z0-9]*(?:\.[a-z0-9]+)*)(?: (?P<operands>.*))?$")
-_ADRENO_MEMORY = ("ld", "st", "sam", "isam", "resinfo", "atomic")
+# Two lines a tuple, `*OP ...` for the multiply-add unit and `+OP ...` for the adder; `clause_9:` is a label, and jumps name one.
+_MALI = _Form(
+    summary=re.compile(
+        r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
+        r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
+    ),
+    start="\nclause_0:",
+    line=re.compile(r"^ +[*+](?P<flags>)(?P<operation>[A-Z][A-Z0-9_]*(?:\.[a-z0-9_]+)*)\b(?P<operands>.*)$"),
+    label=r"clause_\d+",
+    jump=r"\b(clause_\d+)",
+    spill=re.compile(r"(LOAD|STORE).*\.tl$"),
+    memory=("LOAD", "STORE", "TEX", "LD_", "ST_", "LEA_", "ATOM"),
+    multiply_adds={"FMA.f32": 1, "FMA.v2f16": 2},
+)
 
 
-def _read_adreno(text: str, name: str, gpu: str, private: int, local: int) -> Iterator[KernelStatistics]:
-    summary = _ADRENO_SUMMARY.search(text)
-    start = text.find("\nNative code for")
+def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelStatistics | None:
+    form = _ADRENO if gpu in _ADRENO_VEC4_REGISTERS else _MALI
+    summary, start = form.summary.search(text), text.find(form.start)
     if not summary or start < 0:
-        return
-    listing = _adreno_listing(text[start : summary.start()])
+        return None
+    code = text[start : summary.start()]
+    listing = form.listing(_counted(code) if form is _ADRENO else code)
+    return KernelStatistics(
+        name=name,
+        gpu=gpu,
+        instructions=int(summary["instructions"]),
+        spills=sum(form.spill.match(i.operation) is not None for i in listing.code),
+        private_memory_bytes=private,
+        local_memory_bytes=local,
+        loops=int(summary["loops"]),
+        code=listing.statistics(),
+        **(_adreno_resources(summary, gpu) if form is _ADRENO else _mali_resources(summary, code)),
+    )
+
+
+def _counted(code: str) -> str:
+    """What Adreno's summary counts: neither the preamble, which ends with shpe and runs once for many work-items, nor the padding behind the end."""
+    code = re.split(rf"^{_FLAGS}shpe$", code, flags=re.MULTILINE)[-1]
+    end = re.search(rf"^{_FLAGS}end$", code, re.MULTILINE)
+    return code[: end.end()] if end else code
+
+
+def _adreno_resources(summary: re.Match[str], gpu: str) -> dict[str, Any]:
     vec4 = int(summary["full"]) + (int(summary["half"]) + 1) // 2
     waves = min(_ADRENO_MAX_WAVES, _ADRENO_VEC4_REGISTERS[gpu] // max(1, vec4) * 2)
-    yield KernelStatistics(
-        name=name,
-        gpu=gpu,
-        instructions=int(summary["instructions"]),
-        registers=4 * vec4,
-        waves=waves,
-        occupancy=waves / _ADRENO_MAX_WAVES,
-        spills=sum(i.operation.startswith(("stp", "ldp")) for i in listing.code),
-        private_memory_bytes=private,
-        local_memory_bytes=local,
-        cycles=None,
-        cycles_by_unit={},
-        loops=int(summary["loops"]),
-        code=listing.statistics(),
-    )
+    return {"registers": 4 * vec4, "waves": waves, "occupancy": waves / _ADRENO_MAX_WAVES, "cycles": None, "cycles_by_unit": {}}
 
 
-def _adreno_listing(text: str) -> _Listing:
-    """`(sy)(rpt2)mad.f32 r0.x, ...`: flags, operation, operands; (rptN) repeats it N times, (nopN) waits N slots before it; `l9:` is a label.
-
-    The summary counts neither the preamble, which ends with shpe and runs once for many work-items, nor the padding behind the end.
-    """
-    text = re.split(rf"^{_ADRENO_FLAGS}shpe$", text, flags=re.MULTILINE)[-1]
-    end = re.search(rf"^{_ADRENO_FLAGS}end$", text, re.MULTILINE)
-    text = text[: end.end()] if end else text
-    code: list[_Instruction] = []
-    labels: dict[str, int] = {}
-    for line in text.splitlines():
-        label = re.fullmatch(r"(l\d+):", line.strip())
-        if label:
-            labels[label[1]] = len(code)
-            continue
-        match = _ADRENO_LINE.match(line.strip())
-        if not match:
-            continue
-        operation = match["operation"]
-        extra = {kind: int(count) for kind, count in re.findall(r"\((rpt|nop)(\d+)\)", match["flags"])}
-        times = 1 + extra.get("rpt", 0)
-        multiply_adds = times if operation in ("mad.f32", "mad.f16", "mul.f") else 0
-        target = re.search(r"#(l\d+)", match["operands"] or "")
-        code.append(_Instruction(operation, times + extra.get("nop", 0), multiply_adds, operation.startswith(_ADRENO_MEMORY), target[1] if target else None))
-    return _Listing(code, labels)
-
-
-_MALI_SUMMARY = re.compile(
-    r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
-    r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
-)
-_MALI_LINE = re.compile(r"^ +[*+](?P<operation>[A-Z][A-Z0-9_]*(?:\.[a-z0-9_]+)*)\b(?P<operands>.*)$")
-_MALI_MEMORY = ("LOAD", "STORE", "TEX", "LD_", "ST_", "LEA_", "ATOM")
-
-
-def _read_mali(text: str, name: str, gpu: str, private: int, local: int) -> Iterator[KernelStatistics]:
-    summary = _MALI_SUMMARY.search(text)
-    start = text.find("\nclause_0:")
-    if not summary or start < 0:
-        return
-    code_text = text[start : summary.start()]
-    listing = _mali_listing(code_text)
-    units = {unit: float(value) for value, unit in re.findall(r"([\d.]+) ([a-z]+)", summary["units"])}
-    is_full = int(summary["threads"]) == 2
+def _mali_resources(summary: re.Match[str], code: str) -> dict[str, Any]:
     # The highest register that is named; r55 and above are also where a work-item finds its ids.
-    registers = 1 + max((int(r) for r in re.findall(r"\br(\d+)\b", code_text) if int(r) < 55), default=0)
-    yield KernelStatistics(
-        name=name,
-        gpu=gpu,
-        instructions=int(summary["instructions"]),
-        registers=registers,
-        waves=None,
-        occupancy=1.0 if is_full else 0.5,
-        spills=sum(i.operation.startswith(("LOAD", "STORE")) and i.operation.endswith(".tl") for i in listing.code),
-        private_memory_bytes=private,
-        local_memory_bytes=local,
-        cycles=float(summary["cycles"]),
-        cycles_by_unit=units,
-        loops=int(summary["loops"]),
-        code=listing.statistics(),
-    )
-
-
-def _mali_listing(text: str) -> _Listing:
-    """Two lines a tuple, `*OP ...` for the multiply-add unit and `+OP ...` for the adder; `clause_9:` is a label, and jumps name one."""
-    code: list[_Instruction] = []
-    labels: dict[str, int] = {}
-    for line in text.splitlines():
-        label = re.fullmatch(r"(clause_\d+):", line.strip())
-        if label:
-            labels[label[1]] = len(code)
-            continue
-        match = _MALI_LINE.match(line)
-        if not match or match["operation"] == "NOP":
-            continue
-        operation = match["operation"]
-        multiply_adds = {"FMA.f32": 1, "FMA.v2f16": 2}.get(".".join(operation.split(".")[:2]), 0)
-        target = re.search(r"\b(clause_\d+)", match["operands"])
-        code.append(_Instruction(operation, 1, multiply_adds, operation.startswith(_MALI_MEMORY), target[1] if target else None))
-    return _Listing(code, labels)
+    registers = 1 + max((int(r) for r in re.findall(r"\br(\d+)\b", code) if int(r) < 55), default=0)
+    units = {unit: float(value) for value, unit in re.findall(r"([\d.]+) ([a-z]+)", summary["units"])}
+    occupancy = 1.0 if int(summary["threads"]) == 2 else 0.5
+    return {"registers": registers, "waves": None, "occupancy": occupancy, "cycles": float(summary["cycles"]), "cycles_by_unit": units}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,8 +81,8 @@ class Machine:
             self.launching = "kernel by kernel so far: the second run is captured"
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs for inputs in call order."""
-        with self._lock:
+        """The outputs for inputs in call order; DeviceError where the driver fails."""
+        with self._lock, self._driver():
             # The first run is not captured: drivers compile kernels in it, and many a process ends after it.
             captured = self._captured_run() if self._has_run else None
             self._set(inputs)
@@ -92,7 +93,7 @@ class Machine:
 
     def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
         """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
-        with self._lock:
+        with self._lock, self._driver():
             self._set(inputs)
             self._launch()
             captured = self._captured_run() if is_captured else None
@@ -105,6 +106,17 @@ class Machine:
                 return [captured.time_ms() for _ in range(repeat)]
             evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
             return [1e3 * float(t) for t in evaluator(_ENTRY).results]
+
+    @contextlib.contextmanager
+    def _driver(self) -> Iterator[None]:
+        """For calls of this machine's driver: what it raises becomes a DeviceError. Calls of another machine's have their connection for that."""
+        try:
+            yield
+        except RuntimeError as error:
+            # Errors of TVM's own are kinds of their own.
+            if not self._is_here or type(error) is not RuntimeError:
+                raise
+            raise DeviceError(f"the device failed: {str(error).strip()[:800]}", hint="If it goes on failing, `romou doctor` says whether it works.") from error
 
     def timer(self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """See `TunedModel.operator_timer`; scopes: of the parameters."""

@@ -20,7 +20,10 @@ logger = logging.getLogger("romou")
 
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
-_CONNECT_S = 30.0
+# For all answers of a server until a session is open, and after how much of it the user is told.
+_PATIENCE_S, _TELL_S = 15.0, 3.0
+# Until the process of a session has loaded TVM.
+_START_S = 60.0
 _SLOWEST_UPLOAD_BYTES_PER_S = 250e3
 _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
 
@@ -99,19 +102,21 @@ class RemoteDevice:
             return self._call_alone(library, function, *arguments, upload_bytes=upload_bytes)
 
     def _call_alone(self, library: Path, function: str, *arguments: Any, upload_bytes: int) -> Any:
-        pause_s = _FIRST_PAUSE_S
+        pause_s, patience_s = _FIRST_PAUSE_S, _PATIENCE_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if not self._is_open:
-                    self._connect()
+                    self._connect(patience_s)
                 if library.name not in self._loaded:
                     self._job("load", str(library), library.name, timeout_s=self._limit_for(library.stat().st_size))
                     self._loaded.add(library.name)
                 return self._job(function, library.name, *arguments, timeout_s=self._limit_for(upload_bytes))
             except _TROUBLE as error:
                 self.release()
-                if attempt == _ATTEMPTS:
-                    raise DeviceError(f"no model runs at {self.address} after {attempt} attempts, the last: {error}", address=str(self.address)) from error
+                patience_s -= getattr(error, "waited_s", 0.0)
+                if attempt == _ATTEMPTS or patience_s <= 0:
+                    tries = f"{attempt} attempts, the last" if attempt > 1 else "an attempt"
+                    raise DeviceError(f"no model runs at {self.address} after {tries}: {error}", address=str(self.address)) from error
                 logger.info("%s failed (%s); trying again", self.address, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -123,14 +128,20 @@ class RemoteDevice:
     def _limit_for(self, upload_bytes: int) -> float:
         return self._limit_s + upload_bytes / _SLOWEST_UPLOAD_BYTES_PER_S
 
-    def _connect(self) -> None:
+    def _connect(self, patience_s: float) -> None:
+        waiting = f"connecting to {self.address}: no answer yet; waiting for up to {patience_s:g} s, because it serves one session at a time"
+        tell = threading.Timer(_TELL_S, logger.warning, [waiting])
+        tell.daemon = True
+        tell.start()
         try:
-            self._job("connect", self.address, self._kind, self._device_name, self._wanted, _CONNECT_S, timeout_s=3 * _CONNECT_S)
+            self._job("connect", self.address, self._kind, self._device_name, self._wanted, patience_s, timeout_s=_START_S + 2 * patience_s)
         except (DeviceError, CompatError) as error:
             if not self.address.is_tracker:
                 raise
             # Another one of its servers may do.
             raise ConnectionLostError(str(error)) from error
+        finally:
+            tell.cancel()
         self._is_open = True
 
     def _job(self, function: str, *arguments: Any, timeout_s: float) -> Any:

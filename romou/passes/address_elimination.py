@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import tirx
 
-from romou.passes.bindings import inline_single_uses, statements_of
+from romou.passes.bindings import inline_single_uses, sequence_of, statements_of
 from romou.tir.traversal import rewriting
 
 Key: TypeAlias = tuple[Any, ...]
@@ -131,7 +131,7 @@ class _Eliminator:
             new = self._statement(child)
             done += [*self.scopes[-1].pending, new]
             self.scopes[-1].pending.clear()
-        return done[0] if len(done) == 1 else tirx.SeqStmt(done)
+        return sequence_of(done)
 
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
         match stmt:

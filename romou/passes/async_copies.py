@@ -24,8 +24,8 @@ from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.backends.dialect import copy_texel_async
 from romou.core.errors import BuildError
-from romou.passes.bindings import statements_of
-from romou.tir.calls import is_conditional, op_name
+from romou.passes.bindings import is_barrier, statements_of
+from romou.tir.calls import is_conditional
 from romou.tir.primitives import LANES, is_texel
 
 # TVM's marks: on copies, on a group of them, on what waits for groups and on how many of them may still be under way then.
@@ -43,8 +43,8 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
             return stmt
         group, (waiting, under_way) = parts[0], (parts[1], parts[1].body)
         barrier, *use = statements_of(under_way.body)
-        copies = structural_map(group, (tirx.Evaluate, lambda one: tirx.Evaluate(0) if _is_barrier(one) else one))
-        if not _is_marked(under_way, UNDER_WAY) or not _is_barrier(barrier):
+        copies = structural_map(group, (tirx.Evaluate, lambda one: tirx.Evaluate(0) if is_barrier(one) else one))
+        if not _is_marked(under_way, UNDER_WAY) or not is_barrier(barrier):
             return stmt
         ahead = int(under_way.value)
         fewer = tirx.AttrStmt(under_way.node, UNDER_WAY, tirx.const(ahead - 1, "int32"), barrier)
@@ -63,10 +63,6 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 
 def _is_marked(stmt: Any, key: str) -> bool:
     return isinstance(stmt, tirx.AttrStmt) and str(stmt.attr_key) == key
-
-
-def _is_barrier(stmt: Any) -> bool:
-    return isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.tvm_storage_sync"
 
 
 def _copied(store: tirx.BufferStore, analyzer: Any) -> tirx.Stmt:

@@ -8,6 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm_ffi.structural import structural_map, structural_visit
 
+from romou.tir.calls import op_name
+
 
 def statements_of(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
     """The statements of a sequence, nested sequences opened; any other statement by itself."""
@@ -16,6 +18,16 @@ def statements_of(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
             yield from statements_of(child)
     else:
         yield stmt
+
+
+def sequence_of(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """Statements as one; a single one by itself."""
+    return tirx.SeqStmt(list(statements)) if len(statements) > 1 else statements[0]
+
+
+def is_barrier(stmt: Any) -> bool:
+    """Whether a statement waits for the other work-items of the group."""
+    return isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.tvm_storage_sync"
 
 
 def inline_single_uses(body: tirx.Stmt, declared: Sequence[tirx.Var]) -> tirx.Stmt:
@@ -53,7 +65,7 @@ def inline_single_uses(body: tirx.Stmt, declared: Sequence[tirx.Var]) -> tirx.St
 
     def sequence(stmt: tirx.SeqStmt) -> tirx.Stmt:
         kept = [s for s in stmt.seq if not (isinstance(s, tirx.Evaluate) and isinstance(s.value, tirx.IntImm))]
-        return stmt if len(kept) == len(stmt.seq) else tirx.SeqStmt(kept) if len(kept) != 1 else kept[0]
+        return stmt if len(kept) == len(stmt.seq) else sequence_of(kept) if kept else tirx.SeqStmt([])
 
     # Statements are mapped in the order of the program: a variable's value is complete before its use is met.
     return structural_map(body, [(tirx.Bind, drop), (tirx.Var, lambda v: inlined.get(v, v)), (tirx.SeqStmt, sequence)])

@@ -21,12 +21,12 @@ from typing import Any
 import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
-from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
+from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.core.errors import BuildError
-from romou.passes.bindings import statements_of
-from romou.tir.calls import op_name
+from romou.passes.bindings import is_barrier, sequence_of, statements_of
 from romou.tir.primitives import DOUBLE_BUFFER
+from romou.tir.traversal import nodes_in
 
 _HALVES = 2
 
@@ -48,7 +48,7 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
     staging: list[tirx.Stmt] = []
     sums: list[tirx.Stmt] = []
     for stmt in statements_of(loop.body):
-        if _is_barrier(stmt):
+        if is_barrier(stmt):
             barrier = stmt
         elif buffers := _staged_in(stmt):
             staging.append(stmt)
@@ -58,7 +58,7 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
                 raise BuildError("what is staged in two halves of local memory is staged before it is summed up, not in between")
         else:
             # A mark may stand around the barrier too.
-            sums.append(structural_map(stmt, (tirx.SeqStmt, lambda s: _sequence([child for child in s.seq if not _is_barrier(child)]))))
+            sums.append(structural_map(stmt, (tirx.SeqStmt, lambda s: sequence_of([child for child in s.seq if not is_barrier(child)]))))
     iteration, iterations = loop.loop_var, loop.extent
 
     def in_half(of_iteration: tirx.Expr) -> tuple[Any, ...]:
@@ -87,9 +87,9 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
     has_next = following < iterations
     body = [
         barrier,
-        tirx.IfThenElse(has_next, at(_sequence(fetches), following), None),
+        tirx.IfThenElse(has_next, at(sequence_of(fetches), following), None),
         *(structural_map(stmt, list(in_half(iteration))) for stmt in sums),
-        tirx.IfThenElse(has_next, structural_map(_sequence(puts), list(in_half(following))), None),
+        tirx.IfThenElse(has_next, structural_map(sequence_of(puts), list(in_half(following))), None),
     ]
     new = tirx.For(iteration, loop.min, iterations, loop.kind, tirx.SeqStmt(body), loop.thread_binding, loop.annotations, loop.step)
     return tirx.SeqStmt([*registers, *before, new])
@@ -100,7 +100,7 @@ def _through_registers(stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: li
     match stmt:
         case tirx.SeqStmt():
             fetches, puts = zip(*(_through_registers(child, loops, registers) for child in stmt.seq), strict=True)
-            return _sequence(fetches), _sequence(puts)
+            return sequence_of(fetches), sequence_of(puts)
         case tirx.For():
             parts = _through_registers(stmt.body, [*loops, stmt], registers)
             fetch, put = (_unrolled(stmt, part) for part in parts)
@@ -125,16 +125,6 @@ def _unrolled(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
     return tirx.For(variable, loop.min, loop.extent, tirx.ForKind.UNROLLED, body)
 
 
-def _is_barrier(stmt: tirx.Stmt) -> bool:
-    return isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.tvm_storage_sync"
-
-
 def _staged_in(stmt: tirx.Stmt) -> list[tirx.Var]:
     """Buffers of local memory that a statement stores to."""
-    found: list[tirx.Var] = []
-    structural_walk(stmt, (tirx.BufferStore, lambda store: found.append(store.buffer) if str(store.buffer.scope()) == "shared" else None))
-    return found
-
-
-def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    return tirx.SeqStmt(list(statements)) if len(statements) > 1 else statements[0]
+    return [store.buffer for store in nodes_in(stmt, tirx.BufferStore) if str(store.buffer.scope()) == "shared"]

@@ -14,11 +14,12 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Call, PointerType, PrimType, TensorLoad
-from tvm_ffi.structural import structural_map, structural_walk
+from tvm_ffi.structural import structural_map
 
 from romou.backends.dialect import Dialect, dialect_of
 from romou.tir.calls import is_conditional, is_fp16_conversion, op_name
 from romou.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
+from romou.tir.traversal import nodes_in
 
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
@@ -46,14 +47,8 @@ def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 
 def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
     """Buffers from which tensor cores take fp16 as it is."""
-    found: set[tirx.Var] = set()
-
-    def marked(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == TENSOR_CORES:
-            structural_walk(stmt.body, (TensorLoad, lambda load: found.add(load.source)))
-
-    structural_walk(func.body, (tirx.AttrStmt, marked))
-    return found
+    marked = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == TENSOR_CORES]
+    return {load.source for stmt in marked for load in nodes_in(stmt.body, TensorLoad)}
 
 
 def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr]:
@@ -64,9 +59,8 @@ def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr
 
 def _mentions_halfs(func: tirx.PrimFunc) -> bool:
     """Whether a kernel whose parameters are none keeps or computes fp16: most do not, and need no rewriting."""
-    found: list[str] = []
-    structural_walk(func.body, [(tirx.AllocBuffer, lambda s: found.append(str(s.buffer.dtype))), (tirx.Cast, lambda c: found.append(str(c.ty)))])
-    return any("float16" in dtype for dtype in found)
+    found = nodes_in(func.body, tirx.AllocBuffer, tirx.Cast)
+    return any("float16" in str(node.ty if isinstance(node, tirx.Cast) else node.buffer.dtype) for node in found)
 
 
 def _cast(old: tirx.Cast) -> tirx.Expr:
@@ -206,9 +200,7 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
 
     if not pointers and not _mentions_halfs(func):
         return func
-    found: list[Any] = []
-    structural_walk(func.body, [(tirx.AttrStmt, lambda s: found.append(s) if s.attr_key == FP16_ARITHMETIC else None)])
-    if found:
+    if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
         marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
         return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
     for_tensor_cores = _read_by_tensor_cores(func)

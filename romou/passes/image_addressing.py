@@ -11,10 +11,10 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm_ffi.structural import structural_map, structural_walk
+from tvm_ffi.structural import structural_map
 
 from romou.core.errors import BuildError
-from romou.tir.calls import is_texel_load, op_name
+from romou.tir.calls import op_name
 from romou.tir.primitives import LANES, SEPARATORS, is_image, is_texel
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
@@ -42,10 +42,7 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 
     Reads outside the image give zero.
 
-    Raises
-    ------
-    BuildError
-        A single lane of a texel is accessed, or one image is both read and written, which OpenCL 1.2 does not allow.
+    BuildError where a single lane of a texel is accessed, or one image is both read and written, which OpenCL 1.2 does not allow.
     """
     images = [p for p in func.params if is_image(p)]
     if not images:
@@ -113,15 +110,3 @@ def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
         return tirx.SeqStmt([tirx.Bind(texel, value), tirx.Evaluate(tvm.ir.Call(call.op, [*place, texel], call.attrs, call.ty_args, ret_ty=call.ty))])
 
     return func.with_body(structural_map(func.body, (tirx.Evaluate, store)))
-
-
-def image_loads(func: tirx.PrimFunc) -> int:
-    """Texture reads in a lowered function; for tests and reports."""
-    count = 0
-
-    def visit(call: tvm.ir.Call) -> None:
-        nonlocal count
-        count += is_texel_load(call)
-
-    structural_walk(func.body, (tvm.ir.Call, visit))
-    return count

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_hash, structural_walk
 
-from romou.passes.bindings import inline_single_uses, statements_of
+from romou.passes.bindings import inline_single_uses, sequence_of, statements_of
 from romou.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load, is_texel_load, op_name
 from romou.tir.traversal import rewriting, walking
 
@@ -72,7 +72,7 @@ class _Sharer:
             self._pending.clear()
             self._forget(child)
         self._known, self._pending = known, pending
-        return done[0] if len(done) == 1 else tirx.SeqStmt(done)
+        return sequence_of(done)
 
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
         match stmt:

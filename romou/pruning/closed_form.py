@@ -1,7 +1,7 @@
 """What the kernels of a whole space use, by formulas over its knobs: a million configs are judged in well under a second.
 
-The formulas follow `schedules/contraction`. `analysis/usage.py` reads the same numbers off one config's TIR, and a property test holds the two
-together. Columns of knobs are NumPy arrays that broadcast: those of `Space.mesh` have an axis for each knob. A formula over three knobs then costs the
+The formulas follow `schedules/contraction`. The tests read the same numbers off one config's TIR (`tests/kernel_usage.py`), and hold the two
+together. Columns of knobs are NumPy arrays that broadcast: those of `Space.blocks` have an axis for each knob. A formula over three knobs then costs the
 product of these three, and only the last "and" of the verdicts runs over all configs.
 
 Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel holds for addresses and
@@ -18,14 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from romou.analysis.accesses import SERVED, bank_rounds
 from romou.analysis.registers import RegisterEstimate, address_registers
 from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
 from romou.core.space import Columns
-from romou.pruning.columns import combinations, tabulate
 from romou.pruning.data_reads import DataReads, Pixels, Steps
-from romou.pruning.form import Form, loads_of_one
+from romou.pruning.form import Form, combinations, loads_of_one, tabulate
 from romou.schedules.algorithms import DIRECT
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.knobs import local_bytes, number_bytes
@@ -33,6 +31,8 @@ from romou.schedules.template import ContractionTemplate
 from romou.tir.places import Place
 from romou.tir.primitives import LANES
 
+# A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
+SERVED, _VECTOR_BYTES = 8, 16
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
 _INSIDE = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
 _IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
@@ -69,7 +69,6 @@ class ClosedForm(Form):
         return first
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        """Return the usage, as `Form.usage_with` says."""
         (_, form), *others = self._algorithms_of(columns).items()
         usage = form._usage(columns, counts)
         for name, form in others:
@@ -77,7 +76,6 @@ class ClosedForm(Form):
         return usage
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
-        """Return the loads, as `Form.loads` says."""
         tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
         steps = usage.multiply_adds / (tile * LANES)
         # What is staged is dealt out to the work-items along the pixels, which read the same weights.
@@ -311,3 +309,9 @@ def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
     """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
     items = np.arange(min(SERVED, high * wide))
     return bank_rounds((items % wide if is_data else items // wide) * step_bytes)
+
+
+def bank_rounds(places: np.ndarray) -> int:
+    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever wants the same is served at once."""
+    words = np.unique((places - places.min()) // _VECTOR_BYTES)
+    return int(np.bincount(words % SERVED).max())

@@ -37,10 +37,7 @@ class Rules:
     longest_iteration: most multiply-adds that an iteration of the reduction loop may spell out, instructions of tensor cores counted once.
     slowest: how many times longer than the fastest config of the space a config may take, by the estimate.
 
-    Raises
-    ------
-    UsageError
-        A number is not above zero.
+    UsageError where a number is not above zero.
     """
 
     count_per_work_item: bool = False

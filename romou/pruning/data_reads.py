@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tvm
 from tvm import tirx
-from tvm_ffi.structural import structural_walk
 
 from romou.analysis.evaluate import count_distinct, evaluate
 from romou.core.errors import BuildError
@@ -22,6 +21,7 @@ from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction
 from romou.tir.calls import op_name
 from romou.tir.primitives import LANES
+from romou.tir.traversal import nodes_in
 
 # Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
 PITCH = 1 << 20
@@ -228,8 +228,7 @@ class _Read:
 
 def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
     """Indices of the one read of a tensor in an expression of TVM's te."""
-    found: list[tvm.ir.Call] = []
-    structural_walk(expr, (tvm.ir.Call, lambda call: found.append(call) if op_name(call) == "te.tensor_load" else None))
+    found = [call for call in nodes_in(expr, tvm.ir.Call) if op_name(call) == "te.tensor_load"]
     if len(found) != 1:
         raise BuildError(f"expected one read of the data, found {len(found)}")
     return list(found[0].args[1:])

@@ -1,10 +1,10 @@
-"""Formulas of one operator over its knobs; what holds for every family."""
+"""Formulas of one operator over its knobs: what holds for every family, and knobs of many configs as columns."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,3 +61,27 @@ def loads_of_one(usage: KernelUsage) -> Any:
     """Return the loads of a work-item in one iteration, all as wide as the narrowest."""
     width_bytes = usage.work_group_size * _NUMBER_BYTES * usage.access_width
     return (usage.unshared_buffer_bytes + usage.unshared_image_bytes) / width_bytes
+
+
+def columns_of(configs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Return configs as columns of knobs, one row a config."""
+    return {name: np.asarray([config[name] for config in configs]) for name in (configs[0] if configs else ())}
+
+
+def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
+    """Return `function` of each distinct combination of the columns' values, put where the combination stands."""
+    found, places = combinations(*columns)
+    results: np.ndarray = np.asarray([function(*values) for values in found], dtype=np.int64)[places]
+    return results
+
+
+def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:
+    """Return the distinct combinations of the columns' values, and which of them stands where."""
+    values, key = [], np.asarray(0)
+    for column in columns:
+        distinct, codes = np.unique(np.asarray(column), return_inverse=True)
+        values.append(distinct)
+        key = key * len(distinct) + codes.reshape(np.shape(column))
+    keys, places = np.unique(key, return_inverse=True)
+    rows = np.unravel_index(keys, [len(v) for v in values])
+    return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), places.reshape(np.shape(key))

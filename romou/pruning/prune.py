@@ -93,7 +93,6 @@ class PrunedSpace(Space):
         return len(self._kept) * self.size // math.prod(self._shape)
 
     def is_valid(self, config: Config) -> bool:
-        """Whether the config is one of those that are left."""
         digits = (digit[config[name]] for name, digit in zip(self.knobs, self._digits, strict=True))
         place = np.ravel_multi_index([d if extent > 1 else 0 for d, extent in zip(digits, self._shape, strict=True)], self._shape)
         found = np.searchsorted(self._kept, place)
@@ -104,8 +103,6 @@ class PrunedSpace(Space):
         return (self._config(int(place), list(rest)) for place in self._kept for rest in np.ndindex(*free))
 
     def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
-        """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`, each as likely as the next; fewer when no
-        more are found."""
         found: dict[str, Config] = {}
         if self.kept <= max(4 * count, _LISTED):
             given = (where or {}).items()
@@ -141,23 +138,13 @@ class PrunedSpace(Space):
 def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, *, rules: Rules | None = None, least_kept: int = LEAST_KEPT) -> PrunedSpace:
     """The configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
 
-    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit is loosened 2, 4 and 8
-    times, then the criterion is dropped and the next one loosened; those that turn out to be no hindrance come back. `PrunedSpace.report`
-    tells which gave way.
+    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit is loosened 2, 4 and 8 times, then the
+    criterion is dropped and the next one loosened; those that turn out to be no hindrance come back. `PrunedSpace.report` tells which gave way.
 
-    Parameters
-    ----------
-    space
-        Of the template on the device, `template.space(limits)`.
-    spec
-        Facts of the device that kernels are made for; what is not known of it excludes nothing.
+    SpaceEmptyError where the template itself admits no config. UsageError where `least_kept` is below one.
 
-    Raises
-    ------
-    SpaceEmptyError
-        The template itself admits no config.
-    UsageError
-        `least_kept` is below one.
+    space: of the template on the device, `template.space(limits)`.
+    spec: facts of the device that kernels are made for; what is not known of it excludes nothing.
     """
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")

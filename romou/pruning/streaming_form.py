@@ -20,8 +20,7 @@ from tvm_ffi.structural import structural_visit
 from romou.analysis.evaluate import count_distinct, evaluate
 from romou.analysis.usage import KernelUsage
 from romou.core.space import Columns
-from romou.pruning.columns import tabulate
-from romou.pruning.form import Form, loads_of_one
+from romou.pruning.form import Form, loads_of_one, tabulate
 from romou.schedules.streaming import Points, StreamingTemplate
 from romou.tir.calls import is_conditional
 
@@ -53,7 +52,6 @@ class StreamingForm(Form):
         return {**found, "width": tabulate(self._template.access_width, columns["vector_width"])}
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        """Return the usage, as `Form.usage_with` says."""
         template = self._template
         size, groups = template.work_group_size(columns), template.work_groups(columns)
         return KernelUsage(

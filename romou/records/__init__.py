@@ -1,15 +1,13 @@
 """What was measured, kept: append-only JSON lines."""
 
-from romou.records.origin import Origin
-from romou.records.record import SCHEMA, Record
+from romou.records.record import SCHEMA, Origin, Record
 from romou.records.recorded_space import RecordedConfig, RecordedSpace
-from romou.records.store import FILE_NAME, MemoryRecords, Records, RecordStore
+from romou.records.store import FILE_NAME, Records, RecordStore
 from romou.records.t4 import export_t4, from_t4, import_t4, to_t4
 
 __all__ = [
     "FILE_NAME",
     "SCHEMA",
-    "MemoryRecords",
     "Origin",
     "Record",
     "RecordStore",

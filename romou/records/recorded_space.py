@@ -116,13 +116,7 @@ class RecordedSpace:
 
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
-        """Read a file; a last member that was cut off is left out.
-
-        Raises
-        ------
-        RecordError
-            Not such a file, or one of a newer schema.
-        """
+        """Read a file; a last member that was cut off is left out; RecordError for what is no such file, or one of a newer schema."""
         try:
             lines = _unpacked(path.read_bytes()).splitlines()
             header: Mapping[str, Any] = json.loads(lines[0])

@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from romou.core.errors import RecordError
-from romou.records.origin import Origin
-from romou.records.record import Record
+from romou.records.record import Origin, Record
 
 logger = logging.getLogger("romou")
 
@@ -24,28 +23,13 @@ _LOCK_NAME = "records.lock"
 
 
 class Records(Protocol):
-    """What a search needs of its records; `RecordStore` keeps them on disk, `MemoryRecords` nowhere."""
+    """What a search needs of its records: `RecordStore` keeps them on disk; those in a list end with the process."""
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, /) -> None:
         """Keep a record."""
 
     def __iter__(self) -> Iterator[Record]:
         """All of them, oldest first."""
-
-
-class MemoryRecords:
-    """Records that end with the process."""
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
-
-    def append(self, record: Record) -> None:
-        """Keep a record."""
-        self._records.append(record)
-
-    def __iter__(self) -> Iterator[Record]:
-        """All of them, oldest first."""
-        return iter(list(self._records))
 
 
 class RecordStore:
@@ -54,10 +38,7 @@ class RecordStore:
     A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a cut-off last
     line is moved to `records.jsonl.damaged` when the folder is opened again.
 
-    Raises
-    ------
-    RecordError
-        Another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
+    RecordError where another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -125,14 +106,8 @@ class RecordStore:
                 raise RecordError(f"{self.path}, line {number}: {error.message}", hint=hint, line=number) from error
         return found
 
-    def append(self, record: Record) -> None:
-        """Write a record to disk.
-
-        Raises
-        ------
-        RecordError
-            The disk is full or gone; what was written before is intact.
-        """
+    def append(self, record: Record, /) -> None:
+        """Write a record to disk; RecordError where the disk is full or gone; what was written before is intact."""
         line = (record.to_line() + "\n").encode()
         size = os.fstat(self._file).st_size
         try:

@@ -14,8 +14,7 @@ from typing import Any
 
 from romou.core.errors import RecordError
 from romou.core.outcome import Outcome
-from romou.records.origin import Origin
-from romou.records.record import SCHEMA, Record
+from romou.records.record import SCHEMA, Origin, Record
 
 T4_VERSION = "1.0.0"
 # Our outcome -> T4's "invalidity".
@@ -36,10 +35,7 @@ _MEASURED = ("relative_l2_error", "max_error", "error", "seed", "clock_ratio")
 def to_t4(records: Sequence[Record]) -> dict[str, Any]:
     """A T4 document. Times in milliseconds, as Kernel Tuner writes them.
 
-    Raises
-    ------
-    RecordError
-        There are no records, or they are of several tasks, devices or versions.
+    RecordError where there are no records, or they are of several tasks, devices or versions.
     """
     if not records:
         raise RecordError("there are no records to write")
@@ -81,17 +77,10 @@ def _result(record: Record) -> dict[str, Any]:
 def from_t4(data: Mapping[str, Any], *, task_key: str | None = None, origin: Origin | None = None, name: str = "this T4 document") -> list[Record]:
     """The records of a T4 document.
 
-    Parameters
-    ----------
-    task_key, origin
-        What the results have to belong to; of a document that does not say, what they belong to. None: whatever the document says.
-    name
-        The document's name, in error texts.
+    RecordError for what is no T4 document, one of another schema, or of another kernel or origin; the text says which.
 
-    Raises
-    ------
-    RecordError
-        Not a T4 document, one of another schema, or of another kernel or origin; the text says which.
+    task_key, origin: what the results have to belong to; of a document that does not say, what they belong to. None: whatever the document says.
+    name: the document's name, in error texts.
     """
     version = str(data.get("schema_version"))
     if version.partition(".")[0] != T4_VERSION.partition(".")[0] or not isinstance(data.get("results"), list):
@@ -143,10 +132,7 @@ def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
 
     What was measured again at the end of a search is left out: the format knows one result of a config.
 
-    Raises
-    ------
-    RecordError
-        The folder cannot be written.
+    RecordError where the folder cannot be written.
     """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in (r for r in records if not r.is_again):

@@ -2,8 +2,7 @@
 
 from romou.regression.bench import Bench, OperatorBench, load_module
 from romou.regression.comparison import Comparison, Row, compare_benches, compare_recorded, parse_threshold
-from romou.regression.measures import JUDGED
-from romou.regression.operators import operators_of
+from romou.regression.operators import JUDGED, operators_of
 from romou.regression.timing import time_in_turns, with_times
 
 __all__ = [

@@ -173,10 +173,7 @@ def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int], rp
 
     device: gives the index of the device to run it on; asked only if there is a model.   rpc: the address that it runs at instead.
 
-    Raises
-    ------
-    UsageError
-        Another model lies there.
+    UsageError where another model lies there.
     """
     folder = module_folder(Path(path))
     if bench.module is None or not folder.is_dir():

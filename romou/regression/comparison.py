@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from romou.core.errors import UsageError
-from romou.records.origin import Origin
+from romou.records.record import Origin
 from romou.regression.bench import Bench, OperatorBench, Rounds, round_median
-from romou.regression.measures import JUDGED
+from romou.regression.operators import JUDGED
 from romou.regression.statistics import Shift, holm, paired_shift, unpaired_shift
 from romou.regression.timing import MODEL
 
@@ -120,14 +120,10 @@ def parse_threshold(text: str | float) -> float:
 def time_verdicts(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float, *, machine: tuple[Rounds, Rounds] | None = None) -> dict[str, TimeVerdict]:
     """Judge the times of many subjects at once.
 
-    Parameters
-    ----------
-    pairs
-        Name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
-    machine
-        For times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the limit. And because one model
-        cannot tell what else a session was like, only subjects that were quiet in both can be called slower, and only if not one round of one
-        session lies among those of the other; the rest is undecided.
+    pairs: name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
+    machine: for times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the limit. And because one model cannot tell
+        what else a session was like, only subjects that were quiet in both can be called slower, and only if not one round of one session lies among those of
+        the other; the rest is undecided.
     """
     shifts = {}
     apart = dict.fromkeys(pairs, True)
@@ -177,13 +173,7 @@ def open_names(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float) -> 
 
 
 def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, OperatorBench]]:
-    """Operators of both, by name.
-
-    Raises
-    ------
-    UsageError
-        There are none, or the targets differ.
-    """
+    """Operators of both, by name; UsageError where there are none, or the targets differ."""
     if before.target != after.target:
         raise UsageError(f"the benches are of two targets, {before.target} and {after.target}", hint="Compare what was compiled for one target.")
     known = {o.name: o for o in before.operators}

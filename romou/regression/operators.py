@@ -1,18 +1,18 @@
-"""The operators of a scheduled model, as a bench lists them."""
+"""The operators of a scheduled model, as a bench lists them, with what can be read off their kernels on any machine."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from romou.inspection.kernels import inspect_function
+from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.module import Argument
 from romou.regression.bench import OperatorBench
-from romou.regression.measures import source_mark, stable_measures
-from romou.tasks.tunable import key_of, plain_form
+from romou.tasks.tunable import TunableTask, key_of, plain_form
 
 if TYPE_CHECKING:
     from romou.module import ScheduledFunction
@@ -42,7 +42,7 @@ def operators_of(functions: Iterable[ScheduledFunction], calls: Mapping[str, int
             arguments=tuple(arguments),
             source_sha256=sha256,
             source_bytes=size,
-            measures=stable_measures(kernels, one.task.template if one.task is not None else None, one.config),
+            measures=stable_measures(kernels, one.task, one.config, target),
         )
     return _with_unique_names(list(found.values()))
 
@@ -56,3 +56,43 @@ def _with_unique_names(operators: list[OperatorBench]) -> tuple[OperatorBench, .
     """Operators that have a name in common, as they differ in their epilogue alone, get some digits of their key."""
     counts = Counter(o.name for o in operators)
     return tuple(o if counts[o.name] == 1 else replace(o, name=f"{o.name}#{o.key[:6]}") for o in operators)
+
+
+# name -> (what it counts, measure that it is divided by before two are compared, or None). More is worse for each of them.
+JUDGED: dict[str, tuple[str, str | None]] = {
+    "registers": ("32-bit registers that a compiler gives a work-item, estimated", None),
+    "needed_registers": ("32-bit registers without which it would spill or stall, estimated", None),
+    "integer_operations_in_loops": ("integer operations in loops, as they stand in the code", None),
+    "integer_operations_in_loops_weighted": ("integer operations in loops, times the trips", None),
+    "divisions_in_loops": ("divisions and modulos of integers in loops", None),
+    "bytes_per_iteration": ("bytes that a work-item loads in one iteration of its innermost loop", "multiply_adds_per_iteration"),
+    "group_bytes_per_iteration": ("distinct bytes of data and weight that a work group loads in one iteration", "multiply_adds_per_iteration"),
+    "local_memory_bytes": ("local memory of a work group, in bytes", None),
+}
+
+
+def stable_measures(kernels: Sequence[InspectedKernel], task: TunableTask | None, config: Mapping[str, Any], target: Target) -> dict[str, int]:
+    """Return the measures of one operator, over all its kernels: the most registers of any, the sum of everything else.
+
+    task: the operator's; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
+    """
+    found = {
+        "registers": max(round(k.registers.allocated) for k in kernels),
+        "needed_registers": max(round(k.registers.needed) for k in kernels),
+        "integer_operations_in_loops": sum(k.operations.in_loops for k in kernels),
+        "integer_operations_in_loops_weighted": sum(k.operations.in_loops_weighted for k in kernels),
+        "divisions_in_loops": sum(k.operations.divisions_in_loops for k in kernels),
+        "bytes_per_iteration": sum(k.traffic.bytes_loaded for k in kernels),
+        "multiply_adds_per_iteration": sum(k.traffic.multiply_adds for k in kernels),
+    }
+    if task is not None:
+        usage = task.usage(config, target)
+        found["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
+        found["local_memory_bytes"] = int(usage.local_memory_bytes)
+    return found
+
+
+def source_mark(kernels: Sequence[InspectedKernel]) -> tuple[str, int]:
+    """(SHA-256 of all kernels' sources, their size in bytes); the function's name, a number among its like, does not count."""
+    text = "".join(k.source.replace(k.function, "kernel") for k in kernels).encode()
+    return hashlib.sha256(text).hexdigest(), len(text)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import tvm
+from tvm import relax
 
-from romou.module import random_inputs
+from romou.module import Summary, TunedModel, random_inputs
 from romou.regression.bench import Bench, OperatorBench, Rounds
-from romou.regression.reference import reference_model
 
 if TYPE_CHECKING:
-    from romou.module import TunedModel
+    from romou.target import Target
 
 # (launches of one repeat, repeats) -> milliseconds of a launch, for each repeat.
 Timer = Callable[[int, int], list[float]]
@@ -80,12 +81,7 @@ def time_in_turns(
 ) -> Pairs:
     """Time the operators that two benches have in common, and the whole models, both sides next to each other: a slow moment hits both.
 
-    Parameters
-    ----------
-    rounds
-        Pairs of the first stage; each later one doubles what was measured.
-    is_open
-        All pairs so far -> names that the next stage goes on with.
+    rounds: pairs of the first stage; each later one doubles what was measured.   is_open: all pairs so far -> names that the next stage goes on with.
     """
     names = {o.name for o in before.operators} & {o.name for o in after.operators}
     both = [subjects(model, [o for o in bench.operators if o.name in names], seed) for bench, model in zip((before, after), models, strict=True)]
@@ -113,3 +109,29 @@ def time_in_turns(
 def launches_of(timer: Timer) -> int:
     """Launches that fill a repeat."""
     return min(_MOST_LAUNCHES, max(1, math.ceil(_REPEAT_MS / min(timer(1, 2)))))
+
+
+_SIDE = 256
+
+
+def reference_model(beside: TunedModel) -> TunedModel:
+    """A product of two matrices of single precision by TVM's own schedule, for the device that another model runs on."""
+    summary = Summary.unmeasured(target=str(beside.target), rows=(), seconds=0.0)
+    inputs = dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
+    return TunedModel(
+        _executable(beside.target),
+        target=beside.target,
+        inputs=inputs,
+        outputs=("c",),
+        summary=summary,
+        device_index=beside.device_index,
+        remote=beside.remote,
+    )
+
+
+def _executable(target: Target) -> relax.VMExecutable:
+    builder = relax.BlockBuilder()
+    a, b = (relax.Var(name, relax.TensorType((_SIDE, _SIDE), "float32")) for name in ("a", "b"))
+    with builder.function("main", [a, b]):
+        builder.emit_func_output(builder.emit(relax.op.matmul(a, b)))
+    return tvm.compile(builder.finalize(), target=target.tvm_target)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from romou.report.table import table_of_numbers
+
 if TYPE_CHECKING:
     from romou.inspection.kernels import InspectedKernel, PassStep
     from romou.mobile_compilers import KernelStatistics
@@ -39,10 +41,7 @@ def print_kernel(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
 def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str]) -> Table:
     """One line a measure, one column for Romou and one for each GPU's compiler."""
     read = {gpu: said for gpu, said in statistics.items() if not isinstance(said, str)}
-    table = Table()
-    table.add_column("of one work-item", no_wrap=True)
-    for title in ("Romou's estimate", *(f"Mesa, {gpu}" for gpu in read)):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = table_of_numbers("of one work-item", ("Romou's estimate", *(f"Mesa, {gpu}" for gpu in read)))
 
     def row(title: str, estimate: object, values: Sequence[object]) -> None:
         if estimate != "" or any(v != "" for v in values):

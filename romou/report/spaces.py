@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
+
+from romou.core.knob import Choice, nearest
+from romou.core.space import Space
+from romou.report.table import table_of_numbers
 
 if TYPE_CHECKING:
     from romou.pruning import PruningReport
@@ -15,11 +19,7 @@ if TYPE_CHECKING:
 
 def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
     """Return a table with a line for each task: configs by its knobs, those that its template admits, those that are left, and which criteria gave way."""
-    table = Table(title=escape(title))
-    table.add_column("task", no_wrap=True)
-    for column in ("declared", "before", "kept", "pruned"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("gave way")
+    table = table_of_numbers("task", ("declared", "before", "kept", "pruned"), "gave way", title=title)
     for name, report in rows:
         table.add_row(escape(name), str(report.declared), str(report.before), str(report.kept), percent(report.pruned_share), ", ".join(report.relaxed))
     return table
@@ -27,11 +27,7 @@ def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Tab
 
 def criteria_table(reports: Sequence[PruningReport]) -> Table:
     """Return a table with a line for each criterion: mean share of the spaces that it removes alone, and that it alone removes."""
-    table = Table(title="What each criterion removes, mean over the tasks")
-    table.add_column("criterion", no_wrap=True)
-    for column in ("alone", "only it", "gave way"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("limit from")
+    table = table_of_numbers("criterion", ("alone", "only it", "gave way"), "limit from", title="What each criterion removes, mean over the tasks")
     for name, counts in _by_criterion(reports).items():
         alone, only = (sum(getattr(c, field) / r.before for r, c in counts) / len(reports) for field in ("alone", "only"))
         gave_way = sum(c.slack != 1 for _, c in counts)
@@ -52,3 +48,30 @@ def _by_criterion(reports: Sequence[PruningReport]) -> dict[str, list[tuple[Prun
         for count in report.criteria:
             found.setdefault(count.criterion, []).append((report, count))
     return found
+
+
+def knob_rows(spaces: Sequence[Space]) -> list[dict[str, Any]]:
+    """Return one entry a knob of some tasks' spaces: its choices in any of them, how many have it, and what is declared of it."""
+    declared = {name: knob for space in spaces for name, knob in space.declared.items()}
+    rows = []
+    for name, knob in declared.items():
+        having = [space.knobs[name] for space in spaces if name in space.knobs]
+        choices = list(dict.fromkeys(choice for own in having for choice in own))
+        default = nearest(choices, knob.default)
+        rows.append({"knob": name, "choices": choices, "default": default, "tasks": len(having), "devices": knob.devices, "help": knob.help})
+    return rows
+
+
+def knob_table(spaces: Sequence[Space], *, title: str) -> Table:
+    """Return a table with a line for each knob of some tasks' spaces."""
+    table = Table(title=escape(title))
+    for column in ("knob", "choices", "default", "tasks", "devices", "meaning"):
+        table.add_column(column, no_wrap=column == "knob", justify="right" if column == "tasks" else "left")
+    for row in knob_rows(spaces):
+        texts = row["knob"], _spelled(row["choices"]), _spelled([row["default"]]), str(row["tasks"]), row["devices"], row["help"]
+        table.add_row(*map(escape, texts))
+    return table
+
+
+def _spelled(choices: Sequence[Choice]) -> str:
+    return ", ".join(("no", "yes")[choice] if isinstance(choice, bool) else str(choice) for choice in choices)

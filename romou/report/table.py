@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-
-class Row(Protocol):
-    """One task of a model. Times are those of one call in milliseconds, None where nothing was measured."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def calls(self) -> int: ...
-    @property
-    def default_ms(self) -> float | None: ...
-    @property
-    def tuned_ms(self) -> float | None: ...
-    @property
-    def gflops(self) -> float | None: ...
-    @property
-    def speedup(self) -> float | None: ...
-    @property
-    def trials(self) -> int: ...
-
-
-class Summary(Protocol):
-    """What `print_summary` needs of `TunedModel.summary()`."""
-
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def default_ms(self) -> float | None: ...
-    @property
-    def tuned_ms(self) -> float | None: ...
-    @property
-    def relative_l2_error(self) -> float | None: ...
-    @property
-    def is_right(self) -> bool | None: ...
+if TYPE_CHECKING:
+    from romou.module.summary import LayerRow, Summary
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -54,18 +23,21 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def layer_table(rows: Sequence[Row]) -> Table:
+def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str = "") -> Table:
+    """An empty table: a column of names, columns of numbers, and columns of text."""
+    columns = [Column(name, no_wrap=True), *(Column(column, justify="right", no_wrap=True) for column in numbers), *map(Column, texts)]
+    return Table(*columns, title=escape(title) or None)
+
+
+def layer_table(rows: Sequence[LayerRow]) -> Table:
     """One line per task, the most expensive first, and a last line with the sums over all calls."""
-    table = Table(title="Time per layer (ms of one call)", show_footer=bool(rows))
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
-    table.add_column("layer", footer="all calls", no_wrap=True)
-    right = {"justify": "right", "no_wrap": True}
-    table.add_column("calls", footer=str(sum(row.calls for row in rows)), **right)  # type: ignore[arg-type]
-    table.add_column("before", footer=number(before), **right)  # type: ignore[arg-type]
-    table.add_column("after", footer=number(after), **right)  # type: ignore[arg-type]
-    table.add_column("faster", footer=ratio(before / after if before and after else None), **right)  # type: ignore[arg-type]
-    table.add_column("GFLOPS", **right)  # type: ignore[arg-type]
-    table.add_column("trials", footer=str(sum(row.trials for row in rows)), **right)  # type: ignore[arg-type]
+    table = table_of_numbers("layer", ("calls", "before", "after", "faster", "GFLOPS", "trials"), title="Time per layer (ms of one call)")
+    table.show_footer = bool(rows)
+    calls, trials = (str(sum(getattr(row, field) for row in rows)) for field in ("calls", "trials"))
+    footers = ("all calls", calls, number(before), number(after), ratio(before / after if before and after else None), "", trials)
+    for column, footer in zip(table.columns, footers, strict=True):
+        column.footer = footer
     for row in sorted(rows, key=lambda r: -(r.default_ms or 0.0) * r.calls):
         table.add_row(
             escape(row.name), str(row.calls), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), number(row.gflops, 2), str(row.trials)
@@ -73,7 +45,7 @@ def layer_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _total_ms(rows: Sequence[Row], field: str) -> float | None:
+def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
     """The sum over all calls in ms; None as soon as one row was not measured, since a part is no total."""
     total = 0.0
     for row in rows:

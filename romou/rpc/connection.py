@@ -11,6 +11,7 @@ import ipaddress
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -75,7 +76,7 @@ def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = P
     kind
         The device kind that is asked for.
     patience_s
-        For the answer of a server, which serves one session at a time.
+        For the server's answers until the session is open; it serves one session at a time.
     limit_s
         After which the server ends the session, whatever runs there.
 
@@ -92,6 +93,7 @@ def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = P
     """
     if not backend(kind).is_served:
         raise UsageError(f"{kind} devices are not served over RPC", hint="Leave the address out, or name another kind of target.", kind=kind)
+    end = time.monotonic() + patience_s
     if address.is_tracker:
         from romou.rpc.tracker import Tracker
 
@@ -101,41 +103,44 @@ def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = P
         if found is None:
             raise ConnectionLostError(f"no device of {address} was free within {patience_s:g} s", address=str(address))
         address = found
-    return _checked(_open(address, patience_s, limit_s), address.where, kind, patience_s)
+    try:
+        return _checked(_open(address, end, limit_s), address.where, kind, end)
+    except concurrent.futures.TimeoutError as error:
+        raise ConnectionLostError(
+            f"the RPC server at {address.where} did not answer within {patience_s:g} s; it serves one session at a time and may have another",
+            address=address.where,
+            waited_s=patience_s,
+        ) from error
 
 
-def _open(address: Address, patience_s: float, limit_s: float | None) -> Any:
+def _open(address: Address, end: float, limit_s: float | None) -> Any:
     from tvm import rpc
 
     # What a tracker gives away ends in a secret that holds for one session.
-    key, _, secret = address.key.partition(":")
+    secret = address.key.partition(":")[2]
     where = address.where
     try:
-        return _patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), patience_s)
-    except concurrent.futures.TimeoutError as error:
-        raise ConnectionLostError(
-            f"the RPC server at {where} did not answer within {patience_s:g} s; it serves one session at a time and may have another", address=where
-        ) from error
+        return _patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), end)
     except RuntimeError as error:
         if "matches key" in str(error) and secret:
             raise ConnectionLostError(f"the RPC server at {where} is no longer free: it withdrew what the tracker offered", address=where) from error
         if "matches key" in str(error):
             raise DeviceError(
-                f"the RPC server at {where} does not serve the key {key!r}", hint=f"Write the one that it was started with: {where}/KEY.", address=where
+                f"the RPC server at {where} does not serve the key that was given", hint=f"Write the one that it was started with: {where}/KEY.", address=where
             ) from error
         raise ConnectionLostError(
             f"no TVM RPC server answers at {where} ({_first_line(error)})",
-            hint=f"Start one there: romou serve --port {address.port} --key {key}. If a tracker listens there, write tracker://{where}/{key}.",
+            hint=f"Start one there: romou serve --port {address.port} --key-file FILE. If a tracker listens there, write tracker://{where}/KEY.",
             address=where,
         ) from error
 
 
-def _checked(session: Any, where: str, kind: str, patience_s: float) -> Connection:
+def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
     """The connection, once the other side is known to be one that kernels of ours run on."""
     from romou.tvm_patches.compat import romou_versions
 
     def ask(name: str) -> Any:
-        return _patiently(lambda: json.loads(str(session.get_function(name)())), patience_s)
+        return _patiently(lambda: json.loads(str(session.get_function(name)())), end)
 
     served = backend(kind)
 
@@ -148,7 +153,7 @@ def _checked(session: Any, where: str, kind: str, patience_s: float) -> Connecti
         raise DeviceError(
             f"the RPC server at {where} lacks Romou's {served.title} runtime ({_first_line(error)})", hint="Install this version of romou there.", address=where
         ) from error
-    except (RuntimeError, concurrent.futures.TimeoutError) as error:
+    except RuntimeError as error:
         raise ConnectionLostError(f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where) from error
     connection = Connection(session=session, server=where, kind=kind, devices=tuple(devices), host=str(theirs.get("host", "")))
     differing = [f"{name} {theirs.get(name, 'of an unknown version')} (here {version})" for name, version in ours.items() if theirs.get(name) != version]
@@ -163,8 +168,8 @@ def _checked(session: Any, where: str, kind: str, patience_s: float) -> Connecti
     return connection
 
 
-def _patiently(call: Callable[[], _T], patience_s: float) -> _T:
-    """What `call` returns or raises; TimeoutError when it takes longer.
+def _patiently(call: Callable[[], _T], end: float) -> _T:
+    """What `call` returns or raises; TimeoutError where that is not before `end` on `time.monotonic`.
 
     In a thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be ended.
     """
@@ -177,7 +182,7 @@ def _patiently(call: Callable[[], _T], patience_s: float) -> _T:
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return answer.result(patience_s)
+    return answer.result(max(0.0, end - time.monotonic()))
 
 
 def is_loopback(host: str) -> bool:

@@ -14,15 +14,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import NoReturn
 
 from romou.core.errors import DeviceError, UsageError
+from romou.core.folders import HeldFolder
 from romou.core.interpreter import child_environment, python_command
 from romou.rpc.connection import is_loopback
+from romou.rpc.keys import checked
 
 # Until the serving process has loaded TVM.
 _START_S = 120.0
@@ -41,14 +42,13 @@ class ServeOptions:
 
     host: str = "127.0.0.1"
     port: int = 9090
-    key: str
+    key: str = field(repr=False)
     tracker: str | None = None
     limit_s: float = 3600.0
     hang_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not self.key or any(c.isspace() or c in "/:" for c in self.key):
-            raise UsageError(f"key {self.key!r}: must be a word without spaces, slashes and colons", hint="Anyone who knows the key can run any code here.")
+        checked(self.key)
         if self.tracker is not None and not self.tracker.rpartition(":")[2].isdecimal():
             raise UsageError(f"tracker {self.tracker!r}: expected host:port, for example 192.168.1.10:9190")
 
@@ -83,7 +83,7 @@ def serve(options: ServeOptions, say: Callable[[str], None], on_listening: Calla
     if (complaint := warning(options)) is not None:
         say(complaint)
     on_listening(found[0], found[1])
-    say(f"serving on {found[0]}:{found[1]} with the key {options.key}" + (f", registered at {options.tracker}" if options.tracker else ""))
+    say(f"serving on {found[0]}:{found[1]}" + (f", registered at {options.tracker}" if options.tracker else ""))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     pause_s = _FIRST_PAUSE_S
@@ -112,7 +112,7 @@ def _listener(options: ServeOptions) -> socket.socket:
         ):
             listener.setsockopt(level, option, value)
         listener.bind((options.host, options.port))
-        listener.listen(16)
+        listener.listen(128)
     except OSError as error:
         raise DeviceError(f"cannot listen on {options.host}:{options.port}: {error}", hint="Give another --host or --port.") from error
     return listener
@@ -121,16 +121,20 @@ def _listener(options: ServeOptions) -> socket.socket:
 def _one_life(listener: socket.socket, options: ServeOptions) -> str:
     """Start the serving process and watch it; how it ended. What sessions leave behind goes with it."""
     ours, theirs = os.pipe()
-    with tempfile.TemporaryDirectory(prefix="romou-serve-", ignore_cleanup_errors=True) as folder:
+    with HeldFolder("serve") as folder:
         process = subprocess.Popen(
-            python_command("romou.rpc.serving", json.dumps(asdict(options)), str(listener.fileno()), str(theirs), folder),
-            stdin=subprocess.DEVNULL,
+            python_command("romou.rpc.serving", str(listener.fileno()), str(theirs), folder),
+            stdin=subprocess.PIPE,
             stdout=sys.stderr,
             pass_fds=[listener.fileno(), theirs],
             env=child_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
             start_new_session=True,
         )
         os.close(theirs)
+        assert process.stdin is not None
+        # Not in the command line, which every user can read.
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(asdict(options)).encode())
         try:
             return _watch(process, ours, options.hang_s)
         finally:

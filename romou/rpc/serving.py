@@ -1,7 +1,8 @@
 """The serving process: TVM's RPC protocol, one session at a time, each in a process of its own that can be killed.
 
-Started as `python -m romou.rpc.serving OPTIONS LISTENER HEARTBEAT FOLDER`; serve.py watches it. TVM's own server does not survive a session that
-crashes, ends none that hangs, and waits for ever for a client that says nothing.
+Started as `python -m romou.rpc.serving LISTENER HEARTBEAT FOLDER`, with its options as JSON on stdin, because the key must not stand in a command
+line; serve.py watches it. TVM's own server does not survive a session that crashes, ends none that hangs, and waits for ever for a client that
+says nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import hmac
 import json
 import logging
 import os
@@ -27,12 +29,12 @@ from tvm.rpc import server as tvm_server
 from tvm.support.utils import TempDirectory
 
 from romou.core.interpreter import forget_import_path
+from romou.rpc.handshakes import HANDSHAKE_S, Guest, Guests
 from romou.rpc.serve import ServeOptions
 from romou.rpc.tracker import greeted
 
 logger = logging.getLogger("romou.serve")
 
-_HANDSHAKE_S = 5.0
 _TICK_S = 1.0
 # What a session has to end by itself once its client is gone, before it is killed.
 _GRACE_S = 2.0
@@ -60,6 +62,17 @@ class _Session:
         if self.abandoned_at is None and poll.poll(0):
             self.abandoned_at = now
         return self.abandoned_at is not None and now - self.abandoned_at > _GRACE_S
+
+
+class _Files(TempDirectory):
+    """The files of a session. Names come from the client and stay in the folder, as on a phone: "../../x" is x."""
+
+    def relpath(self, name: str) -> str:
+        """See TVM's."""
+        last = os.path.basename(name)
+        if last in ("", ".", ".."):
+            raise ValueError(f"{name!r} is no name of a file")
+        return str(super().relpath(last))
 
 
 class Registration:
@@ -101,7 +114,7 @@ class Registration:
 
     def _connect(self, tracker: str) -> None:
         host, _, port = tracker.rpartition(":")
-        self._socket = greeted(host, int(port), _HANDSHAKE_S)
+        self._socket = greeted(host, int(port), HANDSHAKE_S)
         self._ask([base.TrackerCode.UPDATE_INFO, {"key": f"server:{self._options.key}", "addr": (None, self._port)}])
         self.secret, self._is_silent = None, False
 
@@ -114,7 +127,7 @@ class Registration:
 
     def _ask(self, question: list[Any]) -> Any:
         assert self._socket is not None
-        self._socket.settimeout(_HANDSHAKE_S)
+        self._socket.settimeout(HANDSHAKE_S)
         base.sendjson(self._socket, question)
         return base.recvjson(self._socket)
 
@@ -124,7 +137,7 @@ class Serving:
 
     def __init__(self, options: ServeOptions, listener: socket.socket, heartbeat: int, folder: str) -> None:
         self._options = options
-        self._listener = listener
+        self._guests = Guests(listener)
         self._heartbeat = heartbeat
         self._folder = folder
         self._session: _Session | None = None
@@ -139,32 +152,29 @@ class Serving:
                 continue
             if self._registration is not None:
                 self._registration.offer()
-            if select.select([self._listener], [], [], _TICK_S)[0]:
-                connection, client = self._listener.accept()
-                try:
-                    connection.settimeout(_HANDSHAKE_S)
-                    limit_s = self._greet(connection)
-                except (OSError, ValueError, struct.error) as error:
-                    logger.info("%s is no client: %s", client[0], error)
-                    connection.close()
-                else:
-                    self._begin(connection, client[0], limit_s)
+            guest = self._guests.next(_TICK_S)
+            if guest is None:
+                continue
+            try:
+                limit_s = self._greet(guest)
+            except (OSError, ValueError) as error:
+                logger.info("%s is no client: %s", guest.client, error)
+                guest.connection.close()
+            else:
+                self._begin(guest.connection, guest.client, limit_s)
 
-    def _greet(self, connection: socket.socket) -> float:
-        """The handshake; how long the session may take. ValueError or OSError where there is to be none."""
-        if struct.unpack("<i", base.recvall(connection, 4))[0] != base.RPC_MAGIC:
-            raise ValueError("it speaks another protocol")
-        length = struct.unpack("<i", base.recvall(connection, 4))[0]
-        if not 0 < length < 1024:
-            raise ValueError(f"its key has {length} bytes")
-        key, *rest = base.recvall(connection, length).decode().split() or [""]
+    def _greet(self, guest: Guest) -> float:
+        """Answer a greeting; how long the session may take. ValueError or OSError where there is to be none."""
+        # Our answer is short: it fits into an empty socket, or nobody reads at the other end.
+        guest.connection.settimeout(HANDSHAKE_S)
+        key, *rest = guest.greeting()
         wanted = self._options.key if self._registration is None else self._registration.secret
-        if wanted is None or key != f"client:{wanted}":
-            connection.sendall(struct.pack("<i", base.RPC_CODE_MISMATCH))
+        if wanted is None or not hmac.compare_digest(key.encode(), f"client:{wanted}".encode()):
+            guest.connection.sendall(struct.pack("<i", base.RPC_CODE_MISMATCH))
             raise ValueError("its key is another one")
-        name = f"server:{self._options.key}".encode()
-        connection.sendall(struct.pack("<ii", base.RPC_CODE_SUCCESS, len(name)) + name)
         asked = [float(option.removeprefix("-timeout=")) for option in rest if option.startswith("-timeout=")]
+        name = f"server:{self._options.key}".encode()
+        guest.connection.sendall(struct.pack("<ii", base.RPC_CODE_SUCCESS, len(name)) + name)
         return min([self._options.limit_s, *asked])
 
     def _begin(self, connection: socket.socket, client: str, limit_s: float) -> None:
@@ -184,11 +194,11 @@ class Serving:
         try:
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._listener.close()
+            self._guests.close()
             os.close(self._heartbeat)
             os.chdir(folder)
             if os.getppid() == parent:
-                tvm_server._serve_loop(connection, None, TempDirectory(os.path.join(folder, "files")))
+                tvm_server._serve_loop(connection, None, _Files(os.path.join(folder, "files")))
                 code = 0
         except Exception:
             logger.exception("the session failed")
@@ -230,13 +240,13 @@ def _wait(pid: int, seconds: float) -> tuple[int, int]:
     return os.waitpid(pid, 0)
 
 
-def main(options: str, listener: str, heartbeat: str, folder: str) -> None:
+def main(listener: str, heartbeat: str, folder: str) -> None:
     """Entry point; the arguments are those of the command line."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     tvm_server.logger.setLevel(logging.WARNING)
     forget_import_path()
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
-        Serving(ServeOptions(**json.loads(options)), socket.socket(fileno=int(listener)), int(heartbeat), folder).run()
+        Serving(ServeOptions(**json.load(sys.stdin)), socket.socket(fileno=int(listener)), int(heartbeat), folder).run()
 
 
 if __name__ == "__main__":

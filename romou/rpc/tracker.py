@@ -47,7 +47,7 @@ class Tracker:
             known = ", ".join(sorted(found)) or "no servers at all"
             raise DeviceError(
                 f"the tracker at {self._address.where} has no server with the key {self._address.key!r}; it has {known}",
-                hint=f"Start one: romou serve --key {self._address.key} --tracker {self._address.where}",
+                hint=f"Start one: romou serve --key-file FILE --tracker {self._address.where}",
                 address=str(self._address),
             )
 

@@ -169,7 +169,6 @@ class WinogradAlgorithm(Algorithm):
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Shape of the transformed weight."""
         return self.form.weight_shape
 
     def contraction(self, flat: bool) -> Contraction:
@@ -185,7 +184,6 @@ class WinogradAlgorithm(Algorithm):
         return space
 
     def starts(self, limits: Limits) -> list[Config]:
-        """One decent config."""
         form = self.contraction(flat=False)
         return [default_config(self.space(limits), form, form, limits)]
 
@@ -193,11 +191,9 @@ class WinogradAlgorithm(Algorithm):
         return self.form.fits(limits)
 
     def stored_weight(self) -> StoredWeight:
-        """The transformed weight."""
         return StoredWeight(name=str(self.contracted.weight.name), shape=self.form.weight_shape, tile=self.form.tile)
 
     def schedule(self, config: Config) -> s_tir.Schedule:
-        """The scheduled function, three kernels."""
         one = self.contracted
         data = te.placeholder([int(d) for d in one.data.shape], self.work.dtype, "data")
         weight = te.placeholder(self.form.weight_shape, self.work.dtype, "weight")

@@ -96,13 +96,7 @@ class Template(ABC):
 
     @abstractmethod
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        """Scheduled TIR for a config: a module with the one function `main`.
-
-        Raises
-        ------
-        InvalidConfigError
-            If TVM's scheduler refuses the config.
-        """
+        """Scheduled TIR for a config: a module with the one function `main`; InvalidConfigError where TVM's scheduler refuses the config."""
 
     @property
     def images(self) -> dict[str, str]:

@@ -11,8 +11,9 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.schedules.splice import as_module, contains, find_blocks, nests_of
+from romou.schedules.splice import as_module, contains, find_blocks, nests_of, with_root
 from romou.tir.calls import op_name
+from romou.tir.traversal import nodes_in
 
 _REDUCTION = 2
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
@@ -38,10 +39,8 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func = _without_idle_axes(func)
     if all(len(block.writes) == 1 for block in find_blocks(func)):
         return func
-    root = func.body.block
     body = tirx.SeqStmt([own for nest in nests_of(func) for own in split(nest)])
-    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=root.alloc_buffers)
-    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    return with_root(func, body, func.body.block.alloc_buffers)
 
 
 def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -133,9 +132,7 @@ def operations_of(func: tirx.PrimFunc) -> int:
     """Arithmetic operations and calls of functions on floating-point numbers, each block over its whole domain."""
     total = 0
     for block in find_blocks(func):
-        found: list[object] = []
-        structural_walk(block.body, ((*_OPERATIONS, tvm.ir.Call), found.append))
-        of_floats = [e for e in found if "float" in str(getattr(e, "ty", "")) and op_name(e) != "prim.if_then_else"]
+        of_floats = [e for e in nodes_in(block.body, *_OPERATIONS, tvm.ir.Call) if "float" in str(getattr(e, "ty", "")) and op_name(e) != "prim.if_then_else"]
         total += len(of_floats) * math.prod(int(i.dom.extent) for i in block.iter_vars)
     return total
 
@@ -154,9 +151,7 @@ def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
     """Every load in an expression or statement."""
-    found: list[TensorLoad] = []
-    structural_walk(node, (TensorLoad, found.append))
-    return found
+    return nodes_in(node, TensorLoad)
 
 
 def replace_loads(expr: tirx.Expr, tensor: tirx.Buffer, by: Callable[[TensorLoad], tirx.Expr]) -> tirx.Expr:
@@ -188,11 +183,8 @@ class Reduction:
         """Whether a tensor tells all that is reduced apart, so that each of its numbers has one place: not so for a product of two that share axes, as
         in a matrix product."""
         axes = [axis.var for axis in self.block.iter_vars if int(axis.dom.extent) > 1]
-        found: list[tirx.Var] = []
         for load in loads_of(self.term):
-            found.clear()
-            for index in load.indices:
-                structural_walk(index, (tirx.Var, found.append))
+            found = [var for index in load.indices for var in nodes_in(index, tirx.Var)]
             if all(any(var.same_as(axis) for var in found) for axis in axes):
                 return True
         return False

@@ -55,7 +55,6 @@ class ContractionFamily(Operator[W], Family):
 
     @property
     def cases(self) -> list[Case]:
-        """The typical workloads."""
         return [self.case(w) for w in self.typical]
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
@@ -75,7 +74,6 @@ class ContractionFamily(Operator[W], Family):
         return graph.bb.emit_te(define, *operands, primfunc_name_hint=self.name, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE})
 
     def template_of(self, func: tirx.PrimFunc) -> ContractionTemplate | None:
-        """The template of a function with one block of this family."""
         return ContractionTemplate.of(func, self)
 
     def function(self, w: W, *, has_epilogue: bool = True) -> tirx.PrimFunc:

@@ -71,7 +71,6 @@ class ConvolutionFamily(ContractionFamily[C]):
         return sch, sch.get_loops(output)
 
     def case(self, w: C) -> Case:
-        """The convolution of an image in NCHW."""
         settings = {"strides": list(w.stride), "padding": list(w.padding), "dilation": list(w.dilation), "groups": w.groups}
         return Case(
             name=w.name,

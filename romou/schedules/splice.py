@@ -10,20 +10,26 @@ from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import s_tir, tirx
-from tvm_ffi.structural import structural_map, structural_walk
+from tvm_ffi.structural import structural_map
+
+from romou.tir.traversal import nodes_in
 
 
 def find_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     """All blocks below the root block, in program order."""
-    found: list[s_tir.SBlock] = []
-    structural_walk(func.body.block.body, (s_tir.SBlock, found.append))
-    return found
+    return nodes_in(func.body.block.body, s_tir.SBlock)
 
 
 def nests_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
     """The statements of the root block: one loop nest for each block of an unscheduled function."""
     body = func.body.block.body
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def with_root(func: tirx.PrimFunc, body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tirx.PrimFunc:
+    """The function with other statements in its root block, and the buffers that they need."""
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=list(buffers))
+    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
 
 
 def read_buffers(block: s_tir.SBlock) -> list[tirx.Buffer]:
@@ -58,8 +64,7 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
     nests = nests_of(func)
     (at,) = (i for i, nest in enumerate(nests) if contains(nest, block))
     body = tirx.SeqStmt([*nests[:at], *stages, *nests[at + 1 :]])
-    new_root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[*old.alloc_buffers, *root.alloc_buffers])
-    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, new_root), func.ret_type, func.attrs)
+    return with_root(func, body, [*old.alloc_buffers, *root.alloc_buffers])
 
 
 def renest(
@@ -92,17 +97,13 @@ def renest(
     nest: tirx.Stmt = s_tir.SBlockRealize(loops, True, new)
     for loop, extent in reversed(list(zip(loops, extents, strict=True))):
         nest = tirx.For(loop, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), tirx.ForKind.SERIAL, nest)
-    old = func.body.block
     stages = [nest if contains(stage, block) else stage for stage in nests_of(func)]
-    root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(stages), alloc_buffers=old.alloc_buffers)
-    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    return with_root(func, tirx.SeqStmt(stages), func.body.block.alloc_buffers)
 
 
 def contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
     """Whether a block stands in a loop nest."""
-    inside: list[s_tir.SBlock] = []
-    structural_walk(nest, (s_tir.SBlock, inside.append))
-    return any(b.same_as(block) for b in inside)
+    return any(b.same_as(block) for b in nodes_in(nest, s_tir.SBlock))
 
 
 def as_module(func: tirx.PrimFunc) -> tvm.IRModule:

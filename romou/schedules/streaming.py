@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 
 from romou.core.knob import Knob
 from romou.core.limits import Limits
-from romou.core.space import Columns, Config, Space
+from romou.core.space import Columns, Config
 from romou.schedules.base import Template, Traffic
 from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.emit import Vectors
@@ -75,7 +75,6 @@ class StreamingTemplate(Template):
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one number of the output in memory."""
         return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
 
     @property
@@ -99,6 +98,13 @@ class StreamingTemplate(Template):
     def access_width(self, width: int) -> int:
         """Lanes of the narrowest load of the data where vectors have `width` of them."""
         return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
+
+    def default_config(self, limits: Limits) -> Config:
+        """The knobs' defaults, with the largest group, of at most the default size, that the space admits."""
+        space = self.space(limits)
+        config = space.default()
+        groups = sorted((g for g in space.knobs["work_group"] if isinstance(g, int) and g <= config["work_group"]), reverse=True)
+        return next((c for c in (config.replace(work_group=g) for g in groups) if space.is_valid(c)), config)
 
     @cached_property
     def simplified(self) -> tirx.PrimFunc:
@@ -138,9 +144,9 @@ class StreamingTemplate(Template):
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
         """Numbers of the output that the first work group writes."""
 
-    @abstractmethod
     def work_group_size(self, columns: Columns) -> Any:
         """Work-items of a group."""
+        return columns["work_group"]
 
     @abstractmethod
     def work_groups(self, columns: Columns) -> Any:
@@ -168,12 +174,6 @@ class StreamingTemplate(Template):
         is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
         widths = [int(width) for width in VECTOR_WIDTH.choices if width == 1 or (extent % int(width) == 0 and not is_scalar)]
         return [LANES] if self.images else widths
-
-    def _with_fitting_group(self, space: Space) -> Config:
-        """The default config with the largest group, of at most the default size, that the space admits."""
-        config = space.default()
-        groups = sorted((g for g in space.knobs["work_group"] if isinstance(g, int) and g <= config["work_group"]), reverse=True)
-        return next((c for c in (config.replace(work_group=g) for g in groups) if space.is_valid(c)), config)
 
 
 def _size(parameter: tirx.Buffer) -> int:

@@ -54,7 +54,6 @@ class ContractionTemplate(Template):
 
     @property
     def name(self) -> str:
-        """Readable name of the operator."""
         return f"{self.family}_{self.workload.name}"
 
     @property
@@ -63,7 +62,6 @@ class ContractionTemplate(Template):
 
     @property
     def names(self) -> dict[str, str]:
-        """Names of the parameters that are the operator's "data" and "weight" and the function's "output"."""
         return {role: str(buffer.name) for role, buffer in self.placement.buffers.items()}
 
     @property
@@ -159,13 +157,6 @@ class ContractionTemplate(Template):
         return self.algorithms[str(config.get("algorithm", DIRECT))]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        """Scheduled TIR for a config: a module with the one function `main`.
-
-        Raises
-        ------
-        InvalidConfigError
-            If TVM's scheduler refuses the config.
-        """
         func = self.func
         for name, scope in self.image_scopes(config, limits).items():
             if name not in self.images:

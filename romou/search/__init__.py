@@ -1,7 +1,7 @@
 """What to try next, within a budget, and how the user sees it."""
 
 from romou.search.options import TuningOptions
-from romou.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, quiet_progress, terminal_progress
+from romou.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, terminal_progress
 from romou.search.session import TuningSession
 from romou.search.task_search import TaskResult
 from romou.search.trial import Trial, TrialCallback
@@ -16,6 +16,5 @@ __all__ = [
     "TrialCallback",
     "TuningOptions",
     "TuningSession",
-    "quiet_progress",
     "terminal_progress",
 ]

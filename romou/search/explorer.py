@@ -11,7 +11,7 @@ import numpy as np
 from romou.core.knob import Choice
 from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
-from romou.search.features import Features, KnobFeatures
+from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
 from romou.search.strategies import EXPLORERS, Outlook, subspaces
 from romou.search.transfer import TransferData
@@ -27,12 +27,7 @@ class Explorer:
     share of random ones. With an estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
     what it knows little of. A space without untried configs proposes nothing.
 
-    Parameters
-    ----------
-    features
-        What the model sees of a config; the knobs of the space where None.
-    transfer_data
-        What is known of other tasks so far.
+    features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
     """
 
     def __init__(
@@ -42,14 +37,14 @@ class Explorer:
         options: TuningOptions,
         rng: np.random.Generator,
         *,
-        features: Features | None = None,
+        features: TaskFeatures,
         transfer_data: Callable[[], TransferData] = TransferData,
     ) -> None:
         self._space = space
         self._first = [default]
         self._options = options
         self._rng = rng
-        self._features = features or KnobFeatures(space)
+        self._features = features
         self._model = CostModel(self._features, options.seed, divided_by=space.divided_by)
         self._transfer_data = transfer_data
         self._trained_on: int | None = None
@@ -63,10 +58,7 @@ class Explorer:
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Up to `count` configs, none of which was proposed or measured before.
 
-        Parameters
-        ----------
-        measured
-            Config key -> (config, seconds or None where it failed).
+        measured: config key -> (config, seconds or None where it failed).
         """
         taken = self._proposed.keys() | measured.keys()
         chosen: dict[str, Config] = {}

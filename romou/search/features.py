@@ -9,17 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
-from romou.core.space import Columns, Config, Space
+from romou.core.space import Columns, Config
 from romou.hardware import HardwareSpec
-from romou.pruning.columns import columns_of
 from romou.pruning.estimate import estimate_parts, estimate_seconds, occupancy
-from romou.pruning.form import Form
+from romou.pruning.form import Form, columns_of
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
 from romou.schedules.families import declared_knobs
@@ -75,42 +74,6 @@ _WARP, _LINE_BYTES = 32, 128
 Correction: TypeAlias = Callable[[np.ndarray, Sequence[str], np.ndarray], np.ndarray]
 
 
-class Features(Protocol):
-    """What a cost model sees of configs.
-
-    columns: names of the features.   has_estimate: whether something is expected of configs before any is measured.
-    """
-
-    columns: tuple[str, ...]
-    has_estimate: bool
-
-    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the features, shape (configs, columns)."""
-        ...
-
-    def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return a score per config, -log(seconds) up to a constant; all 0 without an estimate."""
-        ...
-
-
-class KnobFeatures:
-    """The knobs of any space as features, without an estimate."""
-
-    has_estimate = False
-
-    def __init__(self, space: Space) -> None:
-        self._knobs = space.declared
-        self.columns = tuple(space.knobs)
-
-    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return what the cost model sees of each knob."""
-        return np.array([[self._knobs[name].number(config[name]) for name in self.columns] for config in configs], dtype=np.float32)
-
-    def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return zeros."""
-        return np.zeros(len(configs), dtype=np.float32)
-
-
 class TaskFeatures:
     """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all as log2(1 + value).
 
@@ -119,12 +82,8 @@ class TaskFeatures:
     bounds the kernel by the estimate, and how it fills the device; 0 elsewhere. Words of knobs count as their places among the choices, and a knob
     that the task lacks as 0. Computed once for each config.
 
-    Parameters
-    ----------
-    spec
-        Of the device that measures; None where nothing is to be expected of it.
-    correct
-        What is known of how wrong the estimate is there: a pretrained model.
+    spec: of the device that measures; None where nothing is to be expected of it.
+    correct: what is known of how wrong the estimate is there: a pretrained model.
     """
 
     def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None, correct: Correction | None = None) -> None:

@@ -28,13 +28,7 @@ class PretrainedModel(Trees):
 
     @classmethod
     def of_recordings(cls, tasks: Sequence[SimulatedTask], target: Target) -> PretrainedModel:
-        """Return a model trained on all recorded configs of the tasks. `target` names their device.
-
-        Raises
-        ------
-        RecordError
-            Too few configs were recorded.
-        """
+        """Return a model trained on all recorded configs of the tasks. `target` names their device; RecordError where too few configs were recorded."""
         data = TransferData()
         for task in tasks:
             recorded, configs = task.recorded, list(SimulatedTask.of_recording(task.recorded).space(target))
@@ -54,13 +48,7 @@ class PretrainedModel(Trees):
 
     @classmethod
     def load(cls, path: Path) -> PretrainedModel:
-        """Return the model in a file that `save` wrote.
-
-        Raises
-        ------
-        RecordError
-            It was trained on features that this version does not have.
-        """
+        """Return the model in a file that `save` wrote; RecordError where it was trained on features that this version does not have."""
         import xgboost
 
         booster = xgboost.Booster({"nthread": 1})

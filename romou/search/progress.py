@@ -97,11 +97,6 @@ class PlainProgress:
     def stop(self) -> None: ...
 
 
-def quiet_progress() -> Progress:
-    """For use without a person."""
-    return NoProgress()
-
-
 def terminal_progress() -> Progress:
     """A bar where stderr is a terminal, else lines."""
     return TerminalProgress() if sys.stderr.isatty() else PlainProgress()

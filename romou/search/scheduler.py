@@ -52,8 +52,7 @@ class Progression:
 def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:
     """The index of the task with the largest expected gain; None when all are exhausted.
 
-    Tasks without any trial come first, in order, so that a complete model exists early. A task that ran out of patience waits until
-    all others did too.
+    Tasks without any trial come first, in order, so that a complete model exists early. A task that ran out of patience waits until all others did too.
     """
     for index, task in enumerate(tasks):
         if not task.times and not task.is_exhausted:

@@ -18,7 +18,7 @@ from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, 
 from romou.pruning.estimate import can_estimate
 from romou.records import Origin, Record, Records
 from romou.search.options import TuningOptions
-from romou.search.progress import MakeProgress, Status, quiet_progress
+from romou.search.progress import MakeProgress, NoProgress, Status
 from romou.search.scheduler import Progression, next_task
 from romou.search.task_search import TaskResult, TaskSearch
 from romou.search.transfer import TransferData
@@ -50,20 +50,12 @@ class TuningSession:
     again, train the cost model, and use up the budget of trials; why others do not count is logged. Every finished trial is recorded before
     the next one starts, so a session that is killed resumes where it was.
 
-    Parameters
-    ----------
-    builder, runner
-        See `romou.measure`. Both are closed by the caller.
-    clock
-        Seconds by which the budget of seconds is kept; that of builder and runner.
-    alternatives
-        Key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
-    learn_from
-        Tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and of other devices.
-    callback
-        Called with each finished trial after its record is kept; True, or an exception, ends the search.
-    pretrained
-        Corrects the estimate on the target's device; None: the estimate as it is.
+    builder, runner: see `romou.measure`. Both are closed by the caller.   clock: seconds by which the budget of seconds is kept; that of builder and runner.
+    alternatives: key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
+    learn_from: tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and of other
+        devices.
+    callback: called with each finished trial after its record is kept; True, or an exception, ends the search.
+    pretrained: corrects the estimate on the target's device; None: the estimate as it is.
     """
 
     def __init__(
@@ -149,7 +141,7 @@ class TuningSession:
         """Finished trials, those from the records included."""
         return sum(len(state.measured) for state in self._states)
 
-    def run(self, make_progress: MakeProgress = quiet_progress) -> dict[str, TaskResult]:
+    def run(self, make_progress: MakeProgress = NoProgress) -> dict[str, TaskResult]:
         """Search until the budget is spent or all spaces are exhausted; task key -> result.
 
         Ctrl-C, or a callback that returns True, ends the search early; what was measured stays and is returned. An exception of the callback

@@ -54,14 +54,12 @@ class SimulatedSpace(Space):
         return len(self._inside)
 
     def is_valid(self, config: Config) -> bool:
-        """Whether the config was recorded and is allowed."""
         return config.key in self._valid
 
     def __iter__(self) -> Iterator[Config]:
         return (self._all[place] for place in self._inside)
 
     def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
-        """Up to `count` distinct allowed configs whose keys are not in `exclude`, with the choices in `where`, each as likely as the next."""
         found: list[Config] = []
         for place in rng.permutation(self._inside):
             if len(found) == count:
@@ -106,10 +104,7 @@ class SimulatedTask(TunableTask):
     def of_recording(cls, recorded: RecordedSpace, allowed: Collection[int] | None = None) -> SimulatedTask:
         """The task that a recording tells of.
 
-        Raises
-        ------
-        RecordError
-            This version of Romou makes another kernel of the recorded operator, or the default config was not recorded.
+        RecordError where this version of Romou makes another kernel of the recorded operator, or the default config was not recorded.
         """
         task = task_of(workload_of(recorded.task["workload"])).with_free_images()
         if task.key != recorded.task["key"]:
@@ -125,7 +120,6 @@ class SimulatedTask(TunableTask):
         )
 
     def space(self, target: Target) -> SimulatedSpace:
-        """The recorded configs, whatever the target; made once."""
         return self._space
 
     def limits(self, target: Target) -> Limits:
@@ -133,7 +127,6 @@ class SimulatedTask(TunableTask):
         return _limits(self.recorded)
 
     def default_config(self, target: Target) -> Config:
-        """The config that was the default when the space was recorded."""
         return self._space.at(self.recorded.context["default"])
 
     @cached_property
@@ -153,15 +146,9 @@ class SimulatedDevice:
     built. The clock is a function of what was tried alone, so a seed gives the same run and the same seconds every time. The time that the search
     itself takes is not in it.
 
-    Parameters
-    ----------
-    tasks
-        Recorded on one device.
+    RecordError where the tasks were recorded on several devices.
 
-    Raises
-    ------
-    RecordError
-        The tasks were recorded on several devices.
+    tasks: recorded on one device.
     """
 
     def __init__(self, tasks: Sequence[SimulatedTask], *, workers: int = 8) -> None:
@@ -185,7 +172,6 @@ class SimulatedDevice:
 
     @property
     def width(self) -> int:
-        """Number of devices, 1: a recording is of one device."""
         return 1
 
     def fingerprint(self) -> DeviceFingerprint:

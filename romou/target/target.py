@@ -10,8 +10,7 @@ from romou.backends import DEFAULT_KIND
 from romou.backends.base import Backend
 from romou.core.limits import Limits
 from romou.hardware import HardwareSpec
-from romou.target.options import checked_options
-from romou.target.text import ATTACHED, parse, parse_json
+from romou.target.text import ATTACHED, checked_options, parse, parse_json
 
 if TYPE_CHECKING:
     import tvm.target

@@ -26,10 +26,7 @@ def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime
 
     A backend without kernels gets the reference, whatever the config is.
 
-    Raises
-    ------
-    InvalidConfigError
-        If the config cannot be scheduled, or the task excludes the kernel that comes of it (`TunableTask.check`).
+    InvalidConfigError where the config cannot be scheduled, or the task excludes the kernel that comes of it (`TunableTask.check`).
     """
     if not target.backend.has_kernels:
         return build_reference(task, target)

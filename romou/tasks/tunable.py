@@ -7,20 +7,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_hash
 
+from romou.analysis.launch import launch_size, thread_extents
 from romou.analysis.registers import estimate_registers
-from romou.analysis.structure import launch_size, thread_extents
 from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.core.task import Task
-from romou.pruning import BOUNDED, PrunedSpace, Rules, judge, prune
+from romou.pruning import BOUNDED, KernelUsage, PrunedSpace, Rules, judge, prune
 from romou.pruning.forms import form_of
 from romou.pruning.prune import LEAST_KEPT
 from romou.schedules.base import Template
@@ -124,6 +124,10 @@ class TunableTask(Task):
         """What the kernel of `config` rounds its factors to, "tf32"; None where it multiplies numbers as they lie in memory."""
         return self.template.precision(config)
 
+    def usage(self, config: Mapping[str, Any], target: Target) -> KernelUsage:
+        """What the kernel of a config uses, by formulas."""
+        return form_of(self.template, self.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
+
     def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
         """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
         stored = self.stored_weight(config)
@@ -157,7 +161,6 @@ class PrunedTask(TunableTask):
     slacks: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def space(self, target: Target) -> PrunedSpace:
-        """The pruned knob space on `target`; made once."""
         if target not in self.spaces:
             self.spaces[target] = self.pruned_space(target)
         return self.spaces[target]
@@ -170,24 +173,19 @@ class PrunedTask(TunableTask):
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
         """What the formulas only bound from below is read off the kernel itself, and judged again; the default config is built in any case.
 
-        Raises
-        ------
-        InvalidConfigError
-            A criterion excludes the kernel.
+        InvalidConfigError where a criterion excludes the kernel.
         """
         if config == self.default_config(target):
             return
-        formula = form_of(self.template, self.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
         registers = estimate_registers(kernel)
         # Each kernel of several by itself: their groups differ in size.
         own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": launch_size(thread_extents(kernel))[1]}
-        verdicts = judge(replace(formula, **own), target.spec)
+        verdicts = judge(replace(self.usage(config, target), **own), target.spec)
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(_SURE * self.slacks[name]):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
 
     def to_json(self) -> str:
-        """Text from which `TunableTask.from_json` makes an equal task."""
         return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks)})
 
 

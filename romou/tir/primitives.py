@@ -23,7 +23,7 @@ TENSOR_CORES = "pragma_romou_tensor_cores"
 # On a loop, which `passes/double_buffers.py` carries out.
 DOUBLE_BUFFER = "pragma_romou_double_buffer"
 
-# On a loop, which `passes/unrolled_by_compiler.py` carries out.
+# On a loop, which `passes/code_generator.py` carries out.
 UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
 
 # On statements, which `passes/nan.py` carries out.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import tvm_ffi
+from tvm_ffi.structural import structural_walk
 
 Kinds: TypeAlias = type | tuple[type, ...]
 
@@ -32,3 +33,10 @@ def _entries(callbacks: tuple[tuple[Kinds, Callable[..., Any]], ...]) -> Iterato
     for kinds, function in callbacks:
         for kind in kinds if isinstance(kinds, tuple) else (kinds,):
             yield kind.__tvm_ffi_type_info__.type_index, function  # type: ignore[attr-defined]
+
+
+def nodes_in(node: Any, *kinds: type) -> list[Any]:
+    """Return the nodes of some kinds in a statement or an expression, itself included; inner ones come first."""
+    found: list[Any] = []
+    structural_walk(node, (kinds, found.append))
+    return found

@@ -15,7 +15,7 @@ from archprobe.curve import Findings
 from archprobe.devices import open_device
 from archprobe.devices.base import Device
 from archprobe.errors import BuildError, DeviceError, KernelError, ReportError, UsageError
-from archprobe.probes import ORDER, all_probes, chase, registers
+from archprobe.probes import ORDER, all_probes, caches, registers
 from archprobe.probes.arithmetic import full_grid, multiply_add
 from archprobe.probes.probe import Probe
 from archprobe.report.document import Report, load_report
@@ -84,7 +84,7 @@ def test_probes_for_gpus_claim_nothing_on_a_cpu(device: Device, bench: Bench) ->
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_chase_visits_every_element_once_in_a_lap(bench: Bench, shuffled: bool) -> None:
-    chases = chase.BufferChase(bench, 4096, is_shuffled=shuffled)
+    chases = caches.BufferChase(bench, 4096, is_shuffled=shuffled)
     chases.prepare(2048, 64)
     chain = bench.device.read(chases.chain, np.zeros(1024, np.int32))
     place, seen = 0, []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -76,24 +74,6 @@ def test_what_is_wrong_is_named(path: Path, change: Any, message: str) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(ReportError, match=message):
         load_report(path)
-
-
-def test_without_jsonschema_the_form_is_still_checked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    imports = builtins.__import__
-
-    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "jsonschema":
-            raise ImportError(name)
-        return imports(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    data = json.loads(path.read_text())
-    assert load_report(path).device_name == "A GPU"
-    for aspect, key, message in (("ArchProbe", "Date", "the header lacks Date"), ("RegCount", "Details", "RegCount has no Details")):
-        broken = copy.deepcopy(data)
-        del broken[aspect][key]
-        with pytest.raises(ReportError, match=message):
-            document.check(broken)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

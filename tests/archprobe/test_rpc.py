@@ -18,7 +18,7 @@ from archprobe.curve import Findings
 from archprobe.devices import open_device
 from archprobe.devices.rpc import RpcDevice
 from archprobe.errors import BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
-from archprobe.probes.chase import ImageChase
+from archprobe.probes.caches import ImageChase
 from archprobe.probes.probe import Probe
 from archprobe.report.document import load_report
 from romou.rpc import Address
@@ -102,7 +102,7 @@ def test_a_run_over_rpc(address: str, tmp_path: Path) -> None:
 
 
 def test_wrong_addresses_say_what_to_do(address: str) -> None:
-    with pytest.raises(DeviceError, match="does not serve the key 'tablet'\nWrite the one that it was started with"):
+    with pytest.raises(DeviceError, match="does not serve the key that was given\nWrite the one that it was started with"):
         open_device("opencl:0", rpc=address.replace(KEY, "tablet"))
     with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: romou serve --port 9 --key phone"):
         open_device("opencl:0", rpc="127.0.0.1:9/phone")

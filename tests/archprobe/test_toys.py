@@ -53,15 +53,13 @@ PROBE = """
 import numpy as np
 from archprobe.analysis.bandwidth import rate
 from archprobe.curve import Findings
-from archprobe.probes.probe import Probe
+from archprobe.probes.probe import probe
 
 
-def measure(bench):
+@probe("Step", "Time of a step", "a loop of n steps")
+def step(bench):
     seconds, _ = bench.rate(lambda n: bench.device.launch("step", 1, 1, np.int32(n)))
     return Findings(answers={"StepTime": rate(seconds * 1e6, "us")})
-
-
-PROBE = Probe(name="step", aspect="Step", title="Time of a step", method="a loop of n steps", measure=measure)
 """
 
 

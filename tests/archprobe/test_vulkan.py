@@ -12,7 +12,7 @@ from archprobe.devices.base import Device
 from archprobe.devices.glsl import compile_kernel, translate
 from archprobe.devices.vulkan import list_devices
 from archprobe.errors import BuildError, DeviceError, KernelError
-from archprobe.probes import all_probes, warp_divergence, warp_order
+from archprobe.probes import all_probes, warp
 
 ADD = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
 
@@ -102,10 +102,10 @@ def test_probes_run(bench: Bench, name: str) -> None:
 
 def test_warps_are_lanes_in_lockstep(bench: Bench) -> None:
     """Lavapipe runs a vector's lanes in lockstep, as a GPU its warp: by divergence the probe finds them, or declines."""
-    found = warp_divergence.measure(bench).answers["WarpThreadCount"]
+    found = warp.warp_divergence.measure(bench).answers["WarpThreadCount"]
     if "256 bits" in bench.device.facts.name:
         assert found.is_declined or found.value == 8
-    assert warp_order.measure(bench).answers["WarpThreadCount"].unit == "work-items"
+    assert warp.warp_order.measure(bench).answers["WarpThreadCount"].unit == "work-items"
 
 
 def test_images_are_probed_elsewhere(bench: Bench) -> None:

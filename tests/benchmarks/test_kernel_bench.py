@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch_peer
 import tvm
+from click.testing import CliRunner
 from operators import conv, task_of
 
 from romou.core.errors import UsageError
@@ -135,7 +137,7 @@ def test_the_scripts_go_on_from_their_records(tmp_path: Path) -> None:
     """End to end on the CPU; the second call measures nothing anew."""
     arguments = ["--only", "832x7x7_256", "--trials", "4", "--no-peer", "--rounds", "2", "--work-dir", str(tmp_path), "--json", str(tmp_path / "out.json")]
     for run in range(2):
-        done = subprocess.run([sys.executable, str(SCRIPTS / "bench_conv43.py"), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, str(SCRIPTS / "kernel_bench.py"), "conv43", *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert ("4 of 4 trials are in the records" in done.stderr) == (run == 1)
         (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
@@ -145,8 +147,13 @@ def test_the_scripts_go_on_from_their_records(tmp_path: Path) -> None:
     assert sum(not record["is_again"] for record in records) == 4
 
 
-@pytest.mark.parametrize("script", ["bench_sgemm", "bench_alexnet", "check_operators"])
-def test_the_other_scripts_start(script: str) -> None:
-    done = subprocess.run([sys.executable, str(SCRIPTS / f"{script}.py"), "--only", "nothing", "--help"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("suite", ["sgemm", "alexnet"])
+def test_a_suite_names_its_operators_where_none_is_chosen(suite: str) -> None:
+    found = CliRunner().invoke(kernel_bench.main, [suite, "--only", "nothing", "--no-peer"])
+    assert re.search(r"no operator's name contains 'nothing'\nThe names: \S", str(found.exception)), found.output
+
+
+def test_check_operators_starts() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPTS / "check_operators.py"), "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--target" in done.stdout

@@ -105,7 +105,7 @@ def test_dynamic_shape_must_be_fixed() -> None:
 
 @pytest.mark.parametrize(
     ("shapes", "message"),
-    [({"imag": (1, 4, 8, 8)}, "did you mean 'image'"), ({"image": (1, 4, 8)}, "4 dimensions"), ({"image": (0, 4, 8, 8)}, "must be positive")],
+    [({"imag": (1, 4, 8, 8)}, "did you mean 'image'"), ({"image": (1, 4, 8)}, "4 dimensions"), ({"image": (-1, 4, 8, 8)}, "no dimension may be negative")],
 )
 def test_wrong_shape_argument(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     with pytest.raises(UsageError, match=message):

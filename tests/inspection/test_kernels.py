@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import operators
 import pytest
+from kernel_usage import read_usage
 from rich.console import Console
 from tvm.script import tirx as T
 
@@ -17,8 +18,8 @@ from romou.analysis.traffic import Traffic, busiest_traffic
 from romou.core.errors import InvalidConfigError
 from romou.core.space import Config
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.pruning import judge, read_usage
-from romou.regression.measures import stable_measures
+from romou.pruning import judge
+from romou.regression.operators import stable_measures
 from romou.report.kernels import kernel_table
 from romou.target import Target
 
@@ -67,7 +68,7 @@ def test_inspection_and_pruning_tell_the_same_registers(pick: Callable[..., Conf
     usage = read_usage([kernel.lowered], task.template, config)
     verdict = judge(usage, TARGET.spec)["registers"]
     assert verdict.used == usage.needed_registers == shown["needed_registers"]
-    assert round(usage.registers) == shown["registers"] == stable_measures([kernel], task.template, config)["registers"]
+    assert round(usage.registers) == shown["registers"] == stable_measures([kernel], task, config, TARGET)["registers"]
     console = Console(file=io.StringIO(), width=120)
     console.print(kernel_table(kernel, {}))
     printed = console.file.getvalue()

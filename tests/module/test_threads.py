@@ -1,27 +1,44 @@
-"""One model, many threads: each gets the outputs of its own inputs."""
+"""Models and many threads: each run gets the outputs of its own inputs, bit for bit those of one thread."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import tvm
-from small_networks import residual_net
+from small_networks import prime_net, residual_net
 
 import romou
 from romou.module import random_inputs
 
+THREADS, RUNS, SEEDS = 8, 60, 5
+
 
 @pytest.mark.parametrize("capture", [None, False])
-def test_threads_share_a_model(capture: bool | None, opencl_device: tvm.runtime.Device) -> None:
-    model = romou.compile(residual_net(channels=10, size=11), target="opencl")
-    model.capture = capture
-    inputs = [random_inputs(model.inputs, seed=seed) for seed in range(8)]
-    # The first runs of all are in threads: there the model is loaded, and its run captured.
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: model.run(inputs[i % 8]), range(200)))
-    for i, outputs in enumerate(found):
-        for output, alone in zip(outputs, model.run(inputs[i % 8]), strict=True):
-            np.testing.assert_array_equal(output, alone)
-    assert len({outputs[0].tobytes() for outputs in found}) == 8
+def test_threads_share_two_models(capture: bool | None, opencl_device: tvm.runtime.Device) -> None:
+    assert_threads_agree(RUNS, capture)
+
+
+def assert_threads_agree(runs: int, capture: bool | None) -> None:
+    """Run two models `runs` times in each of the threads, in turns that differ from thread to thread."""
+    models = [romou.compile(network, target="opencl") for network in (residual_net(channels=10, size=11), prime_net())]
+    for model in models:
+        model.capture = capture
+    inputs = [[random_inputs(model.inputs, seed=seed) for seed in range(SEEDS)] for model in models]
+
+    def work(thread: int) -> list[tuple[int, int, list[bytes]]]:
+        found = []
+        for i in range(runs):
+            which, seed = (thread + i) % 2, (3 * thread + i) % SEEDS
+            found.append((which, seed, [output.tobytes() for output in models[which].run(inputs[which][seed])]))
+        return found
+
+    # The first runs of all are in threads: there the models are loaded, and their runs captured.
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = [result for found in pool.map(work, range(THREADS)) for result in found]
+    assert len(results) == THREADS * runs
+    alone = [[[output.tobytes() for output in model.run(each)] for each in given] for model, given in zip(models, inputs, strict=True)]
+    assert len({outputs[0] for model in alone for outputs in model}) == 2 * SEEDS
+    wrong = sum(outputs != alone[which][seed] for which, seed, outputs in results)
+    assert wrong == 0, f"{wrong} of {len(results)} runs differ from those of one thread"
+

@@ -12,6 +12,18 @@ import romou
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 
 
+def test_one_condition_for_a_vector(opencl_device: tvm.runtime.Device) -> None:
+    g = Graph({"x": (5, 12)})
+    is_negative = g.add("Less", g.add("ReduceMax", "x", axes=[1]), g.constant(np.float32(1.0)))
+    model = g.model(g.add("Where", is_negative, g.constant(np.float32(0)), g.add("Softmax", "x")))
+    inputs = random_inputs(model)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    rows = np.count_nonzero((expected[0] == 0).all(axis=1))
+    assert 0 < rows < 5
+    assert relative_l2_error(romou.compile(model, target="opencl").run(inputs)[0], expected[0]) < 1e-6
+
+
 @pytest.mark.parametrize("kind", ["conv", "dense", "elementwise"])
 def test_conditions_of_vectors(kind: str, opencl_device: tvm.runtime.Device) -> None:
     g = Graph({"x": (5, 12) if kind == "dense" else (1, 8, 5, 7)})

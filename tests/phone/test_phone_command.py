@@ -48,7 +48,7 @@ elif words[0] in ("forward", "reverse"):
 elif words[0] == "shell":
     command = words[1].replace("{FOLDER}", str(here / "phone"))
     if command.startswith("getprop "): print(state["properties"].get(command.split()[1], "")); sys.exit()
-    sys.exit(subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL).returncode)
+    sys.exit(subprocess.run(["sh", "-c", command]).returncode)
 """
 PROPERTIES = {
     "ro.product.cpu.abi": "arm64-v8a",
@@ -99,8 +99,8 @@ def runtime(host_runtime: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["phone", *arguments])
+def invoke(*arguments: str, key: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["phone", *arguments], env={"ROMOU_RPC_KEY": key})
 
 
 def free_port() -> int:
@@ -115,12 +115,16 @@ def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
     assert invoke("push", str(runtime)).output == f"the runtime is on P1, in {FOLDER}\n"
     assert ["-s", "P1", "push", f"{runtime}/.", f"{FOLDER}/"] in fake.calls
     port, tracker_port = free_port(), free_port()
-    started = invoke("start", "--key", "secret", "--port", str(port), "--timeout", "60", "--json")
+    started = invoke("start", "--port", str(port), "--timeout", "60", "--json", key="secret")
     assert json.loads(started.output) == {"serial": "P1", "rpc": f"127.0.0.1:{port}/secret"}
     assert ["-s", "P1", "forward", f"tcp:{port}", f"tcp:{port}"] in fake.calls
+    # No list of processes shows the key, here or on the phone.
+    running = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert any(f"--port {port}" in command for command in running)
+    assert not any("secret" in command for command in [*running, *map(str, fake.calls)])
     device = rpc.connect("127.0.0.1", port, "secret").device("opencl", 0)
     np.testing.assert_array_equal(tvm.runtime.tensor(np.arange(5), device).numpy(), np.arange(5))
-    again = invoke("start", "--key", "secret", "--port", str(port))
+    again = invoke("start", "--port", str(port), key="secret")
     assert (again.exit_code, "already running on P1 (process" in again.output, "romou phone stop" in again.output) == (3, True, True)
     refused = invoke("push", str(runtime))
     assert (refused.exit_code, "an RPC server is running on P1" in refused.output) == (3, True)
@@ -217,7 +221,7 @@ def test_a_server_that_cannot_start_leaves_no_ports(fake: FakePhone, runtime: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--key", "a/b"), "romou: key 'a/b': choose a word without spaces and slashes"),
+        (("--key", "a/b"), "romou: the key must be a word without spaces, slashes and colons"),
         (("--key", "k", "--tracker", "here"), "romou: tracker 'here': write host:port"),
         (("--key", "k", "--tracker", "10.0.0.9:9190"), "the tracker is on 10.0.0.9; a phone on a cable reaches those of this machine only"),
     ],

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from phone_servers import Server
+from phone_servers import Server, running
 from tvm import rpc
 from tvm.rpc.tracker import Tracker
 
@@ -90,6 +90,8 @@ def test_files_stay_in_the_folder_of_the_session(serve: Callable[..., Server], t
     (tmp_path / "x").write_text("x")
     session.upload(str(tmp_path / "x"), "../x2")
     assert not (tmp_path / "x2").exists()
+    with pytest.raises(tvm.error.RPCError, match="is no name of a file"):
+        session.upload(str(tmp_path / "x"), "..")
     del session
     gc.collect()
     server.wait_for("is over")
@@ -152,6 +154,38 @@ def test_what_is_no_client_is_refused(serve: Callable[..., Server]) -> None:
                 assert connection.recv(100) == b""
     is_serving(server.port)
     assert len([line for line in server.lines if line.startswith("refused ")]) == 4
+
+
+def test_silent_and_slow_clients_keep_nobody_waiting(serve: Callable[..., Server]) -> None:
+    server = serve()
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(70)]
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        slow.sendall(struct.pack("<ii", 0xFF271, 900))
+        start = time.monotonic()
+        for _ in range(2):
+            is_serving(server.port)
+            gc.collect()
+        assert time.monotonic() - start < 4.5, "a client waited for the others' limit"
+        # One byte now and then is no reason to wait longer.
+        with contextlib.suppress(OSError):
+            for _ in range(40):
+                slow.send(b"c")
+                time.sleep(0.5)
+            pytest.fail("a client of a byte at a time was never sent away")
+        for one in silent:
+            one.settimeout(10)
+            assert one.recv(1) == b""
+
+
+def test_a_key_from_a_file_or_the_environment(host_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("phone\n")
+    command = [str(host_runtime / "romou_rpc_server"), "--port", "0", "--work-dir", str(tmp_path)]
+    with running([*command, "--key-file", str(tmp_path / "key")]) as server:
+        is_serving(server.port)
+    monkeypatch.setenv("ROMOU_RPC_KEY", "phone")
+    with running(command) as server:
+        is_serving(server.port)
 
 
 def test_a_tracker_hands_the_server_out_and_may_be_restarted(serve: Callable[..., Server], misdeeds: Path) -> None:
@@ -223,9 +257,10 @@ def test_devices_are_printed(host_runtime: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "--key is missing: choose a secret word"),
-        (["--key", "a b"], "--key: no spaces and no slashes"),
+        ([], "the key is missing: choose a secret word"),
+        (["--key", "a b"], "the key: no spaces, slashes and colons"),
         (["--key"], "--key needs a value"),
+        (["--key-file", "/nonexistent"], "--key-file /nonexistent: holds no key"),
         (["--key", "k", "--port", "70000"], "--port 70000: must be a whole number from 0 to 65535"),
         (["--key", "k", "--timeout", "soon"], "--timeout soon: must be seconds, 0 or more"),
         (["--key", "k", "--tracker", "here"], "--tracker here: write HOST:PORT"),

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernel_usage import read_usage
 from operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
 from streams import OPERATORS
 
 from romou.core.space import Config
 from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
-from romou.pruning import BOUNDED, KernelUsage, Rules, judge, read_usage
+from romou.pruning import BOUNDED, KernelUsage, Rules, judge
 from romou.pruning.closed_form import ClosedForm
-from romou.pruning.columns import columns_of
+from romou.pruning.form import columns_of
 from romou.pruning.forms import form_of
 from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.families.dense import Dense
@@ -175,7 +176,9 @@ def test_the_mesh_says_what_single_configs_say() -> None:
     task = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))).with_free_images()
     space = task.space(TARGET)
     form = ClosedForm(task.template, TARGET.limits)
-    whole = form.usage(space.mesh())
+    axes = range(len(space.knobs))
+    mesh = {name: np.asarray(c).reshape([-1 if i == axis else 1 for i in axes]) for axis, (name, c) in enumerate(space.knobs.items())}
+    whole = form.usage(mesh)
     configs = space.sample(np.random.default_rng(0), 200)
     listed = form.usage(columns_of(configs))
     shape = tuple(len(choices) for choices in space.knobs.values())

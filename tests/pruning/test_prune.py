@@ -15,7 +15,7 @@ from romou.core.errors import InvalidConfigError, UsageError
 from romou.core.space import Config, Space
 from romou.pruning import PrunedSpace, Rules, judge, prune
 from romou.pruning.closed_form import ClosedForm
-from romou.pruning.columns import columns_of
+from romou.pruning.form import columns_of
 from romou.schedules.families.dense import Dense
 from romou.target import Target
 from romou.tasks.build import build_task

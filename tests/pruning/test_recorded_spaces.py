@@ -10,8 +10,8 @@ import pytest
 from romou.hardware import load_device
 from romou.pruning import prune
 from romou.pruning.closed_form import ClosedForm
-from romou.pruning.columns import columns_of
 from romou.pruning.estimate import estimate_seconds
+from romou.pruning.form import columns_of
 from romou.records import RecordedSpace
 from romou.search.simulation import SimulatedTask
 from romou.target import Target

@@ -6,6 +6,8 @@ import contextlib
 import signal
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from rpc_servers import Server, serving, wait_for
 
 from romou.cli import main
 from romou.core.errors import ConnectionLostError, DeviceError, UsageError
+from romou.module import remote
 from romou.rpc import Address, connect
 from romou.rpc.serve import ServeOptions, serve, warning
 
@@ -36,10 +39,14 @@ def server() -> Iterator[Server]:
 )
 def test_addresses(text: str, address: Address) -> None:
     assert Address.parse(text) == address
-    assert str(address) == text
+    # What is said of an address shows no key.
+    assert str(address) == text.rpartition("/")[0]
+    assert address.key not in repr(address).replace(address.host, "")
 
 
-@pytest.mark.parametrize("text", ["", "phone", "host:90", "host:90/", "host/key", "host:0/key", "host:99999/key", "h:1/a:b", "h:1/a b", "udp://h:1/k"])
+@pytest.mark.parametrize(
+    "text", ["", "phone", "host:90", "host:90/", "host:90/@", "host/key", "host:0/key", "host:99999/key", "h:1/a:b", "h:1/a b", "udp://h:1/k"]
+)
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match=r"names no RPC server; write host:port/key, for example 192.168.1.20:9090/phone\nFor a tracker write tracker://"):
         Address.parse(text)
@@ -47,13 +54,34 @@ def test_what_is_no_address(text: str) -> None:
 
 def test_the_key_is_required_and_the_default_is_this_machine() -> None:
     result = CliRunner().invoke(main, ["serve"])
-    assert (result.exit_code, "Missing option '--key'" in result.output) == (2, True)
+    assert (result.exit_code, "no key is given" in result.output, "--key-file" in result.output) == (2, True, True)
     assert ServeOptions(key="k").host == "127.0.0.1"
-    for key in ("", "a b", "a/b", "a:b"):
+    for key in ("", "a b", "a/b", "a:b", "@a"):
         with pytest.raises(UsageError, match="must be a word"):
             ServeOptions(key=key)
     with pytest.raises(UsageError, match="expected host:port"):
         ServeOptions(key="k", tracker="nowhere")
+
+
+def test_a_key_that_no_list_of_processes_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key stands in a file or in the environment, on both sides; the log does not tell it either."""
+    secret = tmp_path / "key"
+    secret.write_text("hush-4711\n")
+    with pytest.raises(UsageError, match=f"other users of this machine have access to the key in {secret}\nchmod 600 {secret}"):
+        Address.parse(f"h:1/@{secret}")
+    secret.chmod(0o600)
+    with serving(key_from=("--key-file", str(secret))) as server, contextlib.closing(connect(Address.parse(f"127.0.0.1:{server.port}/@{secret}"))):
+        family = [server.process, *server.process.children(recursive=True)]
+        assert len(family) == 3
+        assert not any("hush" in word for process in family for word in process.cmdline())
+        log = server.log.read_text()
+        assert "hush" not in log
+        assert "in the list of processes" not in log
+    monkeypatch.setenv("ROMOU_RPC_KEY", "hush-4712")
+    with serving(key_from=()) as server:
+        connect(Address.parse(f"127.0.0.1:{server.port}")).close()
+    both = CliRunner().invoke(main, ["serve", "--key", "k", "--key-file", str(secret)])
+    assert (both.exit_code, "--key and --key-file are both given" in both.output) == (2, True)
 
 
 def test_an_open_door_is_warned_of() -> None:
@@ -86,12 +114,86 @@ def test_a_busy_server_says_nothing_and_serves_the_next_one_later(server: Server
     connect(address, patience_s=60).close()
 
 
+def test_nobody_waits_for_a_model_longer_than_this() -> None:
+    assert remote._PATIENCE_S <= 15
+
+
+def test_a_server_that_says_nothing_is_given_up_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether it never greets, or greets and says nothing more: the user hears what is waited for, and then one error."""
+    monkeypatch.setattr(remote, "_PATIENCE_S", 3.0)
+    monkeypatch.setattr(remote, "_TELL_S", 0.2)
+    for answer in (b"", struct.pack("<ii", 0xFF271, 1) + b"s"):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = Address(host="127.0.0.1", port=listener.getsockname()[1], key="k")
+
+            def greet(listener: socket.socket = listener, answer: bytes = answer) -> None:
+                with listener.accept()[0] as connection:
+                    connection.sendall(answer)
+                    time.sleep(6)
+
+            thread = threading.Thread(target=greet)
+            thread.start()
+            device = remote.RemoteDevice(address)
+            message = rf"no model runs at {address} after an attempt: the RPC server at {address} did not answer within 3 s; it serves one session at a time"
+            with pytest.raises(DeviceError, match=message):
+                device.run(tmp_path / "m.so", [])
+            thread.join()
+            device.release()
+        assert f"connecting to {address}: no answer yet; waiting for up to 3 s" in caplog.text
+
+
 @pytest.mark.parametrize("greeting", [b"", b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, 2**31 - 1), struct.pack("<ii", 0xFF271, 10) + b"\xff" * 10])
 def test_strangers_do_no_harm(server: Server, greeting: bytes) -> None:
     """Neither those that say nothing and stay, nor those that speak another protocol."""
     with socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(greeting)
         connect(Address.parse(server.address), patience_s=60).close()
+
+
+def test_silent_and_slow_clients_keep_nobody_waiting(server: Server) -> None:
+    """Those that say nothing, and one that says a byte at a time: neither holds up a client, and each is sent away in time."""
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(80)]
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        start, greeting = time.monotonic(), struct.pack("<ii", 0xFF271, 900)
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                for byte in greeting + bytes(900):
+                    slow.send(bytes([byte]))
+                    time.sleep(0.5)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        for _ in range(3):
+            connect(Address.parse(server.address), patience_s=60).close()
+        assert time.monotonic() - start < 4.5, "a client waited for the others' limit"
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+        for one in silent:
+            one.settimeout(10)
+            assert one.recv(1) == b""
+    assert server.serving().is_running()
+
+
+def test_a_key_in_the_command_line_is_warned_of(server: Server) -> None:
+    assert "every user of this machine can read --key in the list of processes" in server.log.read_text()
+
+
+def test_files_stay_in_the_folder_of_the_session(server: Server, tmp_path: Path) -> None:
+    with contextlib.closing(connect(Address.parse(server.address))) as connection:
+        (tmp_path / "x").write_text("x")
+        for name in ("../../../escaped.txt", str(tmp_path / "absolute.txt")):
+            connection.session.upload(str(tmp_path / "x"), name)
+        for name in ("..", "a/.."):
+            with pytest.raises(RuntimeError, match="is no name of a file"):
+                connection.session.upload(str(tmp_path / "x"), name)
+        folder = Path(server.session().cwd())
+        assert sorted(p.name for p in folder.rglob("*.txt")) == ["absolute.txt", "escaped.txt"]
+        assert {p.parent.name for p in folder.rglob("*.txt")} == {"files"}
+        assert bytes(connection.session.download("escaped.txt")) == b"x"
+    assert not (tmp_path / "absolute.txt").exists()
+    assert not (folder.parents[1] / "escaped.txt").exists()
 
 
 def test_nothing_is_left_when_it_is_stopped() -> None:

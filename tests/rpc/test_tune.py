@@ -16,7 +16,6 @@ from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server
 from small_networks import Graph, random_inputs, residual_net
 
 import romou
-from romou import models
 from romou.api.place import for_server
 from romou.cli import main
 from romou.core.errors import BuildError, DeviceError, UsageError
@@ -46,7 +45,7 @@ def records(folder: Path) -> list[dict]:  # type: ignore[type-arg]
 
 def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
     """The same table as on this machine, the right outputs, and the model runs there afterwards."""
-    model = models.load("squeezenet1_0")
+    model = residual_net()
     with contextlib.ExitStack() as stack:
         tracker = stack.enter_context(tracking(free_port()))
         servers = [stack.enter_context(serving("--tracker", tracker)) for _ in range(2)]

@@ -15,7 +15,6 @@ from romou.core.knob import Knob
 from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
 from romou.search.explorer import Explorer
-from romou.search.features import KnobFeatures
 from romou.search.options import TuningOptions
 
 POWERS = [1, 2, 4, 8, 16, 32, 64]
@@ -28,6 +27,22 @@ def large_space() -> Space:
     space.define_knob("mode", ["x", "y"])
     space.add_constraint(lambda c: c["a"] * c["b"] <= 512)
     return space
+
+
+class KnobFeatures:
+    """The knobs of any space as features, without an estimate."""
+
+    has_estimate = False
+
+    def __init__(self, space: Space) -> None:
+        self._knobs = space.declared
+        self.columns = tuple(space.knobs)
+
+    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
+        return np.array([[self._knobs[name].number(config[name]) for name in self.columns] for config in configs], dtype=np.float32)
+
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        return np.zeros(len(configs), dtype=np.float32)
 
 
 class Estimated(KnobFeatures):
@@ -51,7 +66,7 @@ def cost(config: Config) -> float:
 
 def search(options: TuningOptions, trials: int) -> list[tuple[Config, float]]:
     space = large_space()
-    explorer = Explorer(space, space.at(0), options, np.random.default_rng(options.seed))
+    explorer = Explorer(space, space.at(0), options, np.random.default_rng(options.seed), features=KnobFeatures(space))
     measured: dict[str, tuple[Config, float | None]] = {}
     while len(measured) < trials:
         for config in explorer.propose(8, measured):
@@ -76,7 +91,7 @@ def test_every_valid_config_once_and_no_other(knobs: list[int], forbidden: int, 
     if not valid:
         return
     default = next(iter(space))
-    explorer = Explorer(space, default, TuningOptions(random_trials=4), np.random.default_rng(seed))
+    explorer = Explorer(space, default, TuningOptions(random_trials=4), np.random.default_rng(seed), features=KnobFeatures(space))
     measured: dict[str, tuple[Config, float | None]] = {}
     proposed: list[str] = []
     while batch := explorer.propose(count, measured):
@@ -89,7 +104,7 @@ def test_every_valid_config_once_and_no_other(knobs: list[int], forbidden: int, 
 
 def test_what_is_under_way_is_not_proposed_again() -> None:
     space = large_space()
-    explorer = Explorer(space, space.at(0), TuningOptions(), np.random.default_rng(0))
+    explorer = Explorer(space, space.at(0), TuningOptions(), np.random.default_rng(0), features=KnobFeatures(space))
     keys = [c.key for _ in range(10) for c in explorer.propose(8, {})]
     assert len(set(keys)) == 80
 
@@ -192,7 +207,7 @@ def test_a_small_space_inside_of_a_large_one_is_searched_as_well(explorer: str) 
     space, found = divided_space(), []
     for seed in range(3):
         default = Config({"algorithm": "large", **dict.fromkeys("abcdef", 1)})
-        looking = Explorer(space, default, TuningOptions(seed=seed, explorer=explorer), np.random.default_rng(seed))
+        looking = Explorer(space, default, TuningOptions(seed=seed, explorer=explorer), np.random.default_rng(seed), features=KnobFeatures(space))
         measured: dict[str, tuple[Config, float | None]] = {}
         while len(measured) < 40:
             measured.update((c.key, (c, divided_cost(c))) for c in looking.propose(4, measured))

@@ -15,7 +15,7 @@ from recordings import TARGET, recorded
 from tvm.relax import op
 
 from romou.core.errors import RecordError
-from romou.records import MemoryRecords, RecordedSpace
+from romou.records import RecordedSpace
 from romou.search import TuningOptions, TuningSession, pretrained
 from romou.search.features import TaskFeatures
 from romou.search.pretrained import PretrainedModel, file_of, pretrained_for
@@ -96,7 +96,7 @@ def test_a_search_begins_with_what_is_known_of_the_device() -> None:
 
     def slow(model: PretrainedModel) -> int:
         """How many of the first configs load single numbers."""
-        device, store = SimulatedDevice([task]), MemoryRecords()
+        device, store = SimulatedDevice([task]), []
         options = TuningOptions(trials=21, confirm=0, random_share=0)
         TuningSession([task], H200, store=store, builder=device, runner=device, options=options, clock=device.clock, pretrained=model).run()
         # Up to then the task's own measurements say little.

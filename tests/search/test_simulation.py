@@ -10,7 +10,7 @@ import pytest
 from recordings import TARGET, recorded
 
 from romou.core.errors import RecordError
-from romou.records import MemoryRecords, RecordedSpace
+from romou.records import RecordedSpace
 from romou.search import TuningOptions, TuningSession
 from romou.search.simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
 
@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
 
 def run(task: SimulatedTask, **options: object) -> tuple[list[tuple[str, str]], float]:
     """(what was tried in order, with its outcome; seconds on the clock)."""
-    device, store = SimulatedDevice([task]), MemoryRecords()
+    device, store = SimulatedDevice([task]), []
     made = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(**{"confirm": 0, **options}), clock=device.clock)  # type: ignore[arg-type]
     made.run()
     return [(str(r.config), r.outcome) for r in store], device.clock()

@@ -10,8 +10,8 @@ from tvm.relax import op
 
 from romou.core.outcome import Outcome
 from romou.pruning.closed_form import ClosedForm
-from romou.pruning.columns import columns_of
-from romou.records import MemoryRecords, Origin, Record
+from romou.pruning.form import columns_of
+from romou.records import Origin, Record
 from romou.search import TuningOptions, TuningSession, cost_model
 from romou.search.cost_model import CostModel
 from romou.search.features import TaskFeatures
@@ -130,7 +130,7 @@ def test_transfer_data_is_collected_anew_when_there_is_half_as_much_more() -> No
     tasks = [SimulatedTask.of_recording(recorded(40))]
     others = small_tasks()[:1]
     device = SimulatedDevice(tasks)
-    session = TuningSession(tasks, TARGET, store=MemoryRecords(), builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=others)
+    session = TuningSession(tasks, TARGET, store=[], builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=others)
     (learner,), (other,) = session._states, session._others
     configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
 
@@ -176,13 +176,13 @@ def test_records_of_another_device_are_where_the_search_begins() -> None:
     best = min((i for i, c in made.configs.items() if c.time_s), key=lambda i: made.configs[i].time_s or 0.0)
     elsewhere = Origin.here({**made.device, "name": "another"})
 
-    def tried(store: MemoryRecords) -> list[int]:
+    def tried(store: list[Record]) -> list[int]:
         device, before = SimulatedDevice([task]), len(list(store))
         options = TuningOptions(trials=40, confirm=0)
         TuningSession([task], TARGET, store=store, builder=device, runner=device, options=options, clock=device.clock).run()
         return [made.space().index_of(r.config) for r in list(store)[before:]]
 
-    warm = MemoryRecords()
+    warm = []
     for index, found in made.configs.items():
         if found.outcome == "ok":
             config = dict(made.space().at(index))
@@ -198,7 +198,7 @@ def test_records_of_another_device_are_where_the_search_begins() -> None:
                     tvm=elsewhere.tvm,
                 )
             )
-    cold = tried(MemoryRecords())
+    cold = tried([])
     found = tried(warm)
     assert len(found) == len(cold) == 40
     assert best in found

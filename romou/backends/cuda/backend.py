@@ -48,13 +48,11 @@ class Cuda(Backend):
 
     @functools.cached_property
     def dialect(self) -> Dialect:
-        """See `Backend.dialect`."""
         from romou.backends.cuda.dialect import CudaCpp
 
         return CudaCpp()
 
     def named_devices(self) -> tuple[str, ...]:
-        """See `Backend.named_devices`."""
         return tuple(sorted(ARCHITECTURES))
 
     def check_named_device(self, device_name: str) -> None:
@@ -67,10 +65,7 @@ class Cuda(Backend):
     def architecture(self, options: Mapping[str, Any]) -> str:
         """What NVRTC makes code for, e.g. "sm_90a": as given in a target's options, else the named device's, else the attached one's.
 
-        Raises
-        ------
-        DeviceError
-            None was given, no device was named and none is attached.
+        DeviceError where none was given, no device was named and none is attached.
         """
         if "arch" in options:
             return str(options["arch"])
@@ -153,7 +148,6 @@ class Cuda(Backend):
         return found
 
     def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
-        """See `Backend.no_device_error`."""
         from romou.tvm_patches import cuda_runtime
 
         if found:
@@ -161,7 +155,6 @@ class Cuda(Backend):
         return DeviceError(f"no CUDA device: {cuda_runtime.load() or 'the driver offers none'}", index=index, hint=_INSTALL)
 
     def toolchain(self) -> tuple[str, Callable[[], str]]:
-        """See `Backend.toolchain`."""
         from romou.backends.cuda import compiler
 
         return "nvrtc", lambda: f"CUDA's compiler {compiler.version()}"
@@ -186,11 +179,9 @@ class Cuda(Backend):
         compiler.install()
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
-        """See `Backend.can_record`."""
         return True
 
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
-        """See `Backend.record`."""
         from romou.backends.cuda.graph import CudaGraph
 
         return CudaGraph(device, vm, run)

@@ -1,8 +1,7 @@
 """CUDA C++ to machine code, by NVRTC: no toolkit is needed, and no GPU.
 
 TVM hands the text of a module to the packed function `tvm_callback_cuda_compile`. Its own one wants a whole toolkit, whose path it guesses, and turns on
-approximate mathematics; `install` puts this one in its place, and the functions that Romou's passes call
-in front of the text.
+approximate mathematics; `install` puts this one in its place, and the functions that Romou's passes call in front of the text.
 """
 
 from __future__ import annotations
@@ -46,12 +45,8 @@ template <class A, class B> struct conditional<false, A, B> { typedef B type; };
 def compile_cuda(source: str, arch: str) -> bytes:
     """Machine code (cubin) for an architecture such as "sm_90a".
 
-    Raises
-    ------
-    CompatError
-        There is no NVRTC on this machine; says what to install.
-    BuildError
-        NVRTC refused the source, or does not know the architecture; the text is its log.
+    CompatError where there is no NVRTC on this machine; says what to install. BuildError where NVRTC refused the source, or does not know the architecture;
+    the text is its log.
     """
     nvrtc = _nvrtc()
     options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-int128", *(f"--include-path={folder}" for folder in _include_folders())]

@@ -25,11 +25,9 @@ class CudaCpp(Dialect):
     converts_fp16_in_memory = False
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
-        """See `Dialect.fp32_of_fp16`."""
         return tirx.call_pure_extern(str(bits.ty).replace("uint16", "float32"), "float_of_half", bits)
 
     def fp16_of_fp32(self, value: tirx.Expr) -> tirx.Expr:
-        """See `Dialect.fp16_of_fp32`."""
         return tirx.call_pure_extern(str(value.ty).replace("float32", "uint16"), "half_of_float", value)
 
 

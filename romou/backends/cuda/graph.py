@@ -63,13 +63,11 @@ class CudaGraph:
             cuda.cuStreamDestroy(stream)
 
     def launch(self) -> None:
-        """See `CapturedRun.launch`."""
         cuda = self._cuda
         _value(cuda, cuda.cuCtxSetCurrent(self._context))
         _value(cuda, cuda.cuGraphLaunch(self._executable, self._stream()))
 
     def time_ms(self) -> float:
-        """See `CapturedRun.time_ms`."""
         cuda = self._cuda
         _value(cuda, cuda.cuCtxSetCurrent(self._context))
         stream = self._stream()

@@ -54,7 +54,6 @@ class OpenCL(Backend):
 
     @cached_property
     def dialect(self) -> Dialect:
-        """See `Backend.dialect`."""
         from romou.backends.opencl.dialect import OpenCLC
 
         return OpenCLC()
@@ -71,16 +70,13 @@ class OpenCL(Backend):
         return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
 
     def attached_spec(self) -> HardwareSpec:
-        """See `Backend.attached_spec`."""
         return _spec_of(self.facts(self.device_index(None)))
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
-        """See `Backend.device_limits`."""
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
         return super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
-        """See `Backend.abilities`."""
         return {"has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic)}
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
@@ -90,12 +86,10 @@ class OpenCL(Backend):
         return super().allowed_limits(facts) | {"texture_spatial_limit": spatial, "texture_depth_limit": depth}
 
     def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Backend.narrower_options`."""
         found = super().narrower_options(limits, abilities, facts)
         return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """See `Backend.list_devices`."""
         import tvm
 
         ask = tvm.get_global_func(self.function("devices"), allow_missing=True)
@@ -107,14 +101,12 @@ class OpenCL(Backend):
         return list(json.loads(str(ask())))
 
     def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
-        """See `Backend.no_device_error`."""
         if found:
             return super().no_device_error(index, found)
         text = "no OpenCL device: no ICD loader was found, or no platform offers a device"
         return DeviceError(text, index=index, hint="`romou doctor` says what is missing.")
 
     def diagnose(self) -> RomouError:
-        """See `Backend.diagnose`."""
         if ctypes.util.find_library("OpenCL") is None:
             return DeviceError("no OpenCL ICD loader (libOpenCL.so.1) on this machine", hint=f"{_NO_PLATFORM} {_NO_LOADER}")
         return DeviceError("the OpenCL ICD loader is there, but no platform offers a device", hint=_NO_PLATFORM)
@@ -132,7 +124,6 @@ class OpenCL(Backend):
         raise DeviceError(f"-device=host means the CPU through OpenCL, but the runtime sees only {names}", hint=_NO_PLATFORM, device="host")
 
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
-        """See `Backend.lacks`."""
         # What the probe's kernels of fp16 images compute with is fp16 as well.
         why = "fp16: the driver offers no arithmetic (cl_khr_fp16); kernels store fp16 and compute in fp32"
         return {} if _has_fp16(facts) else {"fp16": why, "fp16_images": why}
@@ -162,17 +153,14 @@ class OpenCL(Backend):
         return kernels
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
-        """See `Backend.can_record`."""
         return "cl_khr_command_buffer" in facts["extensions"].split()
 
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
-        """See `Backend.record`."""
         import tvm_ffi
 
         return CommandBuffer(device.index, run, tvm_ffi.get_global_func(self.function("record")))
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
-        """See `Backend.clock_kernel_s`."""
         import numpy as np
         import tvm.runtime
 
@@ -200,11 +188,9 @@ class CommandBuffer:
         self._launch, self._time_ns = recording["launch"], recording["time_ns"]
 
     def launch(self) -> None:
-        """See `CapturedRun.launch`."""
         self._launch()
 
     def time_ms(self) -> float:
-        """See `CapturedRun.time_ms`."""
         return float(self._time_ns()) * 1e-6
 
 

@@ -38,7 +38,6 @@ class OpenCLC(Dialect):
     has_negative_truth = True
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
-        """See `Dialect.broadcast`."""
         base, _, lanes = dtype.partition("x")
         return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", scalar)
 
@@ -47,16 +46,13 @@ class OpenCLC(Dialect):
         return tirx.call_pure_extern(dtype, "", scalar)
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
-        """See `Dialect.fp16_pointer`."""
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
         return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
-        """See `Dialect.load_fp16`."""
         suffix = "" if lanes == 1 else str(lanes)
         return tirx.call_pure_extern(vector_type("float32", lanes), f"vload_half{suffix}", offset, pointer)
 
     def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
-        """See `Dialect.store_fp16`."""
         suffix = "" if lanes == 1 else str(lanes)
         return tirx.Evaluate(tirx.call_extern("int32", f"vstore_half{suffix}", value, offset, pointer))

@@ -105,8 +105,7 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
     """A decent config whose operands are staged, by the cycles of one iteration; None where there is none.
 
     In an iteration every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
-    memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough
-    ahead.
+    memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough ahead.
     """
     choice = _choice_of(space)
     if choice is None or max(space.knobs["local"]) == 0:

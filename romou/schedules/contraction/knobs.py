@@ -86,9 +86,8 @@ KNOBS = (
 def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]) -> Space:
     """Return the space of a contraction: the knobs with the choices that its extents make different, and the constraints between them.
 
-    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds.
-    `dtype` is that of numbers in memory.
-    `own` are choices that the extents do not tell: where operands may lie, pixels and sums.
+    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds. `dtype` is that of numbers in
+    memory. `own` are choices that the extents do not tell: where operands may lie, pixels and sums.
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"

@@ -77,12 +77,10 @@ class BatchMatmul(Workload):
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions."""
         return 2 * self.batches * self.m * self.k * self.n
 
     @property
     def name(self) -> str:
-        """Readable name."""
         return f"{self.batches}x{self.m}x{self.k}_{self.n}" + ("_t" if self.is_rhs_transposed else "")
 
     def flat_batch(self, position: Sequence[Expr]) -> Expr:

@@ -60,7 +60,6 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         return stored_as(w.dtype, te.compute(w.output_shape, value, name="conv2d", attrs=w.block_attrs(self.name)))
 
     def contraction(self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
-        """The convolution as a contraction: pixels in one row (flat) or row by row."""
         extents, place, output = w.pixels(flat)
 
         def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, _lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:

@@ -40,7 +40,6 @@ class Conv2dTranspose(Conv2d):
 
     @property
     def out_hw(self) -> tuple[int, int]:
-        """Height and width of the output, in pixels."""
         (h, w), (sh, sw), (kh, kw), (dh, dw), (down, across) = self.in_hw, self.stride, self.kernel, self.dilation, self.output_padding
         top, left, bottom, right = self.padding
         return (h - 1) * sh + (kh - 1) * dh + 1 - top - bottom + down, (w - 1) * sw + (kw - 1) * dw + 1 - left - right + across
@@ -106,7 +105,6 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
     )
 
     def work_of(self, call: relax.Call) -> Conv2dTranspose:
-        """The workload of a transposed convolution that has one."""
         fields, outputs = common_fields(call), static_shape(call.args[1])[1]
         rows, columns = (int(p) for p in call.attrs.output_padding)
         return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(rows, columns), **fields)

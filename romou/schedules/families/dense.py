@@ -38,12 +38,10 @@ class Dense(Workload):
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions."""
         return 2 * self.m * self.k * self.n
 
     @property
     def name(self) -> str:
-        """Readable name."""
         return f"{self.m}x{self.k}_{self.n}"
 
 

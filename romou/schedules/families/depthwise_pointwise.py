@@ -29,7 +29,7 @@ from romou.schedules.contraction.stages import Stage
 from romou.schedules.families.conv2d import FAMILY as CONV2D
 from romou.schedules.families.depthwise import FAMILY as DEPTHWISE
 from romou.schedules.family import Case, Family
-from romou.schedules.splice import find_blocks, nests_of, replace_stage
+from romou.schedules.splice import find_blocks, nests_of, replace_stage, with_root
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.workload import FAMILY as FAMILY_ATTRIBUTE
 from romou.schedules.workload import WORKLOAD, Conv2d, window_index
@@ -69,9 +69,8 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
     funcs = [tirx.PrimFunc([], body) for body in bodies]
     roots = [func.body.block for func in funcs]
     body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
-    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=[between, *(b for root in roots for b in root.alloc_buffers)])
     params = [*(renamed[p] for p in first.params[:-1]), *(p for p in second.params if not p.same_as(old))]
-    joined = tirx.PrimFunc(params, s_tir.SBlockRealize([], True, root), second.ret_type, second.attrs)
+    joined = tirx.PrimFunc(params, with_root(second, body, [between, *(b for root in roots for b in root.alloc_buffers)]).body, second.ret_type, second.attrs)
     return joined.without_attr("global_symbol") if joined.attrs and "global_symbol" in joined.attrs else joined
 
 
@@ -107,7 +106,6 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     @property
     def name(self) -> str:
-        """Readable name of both operators."""
         return f"{self.family}_{self.windows.name}_{self._pointwise.out_channels}"
 
     @property
@@ -214,8 +212,7 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations, loop.step)
 
     root = structural_map(func.body, (tirx.For, keep)).block
-    root = s_tir.SBlock([], [], [], "root", root.body, alloc_buffers=[*root.alloc_buffers, window])
-    return func.with_body(s_tir.SBlockRealize([], True, root))
+    return with_root(func, root.body, [*root.alloc_buffers, window])
 
 
 class DepthwisePointwiseFamily(Family):

@@ -43,7 +43,6 @@ class Elementwise(StreamingTemplate):
     knobs = KNOBS
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of this operator on a device with these limits."""
         space = Space.of(self.knobs, limits, {"vector_width": self._widths(self.shape[-1]), "work_group": self._groups(limits)})
         outputs = math.prod(self.shape)
         smallest = space.knobs["work_group"][0]
@@ -55,11 +54,6 @@ class Elementwise(StreamingTemplate):
             )
         )
         return space
-
-    def default_config(self, limits: Limits) -> Config:
-        """Vectors as wide as can be, one for each of 64 work-items."""
-        space = self.space(limits)
-        return self._with_fitting_group(space)
 
     knobs_of_traffic = ("vector_width", "work_group", "items")
 
@@ -84,12 +78,7 @@ class Elementwise(StreamingTemplate):
         """Numbers of the output: what the group computes, but for what is beyond the end."""
         return min(self.elements, math.prod(knobs[name] for name in self.knobs_of_traffic))
 
-    def work_group_size(self, columns: Columns) -> Any:
-        """Work-items of a group: the knob."""
-        return columns["work_group"]
-
     def work_groups(self, columns: Columns) -> Any:
-        """Groups of the launch: enough for all vectors."""
         return -(-self.elements // math.prod(columns[name] for name in self.knobs_of_traffic))
 
     @property
@@ -98,11 +87,9 @@ class Elementwise(StreamingTemplate):
         return block
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        """The one block, along the output's last axis."""
         return [(Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width), self._block.body.value)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        """Scheduled TIR for a config: a module with the one function `main`."""
         width, items, size = (config[name] for name in ("vector_width", "items", "work_group"))
         ((vectors, value),) = self.vectors(width)
         axes = [axis.var for axis in self._block.iter_vars[:-1]]
@@ -124,7 +111,6 @@ class ElementwiseFamily(Family):
     precedence = 10
 
     def template_of(self, func: tirx.PrimFunc) -> Elementwise | None:
-        """The template of a function without reductions; None for any other."""
         return Elementwise(func) if is_regular(func) and not reductions_of(func) and func.params[-1].shape else None
 
     @property

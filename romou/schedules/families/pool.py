@@ -18,7 +18,6 @@ import tvm
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import s_tir, tirx
 from tvm.relax import op
-from tvm_ffi.structural import structural_walk
 
 from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
@@ -29,6 +28,7 @@ from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
 from romou.tir.primitives import LANES, ignore_nan
+from romou.tir.traversal import nodes_in
 
 _TILES = (1, 2, 3, 4, 7, 8)
 KNOBS = (
@@ -65,7 +65,6 @@ class Pool(StreamingTemplate):
         )
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of this operator on a device with these limits."""
         first, *larger = self._groups(limits)
         taps = math.prod(self._window)
         tiles = [t for t in _TILES if t == 1 or (t <= self._row and taps <= _MOST_UNROLLED)]
@@ -85,11 +84,6 @@ class Pool(StreamingTemplate):
             )
         )
         return space
-
-    def default_config(self, limits: Limits) -> Config:
-        """A texel for each of 64 work-items, a small window written out."""
-        space = self.space(limits)
-        return self._with_fitting_group(space)
 
     @property
     def _reduction(self) -> Reduction:
@@ -138,7 +132,6 @@ class Pool(StreamingTemplate):
         return knobs["vector_width"], knobs["tile"], knobs["is_unrolled"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
-        """The loops over the window."""
         return 1 if knobs["is_unrolled"] or len(block.iter_vars) == len(self.shape) else math.prod(self._window)
 
     def _points(self, tiles: np.ndarray, knobs: Mapping[str, int], *, is_whole: bool) -> Points:
@@ -166,21 +159,14 @@ class Pool(StreamingTemplate):
         tiles = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)[-2 if self._is_packed else -1]
         return int(np.minimum(self._row - tiles * tile, tile).sum()) * (width if self._is_packed else 1)
 
-    def work_group_size(self, columns: Columns) -> Any:
-        """Work-items of a group: the knob."""
-        return columns["work_group"]
-
     def work_groups(self, columns: Columns) -> Any:
-        """Groups of the launch: enough for all tiles."""
         return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        """The reduction, and what follows it."""
         values = [self._reduction.term, *(block.body.value for block in self.blocks[1:])]
         return [(Vectors(axes_of(block), self._outer(block)[0][-1], width), value) for block, value in zip(self.blocks, values, strict=True)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        """Scheduled TIR for a config: a module with the one function `main`."""
         width, tile, size = (config[name] for name in ("vector_width", "tile", "work_group"))
         reduction, grid = self._reduction, self._grid(width, tile)
         dtype = reduction.reduced[0].var.ty
@@ -234,9 +220,7 @@ class Pool(StreamingTemplate):
 
 def _adds_up(index: tirx.Expr, reduction: Reduction) -> bool:
     """Whether an index has both an axis of the output and one of the reduction in it."""
-    found: list[tirx.Var] = []
-    structural_walk(index, (tirx.Var, found.append))
-    is_reduced = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in found]
+    is_reduced = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in nodes_in(index, tirx.Var)]
     return any(is_reduced) and not all(is_reduced)
 
 
@@ -247,7 +231,6 @@ class PoolFamily(Family):
     precedence = 10
 
     def template_of(self, func: tirx.PrimFunc) -> Pool | None:
-        """The template of a function whose one reduction reads a moving window; None for any other."""
         if not is_regular(func) or len(reductions_of(func)) != 1:
             return None
         made = Pool(func)

@@ -66,7 +66,6 @@ class RowReduction(StreamingTemplate):
         return self.rows
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of this operator on a device with these limits."""
         (rows, elements), most = self._rows.count(1), limits.max_work_group_size
         own: dict[str, Sequence[Choice]] = {
             "vector_width": self._widths(self._rows.axes[self._rows.axis]),
@@ -121,7 +120,6 @@ class RowReduction(StreamingTemplate):
         return _FLOAT_BYTES * (partial + kept) * (width if self._rows.is_across else 1)
 
     def is_staged(self, columns: Columns) -> Any:
-        """Whether rows are kept in local memory."""
         return columns["keep"] == "local"
 
     def local_loads(self, columns: Columns) -> Any:
@@ -133,15 +131,12 @@ class RowReduction(StreamingTemplate):
         return (columns["keep"] == "local") * _FLOAT_BYTES * (len(self._rows.passes) * share + reductions * partial)
 
     def work_group_size(self, columns: Columns) -> Any:
-        """Work-items of a group, for all its rows."""
         return columns["threads"] * columns["rows"]
 
     def work_groups(self, columns: Columns) -> Any:
-        """Groups of the launch: enough for all rows."""
         return -(-self._rows.count(columns["vector_width"])[0] // columns["rows"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        """The value of each pass, with how vectors lie in it."""
         return [(Vectors(self._rows.axes, self._rows.axis, width), p.value) for p in self._rows.passes]
 
     @property
@@ -206,7 +201,6 @@ class RowReduction(StreamingTemplate):
     # The kernel
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        """Scheduled TIR for a config: a module with the one function `main`."""
         return RowKernel(self.simplified, self._rows, config).module()
 
 
@@ -217,7 +211,6 @@ class RowReductionFamily(Family):
     precedence = 11
 
     def template_of(self, func: tirx.PrimFunc) -> RowReduction | None:
-        """The template of a function whose reductions all run over the same axes of the same rows; None for any other."""
         split = split_tuples(func)
         if not is_regular(split) or not reductions_of(split):
             return None

@@ -9,9 +9,7 @@
 
 #include <sstream>
 
-#include "error.h"
 #include "loader.h"
-#include "memory.h"
 #include "timer.h"
 
 namespace romou::opencl {
@@ -51,62 +49,58 @@ CommandBufferApi resolve(Device& device) {
 ///     time_ns() -> ns                     enqueue it, wait, time by the device's clock
 class Recording final : public tvm::ffi::ModuleObj {
  public:
-  explicit Recording(Device& device) : buffer_(device) {}
+  explicit Recording(Device& device) : buffer_(CommandBuffer::begin(device)) {}
 
   const char* kind() const final { return "opencl_command_buffer"; }
 
   Optional<Function> GetFunction(const String& name) final {
     auto self = tvm::ffi::GetRef<tvm::ffi::Module>(this);
-    if (name == "finish") {
-      return Function::FromTyped([self, this] {
-        buffer_.finish();
-        return buffer_.launches();
-      });
-    }
-    if (name == "launch") return Function::FromTyped([self, this] { buffer_.enqueue(); });
-    if (name == "time_ns") return Function::FromTyped([self, this] { return buffer_.time_ns(); });
+    if (name == "finish") return Function::FromTyped([self, this] { return buffer_->finish(); });
+    if (name == "launch") return Function::FromTyped([self, this] { buffer_->enqueue(); });
+    if (name == "time_ns") return Function::FromTyped([self, this] { return buffer_->time_ns(); });
     return std::nullopt;
   }
 
  private:
-  CommandBuffer buffer_;
+  std::shared_ptr<CommandBuffer> buffer_;
 };
+
+// Weak: a recording may end on another thread.
+thread_local std::weak_ptr<CommandBuffer> recorded_here;
 
 }  // namespace
 
+std::shared_ptr<CommandBuffer> CommandBuffer::begin(Device& device) {
+  if (const auto other = current()) TVM_FFI_THROW(RuntimeError) << "this thread records a run on " << other->device_.label() << " already";
+  auto made = std::make_shared<CommandBuffer>(device);
+  recorded_here = made;
+  return made;
+}
+
+std::shared_ptr<CommandBuffer> CommandBuffer::current() {
+  auto found = recorded_here.lock();
+  return found != nullptr && found->is_recording_ ? found : nullptr;
+}
+
 CommandBuffer::CommandBuffer(Device& device) : device_(device), api_(resolve(device)), queues_(device.queues()) {
-  if (current() != nullptr) TVM_FFI_THROW(RuntimeError) << "this thread records a run on " << current()->device_.label() << " already";
-  for (size_t i = 0; i < queues_.size(); ++i) {
+  for (cl_command_queue& queue : queues_) {
     cl_int code = CL_SUCCESS;
-    handles_[i] = api_.clCreateCommandBufferKHR(1, &queues_[i], nullptr, &code);
-    if (code != CL_SUCCESS) {
-      handles_[i] = nullptr;
-      release();
-      check(code, "clCreateCommandBufferKHR", device_.label());
-    }
+    cl_command_buffer_khr made = api_.clCreateCommandBufferKHR(1, &queue, nullptr, &code);
+    device.check(code, "clCreateCommandBufferKHR");
+    handles_.emplace_back(made, Releaser{api_.clReleaseCommandBufferKHR});
   }
-  current() = this;
 }
 
 CommandBuffer::~CommandBuffer() {
-  if (current() == this) current() = nullptr;
-  if (!is_exiting()) release();
-}
-
-void CommandBuffer::release() {
-  for (size_t i = 0; i < handles_.size(); ++i) {
-    if (last_[i] != nullptr) {
-      api().clWaitForEvents(1, &last_[i]);
-      api().clReleaseEvent(last_[i]);
-    }
-    if (handles_[i] != nullptr) api_.clReleaseCommandBufferKHR(handles_[i]);
-  }
-  for (Memory* memory : kept_) opencl::release(memory);
+  if (!last_ || is_exiting()) return;
+  const cl_event last = last_.get();
+  complain(api().clWaitForEvents(1, &last), "clWaitForEvents");
 }
 
 Kernel& CommandBuffer::own(const Kernel& kernel, const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
   auto copy = std::make_unique<Kernel>();
-  copy->create(device_, name, kernel.program);
+  copy->create(device_, name, kernel.program.get());
   return *kernels_.emplace_back(std::move(copy));
 }
 
@@ -115,65 +109,71 @@ void CommandBuffer::add(Device& device, const Kernel& kernel, const std::string&
   if (&device != &device_) {
     TVM_FFI_THROW(RuntimeError) << "kernel " << name << " runs on " << device.label() << " in a run that is recorded for " << device_.label();
   }
-  for (cl_command_buffer_khr handle : handles_) {
-    const cl_int code =
-        api_.clCommandNDRangeKernelKHR(handle, nullptr, nullptr, kernel.handle, dimensions, nullptr, global, local, 0, nullptr, nullptr, nullptr);
-    check(code, "clCommandNDRangeKernelKHR", CallSite{device_.label(), name, {}});
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& handle : handles_) {
+    device_.check(api_.clCommandNDRangeKernelKHR(handle.get(), nullptr, nullptr, kernel.handle.get(), dimensions, nullptr, global, local, 0,
+                                                 nullptr, nullptr, nullptr),
+                  "clCommandNDRangeKernelKHR", name);
   }
   launches_ += 1;
 }
 
 void CommandBuffer::keep(Memory* memory) {
-  if (kept_.insert(memory).second) memory->references += 1;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (SharedMemory& kept = kept_[memory]; kept == nullptr) {
+    memory->references += 1;
+    kept.reset(memory);
+  }
 }
 
-void CommandBuffer::finish() {
+int64_t CommandBuffer::finish() {
+  std::lock_guard<std::mutex> lock(mutex_);
   if (is_finished_) TVM_FFI_THROW(RuntimeError) << "the recording has ended already";
-  if (current() == this) current() = nullptr;
+  is_recording_ = false;
   if (launches_ == 0) TVM_FFI_THROW(RuntimeError) << "no kernel was launched on " << device_.label() << " while a run was recorded";
-  for (cl_command_buffer_khr handle : handles_) check(api_.clFinalizeCommandBufferKHR(handle), "clFinalizeCommandBufferKHR", device_.label());
+  for (const auto& handle : handles_) device_.check(api_.clFinalizeCommandBufferKHR(handle.get()), "clFinalizeCommandBufferKHR");
   is_finished_ = true;
+  return launches_;
 }
 
 void CommandBuffer::enqueue() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  wait_for_last();
   Device::Queue queue = device_.hold_queue();
   enqueue(queue);
+}
+
+/// Not every driver lets a buffer be enqueued while it still runs. Its launch may have gone to the other queue; a change of queue waits for that.
+void CommandBuffer::wait_for_last() {
+  if (last_) device_.wait(std::move(last_), "clEnqueueCommandBufferKHR");
 }
 
 void CommandBuffer::enqueue(Device::Queue& queue) {
   if (!is_finished_) TVM_FFI_THROW(RuntimeError) << "a run is replayed whose recording has not ended";
   const size_t i = queue.handle() == queues_[0] ? 0 : 1;
-  // Not every driver lets a buffer be enqueued while it still runs.
-  if (last_[i] != nullptr) {
-    device_.wait(last_[i], "clEnqueueCommandBufferKHR");
-    last_[i] = nullptr;
-  }
-  check(api_.clEnqueueCommandBufferKHR(0, nullptr, handles_[i], 0, nullptr, &last_[i]), "clEnqueueCommandBufferKHR", device_.label());
+  cl_event last = nullptr;
+  device_.check(api_.clEnqueueCommandBufferKHR(0, nullptr, handles_[i].get(), 0, nullptr, &last), "clEnqueueCommandBufferKHR");
+  last_ = Event(last);
 }
 
 int64_t CommandBuffer::time_ns() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  wait_for_last();
   // The event of a whole buffer tells next to nothing on some drivers (PoCL 3.1), so there is one before it and one after.
-  cl_event marks[2] = {};
-  EventLog log(device_.label());
-  device_.start_logging(&log);
-  try {
+  Event marks[2];
+  EventLog log(device_);
+  log.start();
+  {
     Device::Queue queue = device_.hold_queue();
-    for (cl_event& mark : marks) {
-      check(api().clEnqueueMarkerWithWaitList(queue.handle(), 0, nullptr, &mark), "clEnqueueMarkerWithWaitList", device_.label());
+    for (Event& mark : marks) {
+      cl_event made = nullptr;
+      device_.check(api().clEnqueueMarkerWithWaitList(queue.handle(), 0, nullptr, &made), "clEnqueueMarkerWithWaitList");
+      mark = Event(made);
       if (&mark == marks) enqueue(queue);
     }
-  } catch (...) {
-    device_.stop_logging(&log);
-    throw;
   }
-  device_.stop_logging(&log);
-  cl_ulong ends[2] = {};
-  for (int i = 0; i < 2; ++i) {
-    const cl_int code = api().clGetEventProfilingInfo(marks[i], CL_PROFILING_COMMAND_END, sizeof(ends[i]), &ends[i], nullptr);
-    api().clReleaseEvent(marks[i]);
-    check(code, "clGetEventProfilingInfo", device_.label());
-  }
-  return static_cast<int64_t>(ends[1] - ends[0]);
+  log.stop();
+  return static_cast<int64_t>(time_of(device_, marks[1].get(), CL_PROFILING_COMMAND_END) - time_of(device_, marks[0].get(), CL_PROFILING_COMMAND_END));
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {

@@ -5,18 +5,19 @@
 #define ROMOU_OPENCL_COMMAND_BUFFER_H_
 
 #include <array>
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "cl_api.h"
 #include "device.h"
+#include "memory.h"
 #include "program.h"
 
 namespace romou::opencl {
-
-struct Memory;
 
 // The functions of the extension that are used; their signatures are the same in all of its versions. Copies have another one since 0.9.5,
 // and are none of the commands of a model's run.
@@ -40,20 +41,20 @@ struct CommandBufferApi {
 /// While a thread records one, its launches on any device go into the command buffer instead of the queue, and nothing is computed.
 ///
 /// The memory that kernels are given stays alive with the recording: no pool frees it or hands it to another run. A command buffer belongs to
-/// queues of the same properties, so there are two: for the queue with profiling and for the one without.
+/// queues of the same properties, so there are two: for the queue with profiling and for the one without. Thread-safe: launches from several
+/// threads run one after another, and whoever drops the recording ends it, on any thread.
 class CommandBuffer {
  public:
-  /// Begin to record. Raises RuntimeError if the device has no command buffers, or the thread records already.
+  /// Begin to record on this thread. Raises RuntimeError if the device has no command buffers, or the thread records already.
+  static std::shared_ptr<CommandBuffer> begin(Device& device);
+  /// The command buffer that this thread records; null if none.
+  static std::shared_ptr<CommandBuffer> current();
+
+  /// Use `begin`.
   explicit CommandBuffer(Device& device);
   ~CommandBuffer();
   CommandBuffer(const CommandBuffer&) = delete;
   CommandBuffer& operator=(const CommandBuffer&) = delete;
-
-  /// The command buffer that this thread records; null if none.
-  static CommandBuffer*& current() {
-    thread_local CommandBuffer* buffer = nullptr;
-    return buffer;
-  }
 
   /// A kernel object of this recording's own, for one launch of `kernel`. Arguments are part of the object, and not every driver
   /// (PoCL 3.1) copies them when a launch is recorded.
@@ -61,27 +62,35 @@ class CommandBuffer {
   /// Record a launch of a kernel that `own` returned, with the arguments that it has now.
   void add(Device& device, const Kernel& kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
   void keep(Memory* memory);
-  /// End the recording. Raises RuntimeError if it is empty.
-  void finish();
+  /// End the recording; return the number of launches. Raises RuntimeError if there are none.
+  int64_t finish();
   /// Enqueue all of it, on whichever queue is active.
   void enqueue();
   /// Enqueue it, wait, and return its time from begin to end by the device's clock in ns.
   int64_t time_ns();
 
-  int64_t launches() const { return launches_; }
-
  private:
+  struct Releaser {
+    cl_int (*release)(cl_command_buffer_khr);
+    void operator()(cl_command_buffer_khr handle) const noexcept {
+      if (!is_exiting()) complain(release(handle), "clReleaseCommandBufferKHR");
+    }
+  };
+
+  void wait_for_last();
   void enqueue(Device::Queue& queue);
-  void release();
 
   Device& device_;
   const CommandBufferApi api_;
-  std::array<cl_command_queue, 2> queues_;
-  std::array<cl_command_buffer_khr, 2> handles_{};
-  std::array<cl_event, 2> last_{};
-  std::unordered_set<Memory*> kept_;
+  std::mutex mutex_;  ///< guards what follows; taken before the queue is held
+  // Destroyed from the last to the first.
+  std::unordered_map<Memory*, SharedMemory> kept_;
   std::vector<std::unique_ptr<Kernel>> kernels_;
+  std::array<cl_command_queue, 2> queues_;
+  std::vector<std::unique_ptr<CommandBufferHandle, Releaser>> handles_;
+  Event last_;
   int64_t launches_ = 0;
+  std::atomic<bool> is_recording_{true};
   bool is_finished_ = false;
 };
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "error.h"
 #include "loader.h"
 #include "timer.h"
 
@@ -37,6 +36,15 @@ std::string device_text(cl_device_id id, cl_uint what) {
   return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetDeviceInfo(id, what, bytes, out, need); });
 }
 
+/// The first three dimensions. A device may have more, and refuses an answer that lacks room for all of them.
+void read_work_item_sizes(cl_device_id id, size_t* sizes) {
+  size_t bytes = 0;
+  if (api().clGetDeviceInfo(id, CL_DEVICE_MAX_WORK_ITEM_SIZES, 0, nullptr, &bytes) != CL_SUCCESS) return;
+  std::vector<size_t> found(bytes / sizeof(size_t));
+  if (api().clGetDeviceInfo(id, CL_DEVICE_MAX_WORK_ITEM_SIZES, bytes, found.data(), nullptr) != CL_SUCCESS) return;
+  std::copy_n(found.begin(), std::min<size_t>(3, found.size()), sizes);
+}
+
 std::string platform_text(cl_platform_id id, cl_uint what) {
   return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetPlatformInfo(id, what, bytes, out, need); });
 }
@@ -52,7 +60,7 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   facts.extensions = device_text(id, CL_DEVICE_EXTENSIONS);
   facts.type = query<cl_bitfield>(id, CL_DEVICE_TYPE);
   facts.max_work_group_size = query<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
-  api().clGetDeviceInfo(id, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof(facts.max_work_item_sizes), facts.max_work_item_sizes, nullptr);
+  read_work_item_sizes(id, facts.max_work_item_sizes);
   facts.local_mem_bytes = query<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE);
   facts.constant_mem_bytes = query<cl_ulong>(id, CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE);
   facts.global_mem_bytes = query<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE);
@@ -103,7 +111,7 @@ cl_context Device::context() {
   if (context_ == nullptr) {
     cl_int code = CL_SUCCESS;
     context_ = api().clCreateContext(nullptr, 1, &id_, nullptr, nullptr, &code);
-    check(code, "clCreateContext", label());
+    check(code, "clCreateContext");
   }
   return context_;
 }
@@ -111,7 +119,7 @@ cl_context Device::context() {
 cl_command_queue Device::create_queue(cl_bitfield properties) {
   cl_int code = CL_SUCCESS;
   cl_command_queue queue = api().clCreateCommandQueue(context(), id_, properties, &code);
-  check(code, "clCreateCommandQueue", label());
+  check(code, "clCreateCommandQueue");
   return queue;
 }
 
@@ -119,12 +127,11 @@ Device::Queue::Queue(Device& device) : device_(device), lock_(device.queue_mutex
   if (device.active_queue_ == nullptr) device.active_queue_ = device.plain_queue_ = device.create_queue(0);
 }
 
-void Device::Queue::log_event(cl_event event) {
+void Device::Queue::log_event(Event event) {
   for (EventLog* log : device_.logs_) {
-    api().clRetainEvent(event);
-    log->append(event);
+    device_.check(api().clRetainEvent(event.get()), "clRetainEvent");
+    log->append(Event(event.get()));
   }
-  api().clReleaseEvent(event);
 }
 
 void Device::finish() {
@@ -134,13 +141,12 @@ void Device::finish() {
     std::lock_guard<std::mutex> lock(queue_mutex_);
     queue = active_queue_;
   }
-  if (queue != nullptr) check(api().clFinish(queue), "clFinish", label());
+  if (queue != nullptr) check(api().clFinish(queue), "clFinish");
 }
 
-void Device::wait(cl_event event, const char* call) {
-  const cl_int code = api().clWaitForEvents(1, &event);
-  api().clReleaseEvent(event);
-  check(code, call, label());
+void Device::wait(Event event, const char* call) {
+  const cl_event handle = event.get();
+  check(api().clWaitForEvents(1, &handle), call);
 }
 
 std::array<cl_command_queue, 2> Device::queues() {
@@ -158,20 +164,18 @@ void Device::start_logging(EventLog* log) {
   Queue queue = hold_queue();
   if (logs_.empty()) {
     if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
-    check(api().clFinish(plain_queue_), "clFinish", label());
+    check(api().clFinish(plain_queue_), "clFinish");
     active_queue_ = profiling_queue_;
   }
   logs_.push_back(log);
 }
 
-void Device::stop_logging(EventLog* log) {
+cl_int Device::stop_logging(EventLog* log) {
   Queue queue = hold_queue();
-  logs_.erase(std::remove(logs_.begin(), logs_.end(), log), logs_.end());
-  if (logs_.empty()) {
-    const cl_int code = api().clFinish(profiling_queue_);
-    active_queue_ = plain_queue_;
-    check(code, "clFinish", label());
-  }
+  std::erase(logs_, log);
+  if (!logs_.empty()) return CL_SUCCESS;
+  active_queue_ = plain_queue_;
+  return api().clFinish(profiling_queue_);
 }
 
 DeviceTable& DeviceTable::global() {

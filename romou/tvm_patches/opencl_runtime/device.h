@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "cl_api.h"
+#include "error.h"
 #include "loader.h"
+#include "owned.h"
 
 namespace romou::opencl {
 
@@ -61,8 +63,8 @@ class Device {
     cl_command_queue handle() const { return device_.active_queue_; }
     /// Whether launches should ask for an event.
     bool is_logging() const { return !device_.logs_.empty(); }
-    /// Hand a launch's event to the active logs; takes over the caller's reference.
-    void log_event(cl_event event);
+    /// Hand a launch's event to the active logs.
+    void log_event(Event event);
 
    private:
     friend class Device;
@@ -77,12 +79,16 @@ class Device {
   void* extension_function(const char* name) const;
   /// Wait until every command has finished.
   void finish();
-  /// Wait for an event, releasing it; `call` is what made it.
-  void wait(cl_event event, const char* call);
+  /// Wait for an event; `call` is what made it.
+  void wait(Event event, const char* call);
+  /// Raise RuntimeError that names the call and this device unless `code` is CL_SUCCESS.
+  void check(cl_int code, const char* call, const std::string& kernel = {}, const std::string& detail = {}) const {
+    if (code != CL_SUCCESS) raise_error(code, call, label(), kernel, detail);
+  }
 
-  /// Log the events of every launch from now on, until `stop_logging`. Several logs may be active at a time.
+  /// Log the events of every launch from now on, until `stop_logging`, which returns the code of clFinish. Several logs may be active at a time.
   void start_logging(EventLog* log);
-  void stop_logging(EventLog* log);
+  cl_int stop_logging(EventLog* log);
 
  private:
   cl_command_queue create_queue(cl_bitfield properties);

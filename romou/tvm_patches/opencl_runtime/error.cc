@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "error.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <tvm/ffi/error.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <cstring>
 #include <functional>
 #include <sstream>
 
@@ -87,6 +90,20 @@ constexpr CodeName kCodeNames[] = {
     {-9999, "NV_ILLEGAL_BUFFER_READ_OR_WRITE"},
 };
 
+/// $ROMOU_OPENCL_DUMP_DIR, or a folder of this process, made at the first call under a name that nobody can foresee.
+std::string dump_folder() {
+  if (const char* chosen = std::getenv("ROMOU_OPENCL_DUMP_DIR"); chosen != nullptr && *chosen != '\0') {
+    mkdir(chosen, 0700);
+    return chosen;
+  }
+  static const std::string made = [] {
+    const char* root = std::getenv("TMPDIR");
+    std::string name = std::string(root != nullptr && *root != '\0' ? root : "/tmp") + "/romou-opencl-XXXXXX";
+    return mkdtemp(name.data()) == nullptr ? std::string("/nonexistent") : name;
+  }();
+  return made;
+}
+
 }  // namespace
 
 const char* error_name(cl_int code) {
@@ -96,33 +113,35 @@ const char* error_name(cl_int code) {
   return "unknown OpenCL error";
 }
 
-void check(cl_int code, const char* call, const CallSite& site) {
-  if (code == CL_SUCCESS) return;
+void raise_error(cl_int code, const char* call, const std::string& device, const std::string& kernel, const std::string& detail) {
   std::ostringstream text;
   text << call << " failed: " << error_name(code) << " (" << code << ")";
-  if (!site.kernel.empty()) text << "; kernel " << site.kernel;
-  if (!site.device.empty()) text << "; device " << site.device;
-  if (!site.detail.empty()) text << "; " << site.detail;
+  if (!kernel.empty()) text << "; kernel " << kernel;
+  if (!device.empty()) text << "; device " << device;
+  if (!detail.empty()) text << "; " << detail;
   TVM_FFI_THROW(RuntimeError) << text.str();
+  TVM_FFI_UNREACHABLE();
+}
+
+void complain(cl_int code, const char* what) noexcept {
+  static std::atomic_flag is_told;
+  if (code == CL_SUCCESS || is_told.test_and_set()) return;
+  std::fprintf(stderr, "romou: %s failed: %s (%d); the device may be lost. Later failures of this kind are not told.\n", what, error_name(code), code);
 }
 
 std::string save_source(const std::string& kernel, const std::string& source) {
-  std::string folder;
-  if (const char* chosen = std::getenv("ROMOU_OPENCL_DUMP_DIR"); chosen != nullptr && *chosen != '\0') {
-    folder = chosen;
-  } else {
-    const char* root = std::getenv("TMPDIR");
-    folder = std::string(root != nullptr && *root != '\0' ? root : "/tmp") + "/romou-opencl-" + std::to_string(getuid());
-  }
-  mkdir(folder.c_str(), 0700);
   // Named by content: building the same broken kernel a thousand times leaves one file.
   char digest[20];
   std::snprintf(digest, sizeof(digest), "%016zx", std::hash<std::string>{}(source));
-  std::string path = folder + "/" + kernel.substr(0, 100) + "-" + digest + ".cl";
-  std::ofstream file(path, std::ios::binary);
-  file << source;
-  file.close();
-  return file ? path : "(could not be written to " + path + ")";
+  const std::string path = dump_folder() + "/" + kernel.substr(0, 100) + "-" + digest + ".cl";
+  // The folder may be one that other users can write to: what stands there under the name, a link above all, is left alone.
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  struct stat found {};
+  if (file < 0 && errno == EEXIST && lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid()) return path;
+  const bool is_written = file >= 0 && write(file, source.data(), source.size()) == static_cast<ssize_t>(source.size());
+  const int reason = errno;
+  if (file >= 0) close(file);
+  return is_written ? path : "(could not be written to " + path + ": " + std::strerror(reason) + ")";
 }
 
 }  // namespace romou::opencl

@@ -13,23 +13,15 @@ namespace romou::opencl {
 /// "CL_INVALID_WORK_GROUP_SIZE" for -54; "unknown OpenCL error" for a code that no specification lists.
 const char* error_name(cl_int code);
 
-/// Where a call was made; empty fields are left out of the message.
-struct CallSite {
-  std::string device;  ///< "opencl:0 'name' (platform)"
-  std::string kernel;
-  std::string detail;  ///< sizes, limits: whatever helps to see why
-};
+/// Raise RuntimeError "<call> failed: <name> (<code>) ..." where `code` is an error. `device`, `kernel` and `detail` (sizes, limits: whatever
+/// helps to see why) are left out where they are empty. `Device::check` is the way to it.
+[[noreturn]] void raise_error(cl_int code, const char* call, const std::string& device, const std::string& kernel, const std::string& detail);
 
-/// Raise RuntimeError "<call> failed: <name> (<code>) ..." unless `code` is CL_SUCCESS.
-void check(cl_int code, const char* call, const CallSite& site);
+/// Print what failed where nothing can be raised, in destructors: the first time in a process, because a lost device fails everywhere.
+void complain(cl_int code, const char* what) noexcept;
 
-/// Raise as above for a call without a site.
-inline void check(cl_int code, const char* call, const std::string& device) {
-  if (code != CL_SUCCESS) check(code, call, CallSite{device, {}, {}});
-}
-
-/// Write a kernel's source to $ROMOU_OPENCL_DUMP_DIR (default: a folder of the user below $TMPDIR) and return the path, or a
-/// text saying why it could not be written.
+/// Write a kernel's source to $ROMOU_OPENCL_DUMP_DIR, or to a new folder below $TMPDIR that only this user can open. Return the path, or a text
+/// saying why it could not be written. Links are never followed, and no file is written over.
 std::string save_source(const std::string& kernel, const std::string& source);
 
 }  // namespace romou::opencl

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "command_buffer.h"
-#include "error.h"
 #include "loader.h"
 #include "statistics.h"
 
@@ -38,6 +37,8 @@ void require_whole_image(const Place& place, size_t bytes) {
   }
 }
 
+std::atomic<int64_t>& live_count(const Memory& memory) { return memory.is_image ? statistics().live_images : statistics().live_buffers; }
+
 // One side is host memory: enqueued without blocking, then waited for, so that other threads launch meanwhile.
 void copy_to_host(const Place& from, char* host, size_t bytes) {
   Memory& memory = *from.memory;
@@ -53,8 +54,8 @@ void copy_to_host(const Place& from, char* host, size_t bytes) {
       code = api().clEnqueueReadBuffer(queue.handle(), memory.handle, CL_FALSE, from.offset, bytes, host, 0, nullptr, &done);
     }
   }
-  check(code, call, memory.device->label());
-  memory.device->wait(done, call);
+  memory.device->check(code, call);
+  memory.device->wait(Event(done), call);
 }
 
 void copy_from_host(const char* host, const Place& to, size_t bytes) {
@@ -71,47 +72,50 @@ void copy_from_host(const char* host, const Place& to, size_t bytes) {
       code = api().clEnqueueWriteBuffer(queue.handle(), memory.handle, CL_FALSE, to.offset, bytes, host, 0, nullptr, &done);
     }
   }
-  check(code, call, memory.device->label());
-  memory.device->wait(done, call);
+  memory.device->check(code, call);
+  memory.device->wait(Event(done), call);
 }
 
 void copy_on_device(const Place& from, const Place& to, size_t bytes) {
   Memory &source = *from.memory, &target = *to.memory;
-  const std::string label = target.device->label();
+  const Device& device = *target.device;
   if (source.is_image && target.is_image && source.image != target.image) {
     // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
-    Memory* flat = create_buffer(*target.device, bytes);
-    try {
-      copy_on_device(from, Place{flat}, bytes);
-      copy_on_device(Place{flat}, to, bytes);
-    } catch (...) {
-      release(flat);
-      throw;
-    }
-    release(flat);
+    const SharedMemory flat(create_buffer(*target.device, bytes));
+    copy_on_device(from, Place{flat.get()}, bytes);
+    copy_on_device(Place{flat.get()}, to, bytes);
     return;
   }
   const Device::Queue held = target.device->hold_queue();
   const cl_command_queue queue = held.handle();
   if (!source.is_image && !target.is_image) {
-    check(api().clEnqueueCopyBuffer(queue, source.handle, target.handle, from.offset, to.offset, bytes, 0, nullptr, nullptr),
-          "clEnqueueCopyBuffer", label);
-  } else if (!source.is_image) {
-    Region region(target.image);
-    check(api().clEnqueueCopyBufferToImage(queue, source.handle, target.handle, from.offset, region.origin, region.extent, 0,
-                                           nullptr, nullptr),
-          "clEnqueueCopyBufferToImage", label);
-  } else if (!target.is_image) {
-    Region region(source.image);
-    check(api().clEnqueueCopyImageToBuffer(queue, source.handle, target.handle, region.origin, region.extent, to.offset, 0, nullptr,
-                                           nullptr),
-          "clEnqueueCopyImageToBuffer", label);
-  } else {
-    Region region(source.image);
-    check(api().clEnqueueCopyImage(queue, source.handle, target.handle, region.origin, region.origin, region.extent, 0, nullptr,
-                                   nullptr),
-          "clEnqueueCopyImage", label);
+    device.check(api().clEnqueueCopyBuffer(queue, source.handle, target.handle, from.offset, to.offset, bytes, 0, nullptr, nullptr), "clEnqueueCopyBuffer");
+    return;
   }
+  const Region region(source.is_image ? source.image : target.image);
+  if (!source.is_image) {
+    device.check(api().clEnqueueCopyBufferToImage(queue, source.handle, target.handle, from.offset, region.origin, region.extent, 0, nullptr, nullptr),
+                 "clEnqueueCopyBufferToImage");
+  } else if (!target.is_image) {
+    device.check(api().clEnqueueCopyImageToBuffer(queue, source.handle, target.handle, region.origin, region.extent, to.offset, 0, nullptr, nullptr),
+                 "clEnqueueCopyImageToBuffer");
+  } else {
+    device.check(api().clEnqueueCopyImage(queue, source.handle, target.handle, region.origin, region.origin, region.extent, 0, nullptr, nullptr),
+                 "clEnqueueCopyImage");
+  }
+}
+
+/// Take over a handle that was just created.
+Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* image) {
+  auto* memory = new Memory();
+  memory->handle = handle;
+  memory->device = &device;
+  memory->bytes = bytes;
+  memory->is_image = image != nullptr;
+  if (image != nullptr) memory->image = *image;
+  live_count(*memory) += 1;
+  statistics().live_bytes += bytes;
+  return memory;
 }
 
 }  // namespace
@@ -147,10 +151,12 @@ ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, cons
     TVM_FFI_THROW(ValueError) << what << " cannot be an image: only float32 and float16 can";
   }
   ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2, object, is_integer};
+  size_t bytes = image.texel_bytes;
   for (int i = 0; i < ndim - 1; ++i) {
     if (shape[i] <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
     size_t& extent = i + 1 < separator ? image.layers : i + 1 == separator ? image.height : image.width;
     extent *= static_cast<size_t>(shape[i]);
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(shape[i]), &bytes)) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is too large";
   }
   return image;
 }
@@ -170,29 +176,24 @@ Memory* create_buffer(Device& device, size_t bytes) {
   const size_t size = bytes == 0 ? 1 : bytes;
   cl_mem handle = api().clCreateBuffer(device.context(), CL_MEM_READ_WRITE, size, nullptr, &code);
   if (code != CL_SUCCESS) {
-    check(code, "clCreateBuffer",
-          CallSite{device.label(), {}, std::to_string(size) + " bytes asked; the device has " +
-                                           std::to_string(device.facts().global_mem_bytes) + " bytes and allows " +
-                                           std::to_string(device.facts().max_alloc_bytes) + " a buffer"});
+    const DeviceFacts& facts = device.facts();
+    device.check(code, "clCreateBuffer", {}, std::to_string(size) + " bytes asked; the device has " + std::to_string(facts.global_mem_bytes) +
+                                                 " bytes and allows " + std::to_string(facts.max_alloc_bytes) + " a buffer");
   }
-  auto* memory = new Memory();
-  memory->handle = handle;
-  memory->device = &device;
-  memory->bytes = size;
-  statistics().live_buffers += 1;
-  statistics().live_bytes += size;
-  return memory;
+  return adopt(device, handle, size, nullptr);
 }
 
 Memory* create_image(Device& device, const ImageShape& shape) {
   const DeviceFacts& facts = device.facts();
-  std::ostringstream detail;
-  detail << "image of " << shape.width << "x" << shape.height << "x" << shape.layers << " texels (width, height, layers) of "
-         << shape.texel_bytes << " bytes; the device allows " << facts.image_max_width << "x" << facts.image_max_height << "x"
-         << facts.image_max_layers;
+  const auto detail = [&] {
+    std::ostringstream text;
+    text << "image of " << shape.width << "x" << shape.height << "x" << shape.layers << " texels (width, height, layers) of " << shape.texel_bytes
+         << " bytes; the device allows " << facts.image_max_width << "x" << facts.image_max_height << "x" << facts.image_max_layers;
+    return text.str();
+  };
   if (!facts.has_images) TVM_FFI_THROW(RuntimeError) << "device " << device.label() << " has no images; keep the tensor in a buffer";
   if (shape.width > facts.image_max_width || shape.height > facts.image_max_height || shape.layers > facts.image_max_layers) {
-    TVM_FFI_THROW(RuntimeError) << "image too large for device " << device.label() << ": " << detail.str();
+    TVM_FFI_THROW(RuntimeError) << "image too large for device " << device.label() << ": " << detail();
   }
   const cl_image_format format{CL_RGBA, shape.is_integer ? CL_SIGNED_INT32 : shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT};
   cl_image_desc description{};
@@ -202,27 +203,17 @@ Memory* create_image(Device& device, const ImageShape& shape) {
   description.image_array_size = shape.layers;
   cl_int code = CL_SUCCESS;
   cl_mem handle = api().clCreateImage(device.context(), CL_MEM_READ_WRITE, &format, &description, nullptr, &code);
-  check(code, "clCreateImage", CallSite{device.label(), {}, detail.str()});
-  auto* memory = new Memory();
-  memory->handle = handle;
-  memory->device = &device;
-  memory->bytes = shape.bytes();
-  memory->is_image = true;
-  memory->image = shape;
-  statistics().live_images += 1;
-  statistics().live_bytes += memory->bytes;
-  return memory;
+  if (code != CL_SUCCESS) device.check(code, "clCreateImage", {}, detail());
+  return adopt(device, handle, shape.bytes(), &shape);
 }
 
-void release(Memory* memory) {
+void release(Memory* memory) noexcept {
   if (memory == nullptr || is_exiting() || --memory->references > 0) return;
-  (memory->is_image ? statistics().live_images : statistics().live_buffers) -= 1;
+  live_count(*memory) -= 1;
   statistics().live_bytes -= memory->bytes;
-  const cl_int code = api().clReleaseMemObject(memory->handle);
-  const std::string label = memory->device->label();
+  complain(api().clReleaseMemObject(memory->handle), "clReleaseMemObject");
   memory->magic = 0;
   delete memory;
-  check(code, "clReleaseMemObject", label);
 }
 
 void copy(const Place& from, const Place& to, size_t bytes) {

@@ -26,6 +26,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "cl_api.h"
@@ -46,7 +47,7 @@ struct ImageShape {
 bool is_buffer_scope(const std::string& scope);
 
 /// The image of a tensor, by the rule above. Raises ValueError for an unknown scope, a last axis other than 4, a type that the scope
-/// does not know, or an extent of zero.
+/// does not know, an extent of zero, or more bytes than can be counted.
 ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope);
 
 /// What a tensor's `data` points to. Aligned as TVM requires of data pointers.
@@ -70,8 +71,14 @@ Memory* memory_of(const void* data);
 Memory* create_buffer(Device& device, size_t bytes);
 /// Raises RuntimeError if the device has no images or the extent exceeds its limits.
 Memory* create_image(Device& device, const ImageShape& shape);
-/// Give one reference back; the last one frees the memory.
-void release(Memory* memory);
+/// Give one reference back; the last one frees the memory. Never raises.
+void release(Memory* memory) noexcept;
+
+struct MemoryReleaser {
+  void operator()(Memory* memory) const noexcept { release(memory); }
+};
+/// One reference.
+using SharedMemory = std::unique_ptr<Memory, MemoryReleaser>;
 
 /// Copy `bytes` between two places, each either device memory or (`memory` null) host memory. Done when it returns if the host
 /// takes part; in order with later commands otherwise. Images are copied whole.

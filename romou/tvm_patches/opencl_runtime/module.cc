@@ -154,7 +154,7 @@ class Launcher {
   void operator()(PackedArgs args, Any*, void** values) const {
     Device& device = DeviceTable::global().at(device_of(values));
     Kernel& shared = static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(module_.get()))->kernel_on(device, name_);
-    CommandBuffer* recorded = CommandBuffer::current();
+    const std::shared_ptr<CommandBuffer> recorded = CommandBuffer::current();
     Kernel& kernel = recorded == nullptr ? shared : recorded->own(shared, name_);
     const tvm::runtime::ThreadWorkLoad load = config_.Extract(args);
     const cl_uint dimensions = static_cast<cl_uint>(config_.work_dim());
@@ -164,7 +164,8 @@ class Launcher {
       global[i] = load.grid_dim(i) * local[i];
     }
     std::lock_guard<std::mutex> lock(kernel.mutex);
-    for (size_t i = 0; i < types_.size(); ++i) set_argument(device, kernel, i, values[i]);
+    for (size_t i = 0; i < types_.size(); ++i) set_argument(device, kernel, i, values[i], recorded.get());
+    if (recorded != nullptr) return recorded->add(device, kernel, name_, dimensions, global, local);
     Device::Queue queue = device.hold_queue();
     kernel.enqueue(device, queue, name_, dimensions, global, local);
   }
@@ -178,13 +179,13 @@ class Launcher {
     return Device::current();
   }
 
-  void set_argument(Device& device, Kernel& kernel, size_t i, void* value) const {
+  void set_argument(Device& device, Kernel& kernel, size_t i, void* value, CommandBuffer* recorded) const {
     cl_mem handle = nullptr;
     const void* pointer = value;
     size_t bytes = (types_[i].bits * types_[i].lanes + 7) / 8;
     if (types_[i].code == kDLOpaqueHandle) {
       Memory* memory = memory_of(*static_cast<void**>(value));
-      if (CommandBuffer* recorded = CommandBuffer::current()) recorded->keep(memory);
+      if (recorded != nullptr) recorded->keep(memory);
       handle = memory->handle;
       pointer = &handle;
       bytes = sizeof(handle);
@@ -209,7 +210,7 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::unique_ptr<Kernel>& kernel = kernels_[{device.index, name}];
   if (kernel == nullptr) kernel = std::make_unique<Kernel>();
-  if (kernel->handle == nullptr) {
+  if (!kernel->handle) {
     auto part = parts_.find(name);
     // A source without markers, written by hand, has the empty name.
     kernel->build(device, name, part != parts_.end() ? part->second : source_);

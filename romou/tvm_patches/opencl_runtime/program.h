@@ -19,7 +19,6 @@ struct Kernel {
   Kernel() = default;
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
-  ~Kernel();
 
   /// Compile `source` and take the function `name` from it. Raises RuntimeError with the build log and where the source was saved.
   void build(Device& device, const std::string& name, const std::string& source);
@@ -27,12 +26,12 @@ struct Kernel {
   void create(Device& device, const std::string& name, cl_program built);
   /// Raises RuntimeError that names the kernel and the argument.
   void set_argument(Device& device, const std::string& name, size_t index, size_t bytes, const void* value);
-  /// Put one launch on the held queue, or into the command buffer that this thread records. Raises RuntimeError with the sizes and what kernel and device allow.
+  /// Put one launch on the held queue. Raises RuntimeError with the sizes and what kernel and device allow.
   void enqueue(Device& device, Device::Queue& queue, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
 
   std::mutex mutex;
-  cl_program program = nullptr;
-  cl_kernel handle = nullptr;
+  Program program;
+  KernelObject handle;
 };
 
 }  // namespace romou::opencl

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <string>
 
+#include "command_buffer.h"
 #include "device.h"
-#include "error.h"
 #include "loader.h"
 #include "memory.h"
 #include "program.h"
@@ -30,15 +30,10 @@ using tvm::ffi::String;
 /// Time what `enqueue` puts on the queue, in ns by the device's clock.
 template <typename Enqueue>
 int64_t timed(Device& device, Enqueue enqueue) {
-  EventLog log(device.label());
-  device.start_logging(&log);
-  try {
-    enqueue();
-  } catch (...) {
-    device.stop_logging(&log);
-    throw;
-  }
-  device.stop_logging(&log);
+  EventLog log(device);
+  log.start();
+  enqueue();
+  log.stop();
   return log.total_ns();
 }
 
@@ -75,6 +70,7 @@ class SourceKernel final : public tvm::ffi::ModuleObj {
       TVM_FFI_THROW(ValueError) << "kernel " << name_ << " is launched with types, global size, local size and an argument for every letter of types; got "
                                 << args.size() << " values, types '" << types << "'";
     }
+    if (CommandBuffer::current() != nullptr) TVM_FFI_THROW(RuntimeError) << "kernel " << name_ << " was written by hand and cannot be recorded";
     const size_t global = static_cast<size_t>(args[1].cast<int64_t>()), local = static_cast<size_t>(args[2].cast<int64_t>());
     std::lock_guard<std::mutex> lock(kernel_.mutex);
     for (size_t i = 0; i < types.size(); ++i) set_argument(i, types[i], args[static_cast<int>(i) + 3]);
@@ -105,7 +101,7 @@ class SourceKernel final : public tvm::ffi::ModuleObj {
   int64_t private_bytes() {
     cl_ulong bytes = 0;
     const cl_int code =
-        api().clGetKernelWorkGroupInfo(kernel_.handle, device_.id(), CL_KERNEL_PRIVATE_MEM_SIZE, sizeof(bytes), &bytes, nullptr);
+        api().clGetKernelWorkGroupInfo(kernel_.handle.get(), device_.id(), CL_KERNEL_PRIVATE_MEM_SIZE, sizeof(bytes), &bytes, nullptr);
     return code == CL_SUCCESS ? static_cast<int64_t>(bytes) : 0;
   }
 
@@ -126,9 +122,9 @@ int64_t timed_copy(DLTensor* from, DLTensor* to, int64_t bytes) {
   return timed(device, [&] {
     Device::Queue queue = device.hold_queue();
     cl_event event = nullptr;
-    check(api().clEnqueueCopyBuffer(queue.handle(), source.handle, target.handle, 0, 0, static_cast<size_t>(bytes), 0, nullptr, &event),
-          "clEnqueueCopyBuffer", device.label());
-    queue.log_event(event);
+    device.check(api().clEnqueueCopyBuffer(queue.handle(), source.handle, target.handle, 0, 0, static_cast<size_t>(bytes), 0, nullptr, &event),
+                 "clEnqueueCopyBuffer");
+    queue.log_event(Event(event));
   });
 }
 

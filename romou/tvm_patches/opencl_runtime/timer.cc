@@ -4,10 +4,9 @@
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/runtime/timer.h>
 
-#include "device.h"
-#include "error.h"
+#include <algorithm>
+
 #include "loader.h"
-#include "statistics.h"
 
 namespace romou::opencl {
 namespace {
@@ -17,72 +16,67 @@ constexpr size_t kMaxPendingEvents = 2048;
 
 }  // namespace
 
+cl_ulong time_of(const Device& device, cl_event event, cl_uint what) {
+  cl_ulong time = 0;
+  device.check(api().clGetEventProfilingInfo(event, what, sizeof(time), &time, nullptr), "clGetEventProfilingInfo");
+  return time;
+}
+
 EventLog::~EventLog() {
-  if (is_exiting()) return;
-  drop();
+  if (is_active_ && !is_exiting()) complain(device_.stop_logging(this), "clFinish");
 }
 
-void EventLog::drop() {
-  for (cl_event event : events_) api().clReleaseEvent(event);
-  statistics().live_events -= static_cast<int64_t>(events_.size());
-  events_.clear();
+void EventLog::start() {
+  device_.start_logging(this);
+  is_active_ = true;
 }
 
-void EventLog::append(cl_event event) {
+void EventLog::stop() {
+  is_active_ = false;
+  device_.check(device_.stop_logging(this), "clFinish");
+}
+
+void EventLog::append(Event event) {
   std::lock_guard<std::mutex> lock(mutex_);
-  events_.push_back(event);
-  statistics().live_events += 1;
-  if (events_.size() >= kMaxPendingEvents) settle();
+  events_.push_back(std::move(event));
+  // Whoever appends holds the queue. The older half is done by now, as a rule, and is not waited for.
+  if (events_.size() >= kMaxPendingEvents) settle(kMaxPendingEvents / 2);
 }
 
 int64_t EventLog::total_ns() {
   std::lock_guard<std::mutex> lock(mutex_);
-  settle();
+  settle(events_.size());
   return settled_ns_;
 }
 
-void EventLog::settle() {
-  if (events_.empty()) return;
-  check(api().clWaitForEvents(static_cast<cl_uint>(events_.size()), events_.data()), "clWaitForEvents", device_label_);
-  for (cl_event event : events_) {
-    cl_ulong start = 0, end = 0;
-    check(api().clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_START, sizeof(start), &start, nullptr),
-          "clGetEventProfilingInfo", device_label_);
-    check(api().clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof(end), &end, nullptr), "clGetEventProfilingInfo",
-          device_label_);
+/// Fold the oldest `count` events into the sum.
+void EventLog::settle(size_t count) {
+  if (count == 0) return;
+  std::vector<cl_event> handles(count);
+  std::transform(events_.begin(), events_.begin() + count, handles.begin(), [](const Event& event) { return event.get(); });
+  device_.check(api().clWaitForEvents(static_cast<cl_uint>(count), handles.data()), "clWaitForEvents");
+  int64_t sum_ns = 0;
+  for (cl_event event : handles) {
+    const cl_ulong start = time_of(device_, event, CL_PROFILING_COMMAND_START), end = time_of(device_, event, CL_PROFILING_COMMAND_END);
     // Some drivers step their clock back between two reads; a negative duration would shrink the sum.
-    if (end > start) settled_ns_ += static_cast<int64_t>(end - start);
+    if (end > start) sum_ns += static_cast<int64_t>(end - start);
   }
-  drop();
+  settled_ns_ += sum_ns;
+  events_.erase(events_.begin(), events_.begin() + count);
 }
 
 class OpenCLTimerNode final : public tvm::runtime::TimerNode {
  public:
-  explicit OpenCLTimerNode(DLDevice device)
-      : device_(&DeviceTable::global().at(device.device_id)), log_(device_->label()) {}
+  explicit OpenCLTimerNode(DLDevice device) : log_(DeviceTable::global().at(device.device_id)) {}
 
-  ~OpenCLTimerNode() {
-    if (is_running_ && !is_exiting()) device_->stop_logging(&log_);
-  }
-
-  void Start() final {
-    device_->start_logging(&log_);
-    is_running_ = true;
-  }
-
-  void Stop() final {
-    is_running_ = false;
-    device_->stop_logging(&log_);
-  }
-
+  void Start() final { log_.start(); }
+  void Stop() final { log_.stop(); }
   int64_t SyncAndGetElapsedNanos() final { return log_.total_ns(); }
 
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("romou.OpenCLTimerNode", OpenCLTimerNode, tvm::runtime::TimerNode);
 
  private:
-  Device* device_;
   EventLog log_;
-  bool is_running_ = false;
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {

@@ -4,36 +4,44 @@
 #ifndef ROMOU_OPENCL_TIMER_H_
 #define ROMOU_OPENCL_TIMER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <string>
 #include <vector>
 
-#include "cl_api.h"
+#include "device.h"
 
 namespace romou::opencl {
 
-/// Collects launch events and adds up the time each kernel ran on the device (start to end, in ns). Thread-safe.
+/// Collects launch events of a device and adds up the time each kernel ran there (start to end, in ns). Thread-safe.
 ///
 /// The sum leaves out gaps between kernels, copies and host time: it judges kernels, not the runtime around them.
 class EventLog {
  public:
-  explicit EventLog(std::string device_label) : device_label_(std::move(device_label)) {}
+  explicit EventLog(Device& device) : device_(device) {}
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+  /// Stop, if that was not done.
   ~EventLog();
-  /// Takes over one reference to `event`.
-  void append(cl_event event);
+  /// Log every launch on the device from now on.
+  void start();
+  void stop();
+  void append(Event event);
   /// Wait for all events and return the sum of their durations in ns.
   int64_t total_ns();
 
  private:
-  void settle();
-  void drop();
+  void settle(size_t count);
 
-  std::string device_label_;
+  Device& device_;
+  bool is_active_ = false;
   std::mutex mutex_;
-  std::vector<cl_event> events_;
+  std::vector<Event> events_;
   int64_t settled_ns_ = 0;
 };
+
+/// The time of a profiled event by the device's clock in ns: CL_PROFILING_COMMAND_START or _END.
+cl_ulong time_of(const Device& device, cl_event event, cl_uint what);
 
 }  // namespace romou::opencl
 

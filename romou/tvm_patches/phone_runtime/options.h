@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 
@@ -28,9 +29,10 @@ struct Options {
 };
 
 inline constexpr const char* kUsage =
-    "usage: romou_rpc_server --key KEY [--host 127.0.0.1] [--port 9090] [--tracker HOST:PORT] [--timeout SECONDS] [--work-dir FOLDER]\n"
+    "usage: romou_rpc_server --key-file FILE [--host 127.0.0.1] [--port 9090] [--tracker HOST:PORT] [--timeout SECONDS] [--work-dir FOLDER]\n"
     "Serves this device's OpenCL to a TVM or Romou host. It runs whatever a client with the right key sends, and nothing is encrypted.\n"
-    "  --key       what a client has to name; required\n"
+    "  --key-file  file with what a client has to name; without it: the variable ROMOU_RPC_KEY\n"
+    "  --key       the same in the command line, where every user of this machine can read it\n"
     "  --host      address to listen on; anything but loopback lets the network in\n"
     "  --port      port to listen on; 0: any free one\n"
     "  --tracker   report to this TVM tracker\n"
@@ -57,6 +59,7 @@ inline std::string default_work_dir() {
 /// Read the command line. Wrong options end the program with a message, as --help does.
 inline Options parse(int argc, char** argv) {
   Options options;
+  if (const char* key = std::getenv("ROMOU_RPC_KEY")) options.key = key;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "-h" || name == "--help") {
@@ -67,13 +70,14 @@ inline Options parse(int argc, char** argv) {
       options.is_query = true;
       continue;
     }
-    static const std::set<std::string> known = {"--host", "--port", "--key", "--tracker", "--timeout", "--work-dir"};
+    static const std::set<std::string> known = {"--host", "--port", "--key", "--key-file", "--tracker", "--timeout", "--work-dir"};
     if (known.count(name) == 0) refuse("unknown option " + name + "\n" + kUsage);
     if (i + 1 == argc) refuse(name + " needs a value");
     const std::string value = argv[++i];
     if (name == "--host") options.host = value;
     if (name == "--port") options.port = whole_number(name, value, 0, 65535);
     if (name == "--key") options.key = value;
+    if (name == "--key-file" && !(std::ifstream(value) >> options.key)) refuse("--key-file " + value + ": holds no key");
     if (name == "--work-dir") options.work_dir = value;
     if (name == "--timeout") {
       char* end = nullptr;
@@ -88,8 +92,8 @@ inline Options parse(int argc, char** argv) {
     }
   }
   if (options.is_query) return options;
-  if (options.key.empty()) refuse("--key is missing: choose a secret word, which clients have to name\n" + std::string(kUsage));
-  if (options.key.find_first_of(" \t\n/") != std::string::npos) refuse("--key: no spaces and no slashes");
+  if (options.key.empty()) refuse("the key is missing: choose a secret word, which clients have to name\n" + std::string(kUsage));
+  if (options.key.find_first_of(" \t\n/:") != std::string::npos) refuse("the key: no spaces, slashes and colons");
   if (options.work_dir.empty()) options.work_dir = default_work_dir();
   options.work_dir = std::filesystem::absolute(options.work_dir).string();
   return options;

@@ -7,7 +7,6 @@
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -24,10 +23,12 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
 
+#include "handshakes.h"
 #include "options.h"
 #include "process.h"
 #include "session.h"
@@ -37,13 +38,9 @@
 namespace romou::phone {
 namespace {
 
-// tvm/rpc/base.py.
-constexpr int32_t kMagic = 0xff271, kMismatch = kMagic + 2;
-
-constexpr int kTrackerPingMs = 2000;  // as in tvm/rpc/server.py
+constexpr int kTickMs = 2000;  // the tracker is asked so often, as in tvm/rpc/server.py
 constexpr int kWatchMs = 200;
 constexpr int kReapMs = 20000;  // a killed child may hang in the driver; it is not waited for longer
-constexpr size_t kMaxKeyBytes = 4096;
 
 /// The request of a client; not accepted if it does not know the key.
 struct Greeting {
@@ -51,10 +48,11 @@ struct Greeting {
   double limit_s = 0;  ///< longest time for the whole session; 0: none
 };
 
-Greeting shake_hands(int fd, const std::string& expected_key, const std::string& own_key) {
+Greeting answer(const Guest& guest, const std::string& expected_key, const std::string& own_key) {
+  const int fd = guest.connection.get();
+  // What is sent is short: it fits into an empty socket, or nobody reads at the other end.
   set_patience(fd, kHandshakeMs);
-  if (receive_number(fd) != kMagic) throw Disconnected("it does not speak TVM's protocol");
-  std::istringstream words(receive_text(fd, kMaxKeyBytes));
+  std::istringstream words(guest.greeting());
   std::string key, option;
   words >> key;
   if (key != "client:" + expected_key) {
@@ -99,7 +97,9 @@ std::string watch(pid_t child, const Pulse& pulse, const Options& options, doubl
   return reason;
 }
 
-void run_session(Handle connection, Handle& listener, const Options& options, const std::string& peer, double limit_s, Pulse* pulse) {
+void run_session(const Guest& guest, Handle& listener, Guests& others, const Options& options, double limit_s, Pulse* pulse) {
+  const Handle& connection = guest.connection;
+  const std::string& peer = guest.peer;
   std::string folder = options.work_dir + "/romou-rpc-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) {
     say("cannot make a folder in %s: %s", options.work_dir.c_str(), std::strerror(errno));
@@ -121,6 +121,7 @@ void run_session(Handle connection, Handle& listener, const Options& options, co
     std::signal(SIGTERM, SIG_DFL);
     std::signal(SIGINT, SIG_DFL);
     listener.reset();
+    others.clear();
     // No exit handlers: drivers may hang in theirs.
     _exit(serve(connection.get(), folder, pulse));
   }
@@ -154,27 +155,22 @@ void accept_sessions(const Options& options, Handle& listener) {
   Pulse* pulse = new (page) Pulse();
   Tracker tracker(options, port_of(listener.get()));
   tracker.offer();
+  Guests guests;
   while (!stopping) {
-    pollfd waiting{listener.get(), POLLIN, 0};
-    const int ready = poll(&waiting, 1, tracker.is_wanted() ? kTrackerPingMs : -1);
-    if (ready <= 0) {
-      if (ready == 0) tracker.ping();
+    const std::optional<Guest> guest = guests.next(listener.get(), kTickMs);
+    if (!guest) {
+      tracker.ping();
       continue;
     }
-    sockaddr_storage address{};
-    socklen_t length = sizeof(address);
-    Handle connection(accept4(listener.get(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC));
-    if (!connection) continue;
-    const std::string peer = peer_name(address, length);
     Greeting greeting;
     try {
-      greeting = shake_hands(connection.get(), tracker.is_connected() ? tracker.match_key() : options.key, options.key);
-      if (!greeting.is_accepted) say("refused %s: wrong key", peer.c_str());
+      greeting = answer(*guest, tracker.is_connected() ? tracker.match_key() : options.key, options.key);
+      if (!greeting.is_accepted) say("refused %s: wrong key", guest->peer.c_str());
     } catch (const std::exception& error) {
-      say("refused %s: %s", peer.c_str(), error.what());
+      say("refused %s: %s", guest->peer.c_str(), error.what());
     }
     if (!greeting.is_accepted) continue;
-    run_session(std::move(connection), listener, options, peer, greeting.limit_s, pulse);
+    run_session(*guest, listener, guests, options, greeting.limit_s, pulse);
     tracker.offer();
   }
 }

@@ -48,7 +48,9 @@ inline std::string read_file(const std::string& path) {
 inline void register_session_functions(const std::string& folder) {
   const auto path = [folder](const ffi::String& name) {
     // Names come from the host; they stay inside the folder of the session.
-    return (fs::path(folder) / fs::path(std::string(name)).filename()).string();
+    const fs::path last = fs::path(std::string(name)).filename();
+    if (last.empty() || last == "." || last == "..") TVM_FFI_THROW(ValueError) << "'" << name << "' is no name of a file";
+    return (fs::path(folder) / last).string();
   };
   const auto define = [](const char* name, ffi::Function function) { ffi::Function::SetGlobal(name, std::move(function), true); };
   define("tvm.rpc.server.workpath", ffi::Function::FromTyped([path](ffi::String name) { return ffi::String(path(name)); }));

@@ -24,7 +24,7 @@
 
 namespace romou::phone {
 
-inline constexpr int kHandshakeMs = 5000;  // a client that says nothing keeps nobody waiting for longer
+inline constexpr int kHandshakeMs = 5000;  // for the whole of a handshake
 
 /// A file descriptor that is closed with its owner.
 class Handle {
@@ -125,7 +125,7 @@ inline Handle listen_on(const std::string& host, int port) {
     listener.reset(socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC, at.ai_protocol));
     const int on = 1;
     setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    return bind(listener.get(), at.ai_addr, at.ai_addrlen) == 0 && listen(listener.get(), 16) == 0;
+    return bind(listener.get(), at.ai_addr, at.ai_addrlen) == 0 && listen(listener.get(), 128) == 0;
   });
   if (!reason.empty()) refuse("cannot listen on " + host + ":" + std::to_string(port) + ": " + reason);
   return listener;

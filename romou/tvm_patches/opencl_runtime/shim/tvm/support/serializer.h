@@ -12,6 +12,7 @@
 #include <tvm/ffi/string.h>
 #include <tvm/support/io.h>
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <type_traits>
@@ -51,8 +52,12 @@ struct RawSequence {
   static bool Read(Stream* stream, T* value) {
     uint64_t count = 0;
     if (stream->Read(&count, sizeof(count)) != sizeof(count)) return false;
-    std::string content(count, '\0');
-    if (count != 0 && stream->Read(content.data(), count) != count) return false;
+    // Room is made for what is there, piece by piece: a damaged file may claim any number of bytes.
+    std::string content;
+    for (uint64_t done = 0; done < count; done = content.size()) {
+      content.resize(done + std::min<uint64_t>(count - done, std::max<uint64_t>(done, 1 << 16)));
+      if (stream->Read(content.data() + done, content.size() - done) != content.size() - done) return false;
+    }
     *value = T(std::move(content));
     return true;
   }

@@ -1,0 +1,255 @@
+"""The levels of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2 and figure 6), and their lines.
+
+In a chase every read says where the next one goes, so none can start before the last has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from archprobe.analysis import cache
+from archprobe.analysis.answer import Answer, declined
+from archprobe.bench import Bench, Run
+from archprobe.curve import Curve, Findings
+from archprobe.probes.probe import NO_TEXTURES, probe
+
+_UNROLL = 8
+# A run whose iteration is `_UNROLL` reads, and the iterations of one lap through the range.
+Chase = tuple[Run, int]
+
+# Each run continues the chase where the last one stopped, so the cache holds what earlier laps left, at any number of steps.
+_CHASE = """
+__kernel void ring(__global int *chain, int count, int stride) {
+  const int i = get_global_id(0);
+  if (i < count) chain[i * stride] = (i + 1) % count * stride;
+}
+__kernel void chase(int n, __global int *place, __global const int *chain) {
+  int at = place[0];
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) at = chain[at];
+  }
+  place[0] = at;
+}
+#ifdef HAS_IMAGES
+__constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP_TO_EDGE | CLK_FILTER_NEAREST;
+__kernel void chase_image(int n, __global int *place, __read_only image1d_t chain) {
+  int at = place[0];
+  for (int k = 0; k < n; ++k) {
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) at = read_imagei(chain, NEAREST, at).x;
+  }
+  place[0] = at;
+}
+#endif
+"""
+TEXEL_BYTES = 16
+# Most caches' line: each read is a line of its own, and none is left out.
+_STRIDE = 64
+# Iterations of the chase: a lap that a run can well make before it is timed.
+_SHORT_LAP = 8192
+# All texels are zero, but the next read waits for the last one: it cannot be taken out of the loop.
+_AGAIN = """
+__constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP_TO_EDGE | CLK_FILTER_NEAREST;
+__kernel void again(int n, __global int *out, __read_only image2d_t zeros, int is_down) {
+  const int i = get_local_id(0);
+  int last = 0;
+  for (int k = 0; k < n; ++k) {
+    const int at = i + last;
+    last = read_imagei(zeros, NEAREST, is_down ? (int2)(0, at) : (int2)(at, 0)).x;
+  }
+  if (last) out[0] = last;
+}
+"""
+
+
+class BufferChase:
+    """Chases through one buffer of `max_bytes`; `is_shuffled` hops at random, for devices that read ahead."""
+
+    def __init__(self, bench: Bench, max_bytes: int, *, is_shuffled: bool = False) -> None:
+        self.device = bench.device
+        self.is_shuffled = is_shuffled
+        self.ring, self.chase = (self.device.kernel(_CHASE, name, UNROLL=_UNROLL) for name in ("ring", "chase"))
+        self.chain = self.device.buffer(max_bytes)
+        self.place = self.device.buffer(64)
+        self.state = (0, 0)
+
+    def prepare(self, range_bytes: int, stride_bytes: int) -> None:
+        """Lay the chain through `range_bytes` and walk it once, so that the caches hold what they can."""
+        count, stride = range_bytes // stride_bytes, stride_bytes // 4
+        self.device.write(self.place, np.zeros(1, np.int32))
+        if self.is_shuffled:
+            order = np.random.default_rng(0).permutation(count)
+            chain = np.zeros(count * stride, np.int32)
+            chain[order * stride] = np.roll(order, -1) * stride
+            self.device.write(self.chain, chain)
+        else:
+            size = min(64, self.device.facts.max_work_group_size)
+            self.device.launch(self.ring, -(-count // size) * size, size, self.chain, np.int32(count), np.int32(stride))
+        self.device.launch(self.chase, 1, 1, np.int32(-(-count // _UNROLL)), self.place, self.chain)
+        self.state = (range_bytes, stride_bytes)
+
+    def run(self, range_bytes: int, stride_bytes: int) -> Chase:
+        """Return a chase of `range_bytes`; chases of other ranges may run in between."""
+
+        def run(n: int) -> float:
+            if self.state != (range_bytes, stride_bytes):
+                self.prepare(range_bytes, stride_bytes)
+            return self.device.launch(self.chase, 1, 1, np.int32(n), self.place, self.chain)
+
+        return run, -(-(range_bytes // stride_bytes) // _UNROLL)
+
+
+class ImageChase:
+    """Chases through one row of texels (four 32-bit integers each)."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.device = bench.device
+        self.kernel = self.device.kernel(_CHASE, "chase_image", UNROLL=_UNROLL, HAS_IMAGES=1)
+
+    def run(self, texels: int, stride: int = 1) -> Chase:
+        """Return a chase over `texels` texels, `stride` texels at a time."""
+        chain = np.zeros((texels, 4), np.int32)
+        stops = np.arange(0, texels, stride)
+        chain[stops, 0] = np.roll(stops, -1)
+        image, place = self.device.image(chain), self.device.buffer(64)
+        lap = -(-stops.size // _UNROLL)
+        self.device.launch(self.kernel, 1, 1, np.int32(lap), place, image)
+        return lambda n: self.device.launch(self.kernel, 1, 1, np.int32(n), place, image), lap
+
+
+def nanoseconds(seconds: float) -> float:
+    """Return the latency of one read from the time of an iteration."""
+    return seconds * 1e9 / _UNROLL
+
+
+@probe(
+    aspect="BufferCacheHierarchyPChase",
+    title="Caches behind buffers",
+    method="pointer chase in one work-item over growing ranges; plateaus of latency are levels (paper, Listing 2)",
+)
+def buffer_cache(bench: Bench) -> Findings:
+    facts = bench.device.facts
+    most = min((8 if facts.is_cpu else 128 if bench.is_quick else 256) * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 4)
+    chase = BufferChase(bench, most, is_shuffled=facts.is_cpu)
+    limit_s = 5.0 if bench.is_quick else 60.0
+    ranges = np.unique((2 ** np.arange(10, np.log2(most) + 1e-9, 1 / (3 if bench.is_quick else 6))).astype(np.int64) // 128 * 128)
+    curve = one_by_one(bench, "buffer chase", ranges.tolist(), lambda r: chase.run(r, _STRIDE), x_label="range (bytes)", limit_s=limit_s)
+    return _level_findings(curve, "CacheVectorCountLv")
+
+
+@probe(
+    aspect="ImageCacheHierarchyPChase",
+    title="Texture caches",
+    method="pointer chase in one work-item through a row of texels of 16 bytes; plateaus of latency are levels (paper, Listing 2)",
+    not_on_cpu=NO_TEXTURES,
+    needs_images=True,
+    is_for_opencl=True,
+)
+def image_cache(bench: Bench) -> Findings:
+    chase = ImageChase(bench)
+    most = min(bench.device.facts.max_image_width, 2**16)
+    texels = np.unique((2 ** np.arange(4, np.log2(most) + 1e-9, 1 / (4 if bench.is_quick else 8))).astype(np.int64) // 2 * 2)
+    ranges = (texels * TEXEL_BYTES).tolist()
+    curve = one_by_one(bench, "image chase", ranges, lambda r: chase.run(r // TEXEL_BYTES), x_label="range (bytes)")
+    return _level_findings(curve, "CachePixelCountLv")
+
+
+def one_by_one(bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0) -> Curve:
+    """Measure latencies in ns, each position to its end before the next, because going back means to fill the caches again.
+
+    Where a lap is short, a first lap in the same run is not counted: some devices empty their first cache between kernels. Positions that `limit_s`
+    seconds do not reach are left out.
+    """
+    y, spreads = [], []
+    iterations, end = 8, time.monotonic() + limit_s
+    for i, position in enumerate(positions):
+        run, lap = make(position)
+        first = lap if lap <= _SHORT_LAP else 0
+        run(1)
+        iterations = bench.iterations(run, iterations if i else None)
+        times = [(run(first + iterations) - (run(first) if first else 0.0)) / iterations for _ in range(3)]
+        y.append(nanoseconds(max(float(np.median(times)), 1e-12)))
+        spreads.append(float(np.std(times) / np.median(times)))
+        bench.on_progress((i + 1) / len(positions))
+        if time.monotonic() > end:
+            break
+    x, spread = tuple(positions[: len(y)]), float(np.median(spreads))
+    return Curve(name=name, x_label=x_label, y_label="latency of a read (ns)", x=x, y=tuple(y), spread=spread, repeats=3, is_log_x=True)
+
+
+def _level_findings(curve: Curve, prefix: str) -> Findings:
+    """Return size and latency of each level by the report's keys. Sizes are in bytes, as in the original, whatever its keys' names say."""
+    levels = cache.cache_levels(curve.xs, curve.ys, repeats=curve.repeats)
+    sizes: dict[str, Answer] = {f"{prefix}{i}": level.size for i, level in enumerate(levels, 1)}
+    if not levels:
+        sizes[f"{prefix}1"] = declined("bytes", "the latency is nowhere level over three ranges or more")
+    latencies = {f"LatencyLv{i}": level.latency_ns for i, level in enumerate(levels, 1)}
+    return Findings(answers=sizes | latencies, curves=(curve.marked(sizes),))
+
+
+@probe(
+    aspect="BufferCachelineSize",
+    title="Cache line behind buffers",
+    method="pointer chase in order over sixteen times the first cache: latency grows with the stride up to a line",
+)
+def buffer_line(bench: Bench) -> Findings:
+    # Many times what the first level holds: it keeps nothing until the next lap, even of wide strides that touch few lines.
+    first = bench.number("BufferCacheHierarchyPChase.CacheVectorCountLv1")
+    size = int(min(max(16 * (first or 2**18), 2**17), 2**26)) // 4096 * 4096
+    chase = BufferChase(bench, size)
+    strides = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    curve = one_by_one(bench, "buffer strides", strides, lambda stride: chase.run(size, stride), x_label="stride (bytes)")
+    answers = {"BufTopLevelCachelineSize": cache.line_size(curve.xs, curve.ys, repeats=curve.repeats)}
+    return Findings(answers=answers, curves=(curve.marked(answers),))
+
+
+@probe(
+    aspect="ImageCachelineSize",
+    title="Texture cache line",
+    method="texels that fit the cache side by side and one below the other; chase through a row by growing strides",
+    not_on_cpu=NO_TEXTURES,
+    needs_images=True,
+    is_for_opencl=True,
+)
+def image_line(bench: Bench) -> Findings:
+    device = bench.device
+    most = min(256 if bench.is_quick else 512, device.facts.max_work_group_size)
+    zeros, out = device.image(np.zeros((most, most, 4), np.int32)), device.buffer(64)
+    kernel = device.kernel(_AGAIN, "again")
+    counts = {}
+    curves = []
+    for is_down, axis in enumerate("XY"):
+        make = lambda size, is_down=is_down: lambda n: device.launch(kernel, size, size, np.int32(n), out, zeros, np.int32(is_down))
+        places = sorted({*range(1, 97), *range(96, most + 1, 8)})
+        curve = bench.sweep(f"texels along {axis}", places, make, x_label="work-items, a texel each", share=(0.35 * is_down, 0.35 * (is_down + 1)))
+        counts[axis] = cache.concurrent_reads(curve.xs, curve.ys, repeats=curve.repeats)
+        curves.append(curve.marked({f"ImgMinTimeConcurThreadCount{axis}": counts[axis]}))
+    level = bench.known.get("ImageCacheHierarchyPChase.CachePixelCountLv1", declined("bytes", "the size of the first level is not known"))
+    by_count = cache.texture_line(counts["X"], counts["Y"], level)
+    width = device.facts.max_image_width
+    first = level.value if isinstance(level.value, (int, float)) else 0
+    texels = int(min(width, max(6 * first, 2**16) // TEXEL_BYTES))
+    chase = ImageChase(bench)
+    # Wide strides leave so few texels in the row that the cache holds them all, line by line.
+    strides = [s * TEXEL_BYTES for s in (1, 2, 3, 4, 6, 8) if texels // s * TEXEL_BYTES >= 1.5 * first]
+
+    def run(stride: int) -> Chase:
+        step = stride // TEXEL_BYTES
+        return chase.run(texels // step * step, step)
+
+    ramp = one_by_one(bench, "image strides", strides, run, x_label="stride (bytes)")
+    by_chase = cache.line_size(ramp.xs, ramp.ys, repeats=ramp.repeats) if first else declined("bytes", f"needs the size of the first level: {level.reason}")
+    line = by_count if not by_count.is_declined else by_chase
+    if not by_count.is_declined and not by_chase.is_declined and by_count.value != by_chase.value:
+        line = declined("bytes", f"counting texels gives {by_count.value} bytes, the chase {by_chase.value}")
+    answers = {
+        "ImgCachelineSize": line,
+        "ImgCachelineDim": cache.texture_axis(counts["X"], counts["Y"]),
+        "ImgMinTimeConcurThreadCountX": counts["X"],
+        "ImgMinTimeConcurThreadCountY": counts["Y"],
+    }
+    return Findings(answers=answers, curves=(*curves, ramp.marked({"ImgCachelineSize": line})))

@@ -1,0 +1,109 @@
+"""What TVM's code generators would write wrong, or cannot be told otherwise.
+
+Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
+
+Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
+
+What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
+each vector in a variable that it finds again by its text. A second `acc[0]` in the same block is the first one's value, even if acc[0] was written in between.
+A variable for each statement has a text of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_walk
+
+from romou.backends.dialect import dialect_of
+from romou.passes.bindings import sequence_of, statements_of
+from romou.tir.primitives import UNROLL_BY_COMPILER
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function when all loops that TVM unrolls are; the marks go."""
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        new = mutator.default_mutate(stmt)
+        if stmt.attr_key != UNROLL_BY_COMPILER:
+            return new
+        # Variables and a barrier may stand before the loop.
+        return sequence_of([_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)])
+
+    return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
+
+
+def _unrolled(loop: tirx.For) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, loop.body, loop.thread_binding, loop.annotations, loop.step)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after vectors are made.
+
+    float4(a < b)      ->      select(a < b, float4(1), float4(0))
+    """
+    return func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func).has_negative_truth else func
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def sign_conditions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run when nothing simplifies any more, which would make one comparison of it again.
+
+    select(x == y, v, w)      ->      select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
+    """
+    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if dialect_of(func).has_negative_truth else func
+
+
+def _compared(select: tirx.Select) -> tirx.Expr:
+    condition = select.condition.value if isinstance(select.condition, tirx.Broadcast) else select.condition
+    lanes = int(tvm.DataType(str(select.ty)).lanes)
+    if lanes == 1 or int(tvm.DataType(str(condition.ty)).lanes) > 1:
+        return select
+    vectors = [tirx.Broadcast(value, lanes) for value in (tirx.Cast("int32", condition), tirx.const(0, "int32"))]
+    return tirx.Select(tirx.NE(*vectors), select.true_value, select.false_value)
+
+
+def _number(cast: tirx.Cast) -> tirx.Expr:
+    given, wanted = (tvm.DataType(str(expr.ty)) for expr in (cast.value, cast))
+    lanes = int(given.lanes)
+    if given.type_code != tvm.DataType("bool").type_code or lanes == 1:
+        return cast
+    scalar = str(wanted).removesuffix(f"x{lanes}")
+    return tirx.Select(cast.value, *(tirx.Broadcast(tirx.const(value, scalar), lanes) for value in (1, 0)))
+
+
+_CHANGING = ("local", "shared", "shared.dyn")
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def name_register_reads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after the last simplification, on device functions."""
+    if not dialect_of(func).takes_vectors_apart:
+        return func
+    return func.with_body(structural_map(func.body, ((tirx.BufferStore, tirx.Bind, tirx.Evaluate), _named)))
+
+
+def _named(stmt: Any) -> tirx.Stmt:
+    if isinstance(getattr(stmt, "value", None), tvm.ir.TensorLoad):
+        return stmt  # a copy is written as it stands
+    found: list[tvm.ir.TensorLoad] = []
+
+    def read(load: tvm.ir.TensorLoad) -> None:
+        if int(tvm.DataType(str(load.ty)).lanes) > 1 and str(load.source.scope()) in _CHANGING and not any(structural_equal(load, other) for other in found):
+            found.append(load)
+
+    structural_walk(stmt, (tvm.ir.TensorLoad, read))
+    if not found:
+        return stmt
+    variables = [tirx.Var("read", load.ty) for load in found]
+
+    def name(load: tvm.ir.TensorLoad) -> tirx.Expr:
+        place = next((i for i, other in enumerate(found) if structural_equal(load, other)), None)
+        return load if place is None else variables[place]
+
+    named = structural_map(stmt, (tvm.ir.TensorLoad, name))
+    return tirx.SeqStmt([*(tirx.Bind(v, load) for v, load in zip(variables, found, strict=True)), named])

@@ -1,0 +1,153 @@
+"""Operators that say where elements lie or are put: triangles, unit matrices, ranges, one-hot vectors, reversed sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from tvm import relax, te, tirx
+
+from romou.tvm_patches.onnx_converters.node import Node, converter
+from romou.tvm_patches.onnx_converters.reduction import choose_axis
+
+op = relax.op
+
+
+@converter("Constant")
+def constant(node: Node) -> relax.Expr:
+    """A tensor, a number or a list of numbers."""
+    ((name, value),) = [(n, v) for n, v in node.attributes.items() if v is not None]
+    if name == "value":
+        return _tensor(onnx.numpy_helper.to_array(value))
+    if "string" in name or "sparse" in name:
+        raise ValueError(f"constants by {name} are not supported")
+    return _tensor(np.array(value, "float32" if "float" in name else "int64"))
+
+
+def _tensor(array: np.ndarray) -> relax.Expr:
+    # Without a type, Relax makes 32 bits of 64.
+    return relax.const(array, array.dtype.name)
+
+
+@converter("EyeLike")
+def eye_like(node: Node) -> relax.Expr:
+    given = node.attributes.get("dtype", 0)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given)).name if given else node.dtype()
+    rows, columns = node.shape()
+    return relax.const(np.eye(rows, columns, k=node.attributes["k"], dtype=dtype), dtype)
+
+
+@converter("Range")
+def arithmetic_range(node: Node) -> relax.Expr:
+    """start + i * delta, where the model gives the length."""
+    (count,) = node.result_shape()
+    numbers = relax.const(np.arange(count).astype(node.dtype()), node.dtype())
+    return op.add(op.multiply(numbers, node.input(2)), node.input(0))
+
+
+@converter("Trilu")
+def triangle(node: Node) -> relax.Expr:
+    """Elements on and above diagonal k, or on and below it."""
+    shape, upper = node.shape(), bool(node.attributes["upper"])
+    k = op.astype(op.reshape(node.input(1), []), "int64") if node.has(1) else relax.const(0, "int64")
+    distance = relax.const(np.arange(shape[-1])[None, :] - np.arange(shape[-2])[:, None], "int64")
+    kept = (op.greater_equal if upper else op.less_equal)(distance, k)
+    return op.where(kept, node.input(0), relax.const(np.zeros((), node.dtype()), node.dtype()))
+
+
+@converter("OneHot")
+def one_hot(node: Node) -> relax.Expr:
+    """On where a place of the new axis is the index, negative ones counting from its end."""
+    shape = node.shape()
+    depth, axis = node.integers(1), node.attributes["axis"]
+    assert depth is not None
+    axis %= len(shape) + 1
+    indices = op.astype(node.input(0), "int64") if node.dtype() != "int64" else node.input(0)
+    wrapped = op.where(op.less(indices, relax.const(0, "int64")), op.add(indices, relax.const(depth[0], "int64")), indices)
+    places = np.arange(depth[0]).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
+    is_on = node.emit(op.equal(op.expand_dims(wrapped, axis), relax.const(places, "int64")))
+    off, on = (op.reshape(op.strided_slice(node.input(2), [0], [i], [i + 1]), []) for i in (0, 1))
+    return op.where(is_on, on, off)
+
+
+@converter("ReverseSequence")
+def reverse_sequence(node: Node) -> relax.Expr:
+    """The first elements of each sequence in reverse, as many as its length."""
+    time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
+
+    def reversed_rows(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            length, at = tirx.Cast("int64", lengths[i[batch]]), tirx.Cast("int64", i[time])
+            moved = [v if axis != time else tirx.Max(tirx.const(0, "int64"), tirx.Select(at < length, length - 1 - at, at)) for axis, v in enumerate(i)]
+            return x[tuple(moved)]
+
+        return te.compute(x.shape, element, name="reverse_sequence")
+
+    return node.compute(reversed_rows, node.input(0), node.input(1))
+
+
+@converter("CumSum", "CumProd")
+def cumulate(node: Node) -> relax.Expr:
+    """Sums or products of all elements up to each, along an axis; each is computed by itself."""
+    axis, rank = node.constant(1), len(node.shape())
+    if axis is None:
+        return choose_axis(node, 1, range(rank), lambda along: _cumulated(node, along))
+    return _cumulated(node, int(axis.reshape(-1)[0]) % rank)
+
+
+def _cumulated(node: Node, along: int) -> relax.Expr:
+    shape, is_sum = node.shape(), node.operator == "CumSum"
+    is_exclusive, is_reverse = bool(node.attributes["exclusive"]), bool(node.attributes["reverse"])
+
+    def cumulated(x: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, shape[along]), name="k")
+        neutral = tirx.const(0 if is_sum else 1, x.dtype)
+
+        def element(*i: tirx.Var) -> tirx.Expr:
+            before = (k > i[along] if is_exclusive else k >= i[along]) if is_reverse else (k < i[along] if is_exclusive else k <= i[along])
+            taken = tirx.Select(before, x[(*i[:along], k, *i[along + 1 :])], neutral)
+            return te.sum(taken, axis=k) if is_sum else _PRODUCT(taken, axis=k)
+
+        return te.compute(shape, element, name="cumulate")
+
+    return node.compute(cumulated, node.input(0))
+
+
+_PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype), name="prod")
+
+
+@converter("BitCast")
+def bit_cast(node: Node) -> relax.Expr:
+    """The same bits as another type of the same size."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
+    if "bool" in (dtype, node.dtype()):
+        raise ValueError("bits of truth values are not supported")
+    return node.compute(lambda x: te.compute(x.shape, lambda *i: tirx.reinterpret(dtype, x[tuple(i)]), name="bit_cast"), node.input(0))
+
+
+@converter("TensorScatter")
+def tensor_scatter(node: Node) -> relax.Expr:
+    """A cache with an update written over a part of an axis, for each batch from its own place on, or around its end."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    length, is_circular = node.shape(1)[axis], node.attributes["mode"] == "circular"
+    starts = node.input(2) if node.has(2) else relax.const(np.zeros(shape[0], np.int64), "int64")
+
+    def written(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            distance = tirx.Cast("int64", i[axis]) - tirx.Cast("int64", starts[i[0]])
+            distance = tirx.floormod(distance, shape[axis]) if is_circular else distance
+            new = update[(*i[:axis], distance, *i[axis + 1 :])]
+            return tirx.if_then_else(tirx.all(distance >= 0, distance < length), new, past[tuple(i)])
+
+        return te.compute(shape, element, name="tensor_scatter")
+
+    return node.compute(written, node.input(0), node.input(1), starts)
+
+
+@converter("SpaceToDepth")
+def space_to_depth(node: Node) -> relax.Expr:
+    batch, channels, height, width = node.shape()
+    block = node.attributes["blocksize"]
+    # Opset 28 adds the order of DepthToSpace's mode CRD.
+    order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
+    blocks = op.reshape(node.input(0), [batch, channels, height // block, block, width // block, block])
+    return op.reshape(op.permute_dims(blocks, order), [batch, channels * block * block, height // block, width // block])

@@ -1,0 +1,133 @@
+"""What a converter sees of an ONNX node, and the table in which converters stand by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax, te
+from tvm.relax.frontend.onnx import onnx_frontend
+
+# One expression, or one for each output.
+Result: TypeAlias = "relax.Expr | Sequence[relax.Expr]"
+Converter = Callable[["Node"], Result]
+
+CONVERTERS: dict[str, Converter] = {}
+
+
+def converter(*operators: str) -> Callable[[Converter], Converter]:
+    """Enter a function in the table, for ONNX operators of the standard domain; it takes the place of the wheel's."""
+
+    def enter(function: Converter) -> Converter:
+        for operator in operators:
+            assert operator not in CONVERTERS, operator
+            CONVERTERS[operator] = function
+        return function
+
+    return enter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """An ONNX node of static shapes whose inputs are Relax expressions.
+
+    inputs: None where an optional one is left out.   attributes: with the operator's own defaults; texts as str, lists as tuples.
+    outputs: the shape of each, None where the model does not give it.   is_wanted: whether the output has a name, that is, a reader.
+    """
+
+    operator: str
+    inputs: tuple[relax.Expr | None, ...]
+    attributes: dict[str, Any]
+    opset: int
+    outputs: tuple[tuple[int, ...] | None, ...]
+    is_wanted: tuple[bool, ...]
+    builder: relax.BlockBuilder
+
+    def has(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def input(self, index: int) -> relax.Expr:
+        """An input that the operator requires, or that `has` found."""
+        found = self.inputs[index]
+        assert found is not None
+        return found
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        return shape_of(self.input(index))
+
+    def dtype(self, index: int = 0) -> str:
+        return str(self.input(index).ty.dtype)
+
+    def constant(self, index: int) -> np.ndarray | None:
+        """The value of an input that is known now; None where it is not, or the input is left out."""
+        if not self.has(index):
+            return None
+        value = self.input(index)
+        return value.value.numpy() if isinstance(value, tvm.ir.GenericConst) else None
+
+    def integers(self, index: int) -> tuple[int, ...] | None:
+        """A constant as a tuple of integers; None where it is left out.
+
+        Raises
+        ------
+        ValueError
+            If it is there, but computed at run time.
+        """
+        if not self.has(index):
+            return None
+        value = self.constant(index)
+        if value is None:
+            raise ValueError(f"input {index} of {self.operator} is computed at run time; the result's shape depends on it")
+        return tuple(int(v) for v in value.reshape(-1))
+
+    def result_shape(self) -> tuple[int, ...]:
+        """The shape of the first output.
+
+        Raises
+        ------
+        ValueError
+            If the model does not give it.
+        """
+        if self.outputs[0] is None:
+            raise ValueError("the shape of its result is not known before it runs")
+        return self.outputs[0]
+
+    def emit(self, value: relax.Expr) -> relax.Expr:
+        """Bind an expression to a variable, so that it has a type and is computed once."""
+        return self.builder.emit(value)
+
+    def wheel(self, **attributes: Any) -> relax.Expr:
+        """What the wheel's converter of the operator makes of the node, with these attributes instead of its own."""
+        given = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}
+        convert = onnx_frontend._get_convert_map()[self.operator].get_converter(self.opset)
+        found: relax.Expr = convert(self.builder, onnx_frontend.onnx_input(self.inputs), given, [{}, {}])
+        return found
+
+    def compute(self, function: Callable[..., te.Tensor | Sequence[te.Tensor]], *arguments: Any) -> relax.Expr:
+        """Bind a tensor expression over Relax expressions to a variable."""
+        # Kernels are named after it, and a lambda has no name that a kernel may have.
+        return self.builder.emit_te(function, *arguments, primfunc_name_hint=self.operator.lower())
+
+
+def shape_of(value: relax.Expr) -> tuple[int, ...]:
+    return tuple(int(d) for d in value.ty.shape.values)
+
+
+def attributes_of(operator: str, opset: int, given: dict[str, Any]) -> dict[str, Any]:
+    """A node's attributes with the operator's own defaults, texts decoded."""
+    found = {}
+    if onnx.defs.has(operator, opset):
+        for name, attribute in onnx.defs.get_schema(operator, opset).attributes.items():
+            if attribute.default_value.type:
+                found[name] = onnx.helper.get_attribute_value(attribute.default_value)
+    return {name: _plain(value) for name, value in {**found, **given}.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(_plain(v) for v in value) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,140 @@
+"""Slice and Pad: attributes of old opsets, negative steps, and bounds that are computed at run time where the result's shape is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from romou.tvm_patches.onnx_converters.node import Node, converter
+
+op = relax.op
+
+
+@converter("Slice")
+def slice_tensor(node: Node) -> relax.Expr:
+    """Known bounds are a strided slice; others are read by the kernel."""
+    shape = node.shape()
+    values = [node.attributes.get("starts"), node.attributes.get("ends"), node.attributes.get("axes"), None]
+    if node.opset >= 10:
+        if any(node.has(i) and node.constant(i) is None for i in (1, 2, 3, 4)):
+            return _slice_at_run_time(node)
+        values = [node.integers(i) for i in (1, 2, 3, 4)]
+    starts, ends = values[0] or (), values[1] or ()
+    axes = [a % len(shape) for a in values[2] or range(len(starts))]
+    steps = values[3] or [1] * len(starts)
+    ranges = [range(extent) for extent in shape]
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        ranges[axis] = range(shape[axis])[start:end:step]
+    if all(r.step > 0 for r in ranges):
+        taken = [axis for axis, r in enumerate(ranges) if r != range(shape[axis])]
+        begin, end, step = ([getattr(ranges[axis], name) for axis in taken] for name in ("start", "stop", "step"))
+        return op.strided_slice(node.input(0), taken, begin, end, step) if taken else node.input(0)
+
+    def at(*indices: tirx.Var) -> list[tirx.Expr]:
+        return [i * r.step + r.start for i, r in zip(indices, ranges, strict=True)]
+
+    return node.compute(lambda x: te.compute([len(r) for r in ranges], lambda *i: x[tuple(at(*i))], name="slice"), node.input(0))
+
+
+def _slice_at_run_time(node: Node) -> relax.Expr:
+    """The first element and the step of each axis are computed from the bounds; the ends only decide the shape, which the model gives."""
+    shape, result = node.shape(), node.result_shape()
+    count = node.shape(1)[0]
+    axes = node.input(3) if node.has(3) else relax.const(np.arange(count), "int64")
+    steps = node.input(4) if node.has(4) else relax.const(np.ones(count, np.int64), "int64")
+
+    def sliced(x: te.Tensor, starts: te.Tensor, axes: te.Tensor, steps: te.Tensor) -> te.Tensor:
+        def first(axis: int) -> tuple[tirx.Expr, tirx.Expr]:
+            extent = tirx.const(shape[axis], "int64")
+            step, start = tirx.const(1, "int64"), tirx.const(0, "int64")
+            for k in range(count):
+                is_this = _wrapped(axes[k], len(shape)) == axis
+                step = tirx.Select(is_this, tirx.Cast("int64", steps[k]), step)
+                start = tirx.Select(is_this, _wrapped(starts[k], shape[axis]), start)
+            last = tirx.Select(step > 0, extent, extent - 1)
+            return tirx.Max(tirx.const(0, "int64"), tirx.Min(start, last)), step
+
+        def at(i: tirx.Var, axis: int) -> tirx.Expr:
+            start, step = first(axis)
+            # Bounds of another shape than the model's must not read outside.
+            return tirx.Max(tirx.const(0, "int64"), tirx.Min(start + tirx.Cast("int64", i) * step, tirx.const(shape[axis] - 1, "int64")))
+
+        return te.compute(result, lambda *i: x[tuple(at(v, axis) for axis, v in enumerate(i))], name="slice")
+
+    return node.compute(sliced, node.input(0), node.input(1), axes, steps)
+
+
+def _wrapped(index: tirx.Expr, extent: int) -> tirx.Expr:
+    index = tirx.Cast("int64", index)
+    return tirx.Select(index < 0, index + extent, index)
+
+
+@converter("Pad")
+def pad(node: Node) -> relax.Expr:
+    """Known, positive pads of a constant are the wheel's; all others move and bend the index of a load."""
+    shape, mode = node.shape(), node.attributes["mode"]
+    if node.opset < 11:
+        pads: Sequence[int] | None = node.attributes["pads" if "pads" in node.attributes else "paddings"]
+        value: relax.Expr = relax.const(node.attributes["value"], node.dtype())
+    else:
+        is_known = all(not node.has(i) or node.constant(i) is not None for i in (1, 3))
+        value = node.input(2) if node.has(2) else relax.const(0, node.dtype())
+        pads = node.integers(1) if is_known else None
+    if pads is None:
+        return _pad_at_run_time(node, value)
+    axes = [a % len(shape) for a in (node.integers(3) or range(len(pads) // 2))]
+    before, after = [0] * len(shape), [0] * len(shape)
+    for k, axis in enumerate(axes):
+        before[axis], after[axis] = pads[k], pads[k + len(axes)]
+    number = node.constant(2) if node.has(2) else np.array(node.attributes.get("value", 0))
+    if mode == "constant" and min(before + after, default=0) >= 0 and number is not None:
+        return op.nn.pad(node.input(0), [p for pair in zip(before, after, strict=True) for p in pair], number.item())
+    result = tuple(e + b + a for e, b, a in zip(shape, before, after, strict=True))
+    return node.compute(lambda x, v: _padded(x, v, mode, result, lambda axis: tirx.const(before[axis], "int64")), node.input(0), value)
+
+
+def _pad_at_run_time(node: Node, value: relax.Expr) -> relax.Expr:
+    result, rank = node.result_shape(), len(node.shape())
+    axes = node.input(3) if node.has(3) else relax.const(np.arange(rank), "int64")
+    count = node.shape(1)[0] // 2
+
+    def padded(x: te.Tensor, v: te.Tensor, pads: te.Tensor, axes: te.Tensor) -> te.Tensor:
+        def before(axis: int) -> tirx.Expr:
+            found = tirx.const(0, "int64")
+            for k in range(count):
+                found = tirx.Select(_wrapped(axes[k], rank) == axis, tirx.Cast("int64", pads[k]), found)
+            return found
+
+        return _padded(x, v, node.attributes["mode"], result, before)
+
+    return node.compute(padded, node.input(0), value, node.input(1), axes)
+
+
+def _padded(x: te.Tensor, value: te.Tensor, mode: str, result: Sequence[int], before: Callable[[int], tirx.Expr]) -> te.Tensor:
+    shape = [int(d) for d in x.shape]
+    number = value[(0,) * len(value.shape)]
+
+    def element(*indices: tirx.Var) -> tirx.Expr:
+        at = [tirx.Cast("int64", i) - before(axis) for axis, i in enumerate(indices)]
+        if mode == "constant":
+            inside = [tirx.all(i >= 0, i < e) for i, e in zip(at, shape, strict=True)]
+            return tirx.if_then_else(tirx.all(*inside), x[tuple(at)], number) if at else x[()]
+        return x[tuple(_bent(i, e, mode) for i, e in zip(at, shape, strict=True))]
+
+    return te.compute(result, element, name="pad")
+
+
+def _bent(index: tirx.Expr, extent: int, mode: str) -> tirx.Expr:
+    """An index outside an axis, brought back inside."""
+    if mode == "edge":
+        return tirx.Max(tirx.const(0, "int64"), tirx.Min(index, tirx.const(extent - 1, "int64")))
+    if mode == "wrap":
+        return tirx.floormod(index, extent)
+    if mode != "reflect":
+        raise ValueError(f"the mode {mode!r} is not supported")
+    if extent == 1:
+        return tirx.const(0, "int64")
+    inside = tirx.floormod(index, 2 * (extent - 1))
+    return tirx.Select(inside < extent, inside, 2 * (extent - 1) - inside)

@@ -1,0 +1,73 @@
+"""A fixed part of ONNX's backend node tests: none may be wrong, or end in anything but a result or one error. And the check itself finds each of these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from check_onnx import check, chosen, page, run_of, table, total
+from onnx import helper
+from onnx_cases import FAULTS, HOST, OVER_TIME, REFUSED, RIGHT, TRACEBACK, WRONG, Case, node_cases
+
+# So many that the part takes a minute of processor time.
+EVERY = 41
+
+
+@pytest.fixture(scope="module")
+def part() -> list[Case]:
+    return chosen(node_cases(), "", EVERY)
+
+
+def test_a_part_of_the_node_tests(part: list[Case]) -> None:
+    results = check(part, "opencl", limit_s=300.0, is_quiet=True)
+    assert not {name: result for name, result in results.items() if result.outcome in FAULTS}
+    counts = [result.outcome for result in results.values()]
+    assert counts.count(RIGHT) > len(part) / 2
+    assert counts.count(RIGHT) + counts.count(HOST) > 0.8 * len(part)
+
+
+def case(name: str, op: str, right: list[object], x: object = (1.0, -4.0), **attributes: object) -> Case:
+    inputs = np.array(x, "float32")
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info("x", 1, inputs.shape)],
+        [helper.make_tensor_value_info("y", 1, np.shape(right[0]))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return Case(name=name, operator=op, model=model.SerializeToString(), inputs=[inputs], outputs=right)
+
+
+@pytest.fixture(scope="module")
+def planted() -> list[Case]:
+    relu = np.array([1, 0], "float32")
+    good = case("good", "Relu", [relu])
+    return [
+        good,
+        replace(good, name="value", outputs=[relu + np.float32(3e-3)]),
+        replace(good, name="norm", outputs=[np.array([1.001, 0], "float32")], atol=np.inf),
+        replace(good, name="nan", outputs=[np.array([1, np.nan], "float32")]),
+        replace(good, name="dtype", outputs=[relu.astype("float64")]),
+        replace(good, name="shape", outputs=[relu.reshape(1, 2)]),
+        replace(good, name="count", outputs=[relu, relu]),
+        case("host", "Det", [np.float32(2).reshape(())], x=((1, 0), (0, 2))),
+        replace(good, name="broken", model=b"no protobuf"),
+        replace(good, name="refused", model=onnx.ModelProto().SerializeToString()),
+    ]
+
+
+def test_the_check_finds_what_is_planted(planted: list[Case]) -> None:
+    results = check(planted, "opencl", is_quiet=True)
+    expected = {"good": RIGHT, "host": HOST, "broken": TRACEBACK, "refused": REFUSED}
+    assert {name: result.outcome for name, result in results.items()} == {one.name: expected.get(one.name, WRONG) for one in planted}
+    assert results["host"].host_nodes == ("Det (y)",)
+    run = run_of(planted, results, "opencl")
+    assert total(run).startswith("10 tests: 1 right, 1 on the host, 1 refused, 6 wrong, 1 traceback, 0 crash")
+    assert "| Relu | 9 | 1 |  | 1 | 6 | 1 |" in table(run)
+    assert "| wrong: output 0: dtype float32, expected float64 | dtype |" in page(run)
+
+
+def test_a_test_over_time_is_told(planted: list[Case]) -> None:
+    assert check(planted[:1], "opencl", limit_s=0.01, is_quiet=True)["good"].outcome == OVER_TIME

@@ -1,0 +1,156 @@
+"""What a graph becomes before import: parameters that shapes decide, functions, loops and branches of a known course; and what import then checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import TensorProto, helper
+from tvm import relax
+
+from romou.core.errors import ModelError
+from romou.frontend import import_onnx
+from romou.frontend.onnx_import import simplify
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.tvm_patches.onnx_converters.node import CONVERTERS
+
+Shapes = Mapping[str, Sequence[int | str]]
+
+
+def model_of(text: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def run(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Outputs of the imported module on the CPU, without kernels of our own."""
+    imported = import_onnx(model)
+    assert imported.host_groups == ()
+    executable = tvm.compile(relax.transform.LegalizeOps()(imported.mod), target="llvm")
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(inputs[name]) for name in imported.inputs])
+    return [found.numpy()] if not isinstance(found, Sequence) else [one.numpy() for one in found]
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
+    "a parameter that the result's shape decides": (
+        """<ir_version: 8, opset_import: ["": 17]> g (float[3, 7] x, int64[1] k, int64[1] axes) => (float[3, 2] y, int64[3, 2] at, float[3, 1] s) {
+            y, at = TopK(x, k)
+            s = ReduceSum(x, axes)
+        }""",
+        {"x": floats(3, 7), "k": np.array([2]), "axes": np.array([1])},
+    ),
+    "bounds that the run tells": (
+        """<ir_version: 8, opset_import: ["": 17]> g (float[5, 9] x, int64[2] from, int64[2] to, int64[2] step, int64[4] pads)
+            => (float[3, 4] y, float[7, 9] z) {
+            y = Slice(x, from, to, "", step)
+            z = Pad<mode="reflect">(x, pads)
+        }""",
+        {"x": floats(5, 9), "from": np.array([-1, 1]), "to": np.array([-9, 9]), "step": np.array([-2, 2]), "pads": np.array([2, 1, 0, -1])},
+    ),
+    "a function of the model's own": (
+        """<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[3, 5] x) => (float[3, 5] y) { y = own.twice <by = 2.5>(x) }
+        <domain: "own", opset_import: ["": 17]> twice <by> (a) => (b) { f = Constant <value_float: float = @by>() b = Mul(a, f) }""",
+        {"x": floats(3, 5)},
+    ),
+    "a function of the standard": (
+        """<ir_version: 10, opset_import: ["": 23]> g (float[1, 2, 5, 4] q, float[1, 2, 3, 4] k, float[1, 2, 3, 4] v) => (float[1, 2, 5, 4] y) {
+            y = Attention<is_causal = 1>(q, k, v)
+        }""",
+        {"q": floats(1, 2, 5, 4), "k": floats(1, 2, 3, 4), "v": floats(1, 2, 3, 4)},
+    ),
+    "a loop of five steps": (
+        """<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] last, float[5, 3] all) {
+            n = Constant <value = int64 {5}>()
+            last, all = Loop<body = body (int64 i, bool c, float[3] s) => (bool d, float[3] t, float[3] row) {
+                d = Identity(c) f = Cast<to = 1>(i) t = Add(s, f) row = Mul(t, x)
+            }>(n, "", x)
+        }""",
+        {"x": floats(3)},
+    ),
+    "a branch that the run chooses": (
+        """<ir_version: 8, opset_import: ["": 17]> g (float[3, 5] x) => (float[3, 5] y) {
+            axes = Constant <value = int64[2] {0, 1}>() zero = Constant <value = float {0}>()
+            s = ReduceSum<keepdims = 0>(x, axes) c = Greater(s, zero)
+            y = If<then_branch = a () => (float[3, 5] p) { p = Neg(x) }, else_branch = b () => (float[3, 5] q) { q = Abs(x) }>(c)
+        }""",
+        {"x": floats(3, 5)},
+    ),
+    "sequences of several lengths": (
+        """<ir_version: 8, opset_import: ["": 17]> g (float[3, 2, 5] x, float[2, 12, 5] w, float[2, 12, 3] r, float[2, 24] b, int32[2] lengths)
+            => (float[3, 2, 2, 3] y, float[2, 2, 3] h, float[2, 2, 3] c) {
+            y, h, c = LSTM<hidden_size = 3, direction = "bidirectional">(x, w, r, b, lengths)
+        }""",
+        {"x": floats(3, 2, 5), "w": floats(2, 12, 5), "r": floats(2, 12, 3), "b": floats(2, 24), "lengths": np.array([3, 1], np.int32)},
+    ),
+    "attributes of an old opset": (
+        """<ir_version: 8, opset_import: ["": 9]> g (float[4, 6] x) => (float[2, 4] y, float[1, 6] m) {
+            y = Slice<starts = [-3, 1], ends = [-1, 5]>(x)
+            m = ReduceMax<axes = [0]>(x)
+        }""",
+        {"x": floats(4, 6)},
+    ),
+    "integers": (
+        """<ir_version: 8, opset_import: ["": 17]> g (int32[2, 6] x, int32[2, 6] e, int32[2, 6] d) => (int32[2, 6] p, int32[2, 1] m, int32[2, 6] f) {
+            p = Pow(x, e)
+            m = ReduceMean<axes = [1]>(x)
+            f = Mod<fmod = 1>(x, d)
+        }""",
+        {name: np.array(values, np.int32).reshape(2, 6) for name, values in (("x", range(-6, 6)), ("e", [2, 3] * 6), ("d", [4, -5, 3] * 4))},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_are_those_of_onnxruntime(case: str) -> None:
+    text, inputs = CASES[case]
+    model = model_of(text)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    for found, wanted in zip(run(model, inputs), expected, strict=True):
+        assert found.dtype == wanted.dtype
+        assert found.shape == wanted.shape
+        assert relative_l2_error(found, wanted) < 1e-5
+
+
+def test_opset_6_aligns_an_operand_by_its_axis() -> None:
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, 3)), helper.make_tensor_value_info("b", TensorProto.FLOAT, (3,))],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3, 3))],
+        ),
+        opset_imports=[helper.make_opsetid("", 6)],
+        ir_version=4,
+    )
+    inputs = {"x": floats(2, 3, 3), "b": floats(3)}
+    np.testing.assert_array_equal(run(model, inputs)[0], inputs["x"] + inputs["b"][:, None])
+
+
+def test_what_a_function_computes_of_constants_is_folded() -> None:
+    model = model_of(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[3, 5, 7] x, int64[2] size) => (float[3, 4, 9] y) { y = CenterCropPad<axes = [1, 2]>(x, size) }"""
+    )
+    assert {node.op_type for node in simplify(model).graph.node} <= {"Pad", "Slice"}
+
+
+def test_a_tensor_of_another_type_than_onnxs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a converter is wrong, the node goes to the host instead."""
+    monkeypatch.setitem(CONVERTERS, "Mish", lambda node: relax.op.astype(node.input(0), "float16"))
+    model = model_of("""<ir_version: 8, opset_import: ["": 18]> g (float[3] x) => (float[3] y) { y = Mish(x) }""")
+    model.graph.node[0].name = "odd"
+    assert import_onnx(model).host_groups == (("Mish (odd)",),)
+
+
+def test_an_operator_of_another_domain_is_not_taken_for_the_standards() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[3] x) => (float[3] y) { y = own.Relu(x) }""")
+    with pytest.raises(ModelError, match=r"own\.Relu"):
+        import_onnx(model)

@@ -1,0 +1,49 @@
+"""Workers are forked of one process that has imported what they need; each is as if it had been started afresh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from romou.measure.child import ChildProcess
+
+
+@pytest.fixture
+def worker() -> Iterator[Callable[..., ChildProcess]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(**environment: str) -> ChildProcess:
+            child = ChildProcess("test", environment=environment)
+            stack.callback(child.kill)
+            return child
+
+        yield start
+
+
+def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = worker(TVM_NUM_THREADS="1")
+    nursery = first.call("os:getppid")
+    assert first.call("os:getenv", "TVM_NUM_THREADS") == "1"
+    monkeypatch.setenv("ROMOU_DEBUG", "1")
+    monkeypatch.chdir(tmp_path)
+    second = worker()
+    assert (second.call("os:getppid"), second.call("os:getenv", "ROMOU_DEBUG"), second.call("os:getcwd")) == (nursery, "1", str(tmp_path))
+    assert second.call("os:getenv", "PYTHONPATH") is None
+    assert second.call("os:getpgrp") == second.call("os:getpid") != first.call("os:getpid")
+    # A library may read it while it is loaded.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert worker().call("os:getppid") != nursery
+
+
+def test_a_nursery_that_is_killed_takes_nothing_along(worker: Callable[..., ChildProcess]) -> None:
+    first = worker()
+    nursery = first.call("os:getppid")
+    os.kill(nursery, signal.SIGKILL)
+    assert first.call("os:getenv", "ROMOU_NONE") is None
+    while worker().call("os:getppid") == nursery:
+        pass
