@@ -21,6 +21,7 @@ import tvm
 
 from romou.core.errors import ModelError, UsageError
 from romou.frontend.control_flow import unroll
+from romou.frontend.damage import LARGEST, check_sizes, check_weights
 from romou.frontend.declared import settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
@@ -28,7 +29,6 @@ from romou.frontend.host_groups import CARRIED, Values, alone, split
 from romou.frontend.host_table import unserved
 from romou.frontend.to_relax import to_relax
 
-_LARGEST = 2**31 - 1
 # Loops within loops.
 _MAX_NESTING = 4
 
@@ -211,6 +211,7 @@ def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"{where}: the name {name!r} in the model is not UTF-8; export the model again")
+    check_weights(model, where)
     if not model.graph.node:
         raise ModelError(f"{where}: the graph has no nodes; nothing to compile")
     return model
@@ -231,8 +232,8 @@ def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[i
             found[name] = [operator.index(size) for size in sizes]
         except TypeError as error:
             raise UsageError(f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)") from error
-        if any(size > _LARGEST for size in found[name]):
-            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
+        if any(size > LARGEST for size in found[name]):
+            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {LARGEST}")
     return found
 
 
@@ -269,8 +270,9 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
                 d.Clear()
     try:
         fixed = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
+    check_sizes(fixed)
     return fixed
 
 
