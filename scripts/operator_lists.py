@@ -71,17 +71,17 @@ def transposed_convolutions() -> list[Conv2dTranspose]:
     ]
 
 
-def typical(target: Target) -> list[TunableTask]:
+def typical(target: Target, dtype: str = "float32") -> list[TunableTask]:
     """Return the typical cases of all operator families as tasks."""
-    made = [(family, graph_of(case, target)[0]) for family in families() for case in family.cases]
+    made = [(family, graph_of(case, target, dtype)[0]) for family in families() for case in family.cases]
     return [task for family, mod in made for task in extract_tasks(mod)[0] if task.family == family.name]
 
 
-def graph_of(case: Case, target: Target) -> tuple[tvm.IRModule, list[np.ndarray]]:
+def graph_of(case: Case, target: Target, dtype: str = "float32") -> tuple[tvm.IRModule, list[np.ndarray]]:
     """Return a typical case as fused functions, convolutions in pairs where they fit, and the weights that were drawn for it."""
     rng = np.random.default_rng(0)
-    weights = [rng.standard_normal(shape).astype("float32") for shape in case.weights]
-    mod = fuse_operators(pack_channels(case.module(weights)), target)
+    weights = [rng.standard_normal(shape).astype(dtype) for shape in case.weights]
+    mod = fuse_operators(pack_channels(case.module(weights, dtype)), target)
     return join_pairs(mod, find_pairs(mod)), weights
 
 

@@ -1,11 +1,14 @@
 # Sourced by demo.sh and test.sh: system packages and a Python virtual environment with Romou in it.
-#   setup_system [vulkan] [arm64]   OpenCL for the CPU (PoCL), an ICD loader, g++ and venv, by apt-get where something is missing; with "vulkan"
-#                                   Vulkan for the CPU (lavapipe), its loader and glslang, too; with "arm64" the cross compiler for arm64
-#   setup_python EXTRAS             $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "" or "[test]"
-# Needs bash, Debian or Ubuntu for the system part, and python3 3.10 or newer.
+#   setup_system [compilers] [vulkan] [arm64]   what Romou is built with (g++, Python's venv), by apt-get where something is missing; with "compilers" OpenCL
+#                                   for the CPU by PoCL and rusticl, its ICD loader, and Oclgrind; with "vulkan" Vulkan for the CPU (lavapipe), its loader
+#                                   and glslang; with "arm64" the cross compiler for arm64. Where apt-get or root is out of reach, what tests can do without
+#                                   is left out: MISSING names it. What nothing can do without ends the script.
+#   setup_python EXTRAS             $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "[cpu]" or "[test]"; both bring an OpenCL driver
+# Needs bash and python3 3.10 or newer; Debian or Ubuntu for the system part.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${VENV:-$ROOT/.venv}
+MISSING=
 # Where the system lists its platforms; some ICD loaders look elsewhere by themselves.
 export OCL_ICD_VENDORS=${OCL_ICD_VENDORS:-/etc/OpenCL/vendors}
 
@@ -14,7 +17,8 @@ fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # Not through a pipe: grep ends at the first hit, and the broken pipe would count as a failure of ldconfig.
 has_library() { grep -q "$1\.so\.1" <<< "$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null)"; }
-has_platform() { [ -f "$OCL_ICD_VENDORS" ] || compgen -G "$OCL_ICD_VENDORS/*.icd" > /dev/null; }
+has_platform() { [ -f "$OCL_ICD_VENDORS" ] || [ -f "$OCL_ICD_VENDORS/$1.icd" ]; }
+has_compiler() { [ -n "${CXX:-}" ] || command -v g++ > /dev/null || command -v clang++ > /dev/null; }
 
 find_python() {
   local candidate
@@ -29,31 +33,40 @@ find_python() {
 }
 
 setup_system() {
-  local wanted=() missing
-  has_platform || wanted+=(pocl-opencl-icd)
-  has_library libOpenCL || wanted+=(ocl-icd-libopencl1)
-  command -v g++ > /dev/null || wanted+=(g++)
+  local needed=() wanted=() sudo=()
+  has_compiler || needed+=(g++)
+  find_python > /dev/null || needed+=(python3)
+  # A Python from elsewhere may bring venv along; Debian's own has it in a package apart.
+  [ -x "$VENV/bin/python" ] || "$(find_python || echo python3)" -c 'import venv, ensurepip' 2>/dev/null || needed+=(python3-venv)
+  if [[ " $* " = *" compilers "* ]]; then
+    has_platform pocl || wanted+=(pocl-opencl-icd)
+    has_platform rusticl || wanted+=(mesa-opencl-icd)
+    has_library libOpenCL || wanted+=(ocl-icd-libopencl1)
+    [ -f /usr/lib/oclgrind/liboclgrind-rt.so ] || wanted+=(oclgrind)
+  fi
   if [[ " $* " = *" vulkan "* ]]; then
     { compgen -G "/usr/share/vulkan/icd.d/*.json" || compgen -G "/etc/vulkan/icd.d/*.json"; } > /dev/null || wanted+=(mesa-vulkan-drivers)
     has_library libvulkan || wanted+=(libvulkan1)
     command -v glslangValidator > /dev/null || wanted+=(glslang-tools)
   fi
   [[ " $* " != *" arm64 "* ]] || command -v aarch64-linux-gnu-g++ > /dev/null || wanted+=(g++-aarch64-linux-gnu)
-  find_python > /dev/null || wanted+=(python3)
-  # A Python from elsewhere may bring venv along; Debian's own has it in a package apart.
-  "$(find_python || echo python3)" -c 'import venv, ensurepip' 2>/dev/null || wanted+=(python3-venv)
   # Headers for the extension that setup.py builds are inside the TVM wheel; no -dev package is needed.
-  [ ${#wanted[@]} -gt 0 ] || { say "system packages: all there"; return; }
-  missing="${wanted[*]}"
-  command -v apt-get > /dev/null || fail "missing: $missing. This script installs them with apt-get, which is not here; install them yourself and run it again."
-  local sudo=()
+  [ $((${#needed[@]} + ${#wanted[@]})) -gt 0 ] || { say "system packages: all there"; return; }
+  # Asks for a password where there is somebody to type it.
   if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo > /dev/null || fail "missing: $missing. Run as root, or install sudo, or run: apt-get install $missing"
     sudo=(sudo)
+    [ -t 0 ] || sudo+=(-n)
   fi
-  say "installing $missing"
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq < /dev/null
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" < /dev/null > /dev/null
+  if command -v apt-get > /dev/null && "${sudo[@]}" true 2> /dev/null; then
+    say "installing ${needed[*]} ${wanted[*]}"
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq < /dev/null
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${needed[@]}" "${wanted[@]}" < /dev/null > /dev/null
+  elif [ ${#needed[@]} -gt 0 ]; then
+    fail "missing: ${needed[*]}. Romou's runtime is compiled with a C++20 compiler; nobody but root can install these: apt-get install ${needed[*]}"
+  else
+    MISSING=${wanted[*]}
+    say "WARNING: $MISSING cannot be installed without root and apt-get; tests that need them are skipped or fail"
+  fi
   find_python > /dev/null || fail "python3 is older than 3.10; set PYTHON to a newer one"
 }
 

@@ -47,7 +47,7 @@ class Graph(Protocol):
 class Case:
     """A small operator of a family, as a user's model has it and as NumPy computes it.
 
-    inputs, weights: shapes of what is given at run time and of constants, in single precision.
+    inputs, weights: shapes of what is given at run time and of constants.
     build: the Relax expression of variables and constants, in that order.   compute: the same of arrays.
     """
 
@@ -57,9 +57,9 @@ class Case:
     build: Callable[..., relax.Expr]
     compute: Callable[..., np.ndarray]
 
-    def module(self, weights: Sequence[np.ndarray] = ()) -> tvm.IRModule:
-        """A Relax module whose `main` maps the inputs to the operator's result."""
-        inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), "float32")) for i, shape in enumerate(self.inputs)]
+    def module(self, weights: Sequence[np.ndarray] = (), dtype: str = "float32") -> tvm.IRModule:
+        """A Relax module whose `main` maps inputs of `dtype`, which is that of the weights, to the operator's result."""
+        inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), dtype)) for i, shape in enumerate(self.inputs)]
         builder = relax.BlockBuilder()
         with builder.function("main", inputs):
             with builder.dataflow():

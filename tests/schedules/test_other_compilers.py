@@ -1,0 +1,104 @@
+"""Kernels of every family under compilers that the project was not written with, and in Oclgrind, which watches each access to memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import check_kernels
+import pytest
+from documents import ROOT
+from platforms import OCLGRIND, PLATFORMS, Platform
+
+# Every family's default and random configs, in buffers and images, fp32 and fp16: three rounds through the cases, and half of one for Oclgrind.
+CONFIGS, WATCHED = 72, 60
+
+# Lines of a right kernel that are taken out or changed, in the first config of a range that has them, and what Oclgrind has to say then.
+PLANTED = {
+    "race": (r"barrier\(CLK_LOCAL_MEM_FENCE\);", "", range(27, 36), r"(Read-write|Write-write|Write-read) data race at local memory"),
+    "out of bounds": (r"min\(\(int\)(\w+), \(int\)\d+\)", r"\1", range(78, 80), "Invalid read of size 2 at global memory"),
+    "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(79, 80), "depends on uninitialized value"),
+}
+
+
+def checked(environment: dict[str, str], *options: str) -> str:
+    """What scripts/check_kernels.py prints; every config has to be right."""
+    command = [sys.executable, str(ROOT / "scripts/check_kernels.py"), *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("platform", PLATFORMS, ids=lambda platform: platform.name)
+def test_configs_compute_the_same_on_every_platform(platform: Platform, pytestconfig: pytest.Config) -> None:
+    platform.require(pytestconfig)
+    found = checked(platform.environment(), "--configs", str(CONFIGS), "--platform", platform.title, *platform.left_out)
+    assert f"{CONFIGS} configs, 0 failed" in found
+    for place in ("image", "buffer"):
+        assert re.search(rf"float16 on .*data={place}, weight={place}, output={place}.*: ok", found)
+    # Sums in half precision run where the device has such arithmetic, and nowhere else.
+    assert ("accumulate=float16" in found) == platform.has_fp16
+
+
+def test_oclgrind_finds_nothing(pytestconfig: pytest.Config) -> None:
+    """No data race, no access out of bounds, no uninitialised value in a store or a branch, no wrong use of the API."""
+    OCLGRIND.require(pytestconfig)
+    found = checked(dict(os.environ), "--oclgrind", "--configs", str(WATCHED))
+    # One log for buffers, where uninitialised values are looked for, one for images.
+    assert f"{WATCHED} configs, 0 failed; 2 logs" in found
+
+
+@pytest.fixture(scope="module")
+def plant(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """A function: name of a fault -> what Oclgrind says of a kernel that has it."""
+    OCLGRIND.require(pytestconfig)
+    code = f"import test_other_compilers as t; t.serve_planted({str(tmp_path_factory.mktemp('logs'))!r})"
+    environment = {**os.environ, **check_kernels.watched(check_kernels.OCLGRIND), "OCLGRIND_UNINITIALIZED": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *map(str, sys.path)])
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        given, answers = process.stdin, process.stdout
+
+        def ask(fault: str) -> str:
+            print(fault, file=given, flush=True)
+            return next(line for line in answers if line.startswith("found: "))
+
+        yield ask
+        given.close()
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found(fault: str, plant: Callable[[str], str]) -> None:
+    assert re.search(PLANTED[fault][-1], plant(fault))
+
+
+def serve_planted(folder: str) -> None:
+    """In a process of its own: for each fault that is named, run a kernel that has it, and print what the log has, each finding once."""
+    import tvm_ffi
+
+    edited: list[int] = []
+    change = ("", "")
+
+    def edit(code: str, target: object) -> str:
+        text, count = re.subn(*change, code) if change[0] else (code, 0)
+        edited.append(count)
+        return text
+
+    tvm_ffi.register_global_func("tvm_callback_opencl_postproc", edit)
+    log, run = check_kernels.Log(folder), check_kernels.runner(0)
+    for name in map(str.strip, sys.stdin):
+        pattern, replacement, numbers, _ = PLANTED[name]
+        change = (pattern, replacement)
+        news: list[str] = []
+        for number in numbers:
+            edited.clear()
+            run(number, "", (check_kernels.HOST,))
+            news = log.news()
+            if sum(edited) and news:
+                break
+        print("found:", *sorted({text.partition("\n")[0] for text in news}), flush=True)
