@@ -1,4 +1,4 @@
-"""What onnx.checker lets through and no importer survives: weights whose data is not what they say, sizes that no tensor has."""
+"""What onnx.checker lets through and no importer survives: weights whose data is not what they say."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import onnx
 import onnx.numpy_helper
 
 from romou.core.errors import ModelError
-
-LARGEST = 2**31 - 1
 
 
 def check_weights(model: onnx.ModelProto, where: str) -> None:
@@ -26,15 +24,6 @@ def check_weights(model: onnx.ModelProto, where: str) -> None:
         except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
             reason = str(error).strip() or type(error).__name__
             raise ModelError(f"{where}: weight {tensor.name!r} of shape {tuple(tensor.dims)} is damaged: {reason}; export the model again") from error
-
-
-def check_sizes(model: onnx.ModelProto) -> None:
-    """ModelError for a tensor with a dimension that no kernel could count to."""
-    values = {value.name: value for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
-    for name, value in values.items():
-        shape = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        if any(size > LARGEST for size in shape):
-            raise ModelError(f"tensor {name!r} has the shape {shape}; no dimension can be larger than {LARGEST}")
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
