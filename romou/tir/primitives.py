@@ -55,10 +55,7 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
 
     The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is built.
 
-    Raises
-    ------
-    BuildError
-        No parameter has that name, or its last axis does not hold the four lanes of a texel.
+    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel.
     """
     old = _parameter(func, name)
     if int(old.shape[-1]) != LANES:
