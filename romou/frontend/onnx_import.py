@@ -26,6 +26,7 @@ from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
 from romou.frontend.host_groups import CARRIED, Values, alone, split
 from romou.frontend.host_table import unserved
+from romou.frontend.sizes import check_sizes
 from romou.frontend.to_relax import to_relax
 
 _LARGEST = 2**31 - 1
@@ -71,6 +72,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     proto = inline_functions(_load(model))
     _check_types(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
+    check_sizes(proto)
     folded = _without_constants(simplify(proto))
     on_host = frozenset(unserved(folded))
     outputs = tuple(o.name for o in proto.graph.output)
@@ -262,6 +264,10 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
         for output in fixed.graph.output:
             for d in output.type.tensor_type.shape.dim:
                 d.Clear()
+    for node in fixed.graph.node:
+        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
+            # Inference looks into its body, and does not give that the default.
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
     try:
         fixed = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:

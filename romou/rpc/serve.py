@@ -75,7 +75,7 @@ def serve(options: ServeOptions, say: Callable[[str], None], on_listening: Calla
     if (complaint := warning(options)) is not None:
         say(complaint)
     on_listening(found[0], found[1])
-    say(f"serving on {found[0]}:{found[1]}" + (f", registered at {options.tracker}" if options.tracker else ""))
+    say(f"serving on {found[0]}:{found[1]}" + (f" and registered at {options.tracker}" if options.tracker else ""))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     pause_s = _FIRST_PAUSE_S

@@ -71,12 +71,14 @@ def test_a_decoder_of_transposed_convolutions(target: str, opencl_device: tvm.ru
     assert error_of(compiled, model) < LIMIT
 
 
+# Inception has all that GoogLeNet does, the second MobileNet all that the first does; SqueezeNet is tuned above.
+IN_BUFFERS = [name for name in models.names() if name not in ("googlenet", "mobilenetv1_100", "squeezenet1_0")]
 # A CPU takes twenty seconds for every 10^9 products that it reads from images: depthwise convolutions and residuals, and matrices do. The small networks below
 # have concatenations and pools.
 IN_IMAGES = ["mobilenet_v2", "bert_2layer"]
 
 
-@pytest.mark.parametrize(("target", "name"), [*((TARGET, name) for name in models.names()), *(("opencl -device=adreno640", name) for name in IN_IMAGES)])
+@pytest.mark.parametrize(("target", "name"), [*((TARGET, name) for name in IN_BUFFERS), *(("opencl -device=adreno640", name) for name in IN_IMAGES)])
 def test_bundled_models_with_default_schedules(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
     """In buffers, and as for a phone: in images wherever they fit."""
     model = models.load(name)
