@@ -59,12 +59,8 @@ class ImportedModel:
 def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None) -> ImportedModel:
     """Read, check and import an ONNX model.
 
-    Parameters
-    ----------
-    model
-        Path of an ONNX file, or a loaded model.
-    shapes
-        Shape by input name, for inputs whose shape the model leaves open (or to override it).
+    model: path of an ONNX file, or a loaded model.
+    shapes: shape by input name, for inputs whose shape the model leaves open (or to override it).
 
     Raises
     ------
