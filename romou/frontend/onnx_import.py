@@ -21,7 +21,7 @@ import tvm
 
 from romou.core.errors import ModelError, UsageError
 from romou.frontend.control_flow import unroll
-from romou.frontend.damage import LARGEST, check_sizes, check_weights
+from romou.frontend.damage import check_weights
 from romou.frontend.declared import settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
@@ -30,6 +30,7 @@ from romou.frontend.host_table import unserved
 from romou.frontend.sizes import check_sizes
 from romou.frontend.to_relax import to_relax
 
+_LARGEST = 2**31 - 1
 # Loops within loops.
 _MAX_NESTING = 4
 
@@ -230,8 +231,8 @@ def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[i
             found[name] = [operator.index(size) for size in sizes]
         except TypeError as error:
             raise UsageError(f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)") from error
-        if any(size > LARGEST for size in found[name]):
-            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {LARGEST}")
+        if any(size > _LARGEST for size in found[name]):
+            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
     return found
 
 
@@ -274,7 +275,6 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
         fixed = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
-    check_sizes(fixed)
     return fixed
 
 
