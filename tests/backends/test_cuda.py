@@ -29,7 +29,6 @@ NETWORKS = {
     "single": lambda: residual_net(),
     "half": lambda: residual_net(dtype="float16"),
     "bert_2layer": lambda: models.load("bert_2layer"),
-    "mobilenet_v2": lambda: models.load("mobilenet_v2"),
 }
 
 
