@@ -22,8 +22,7 @@ from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import find_blocks
 from romou.schedules.winograd import StoredWeight
 from romou.schedules.workload import FAMILY
-from romou.tir.places import Place
-from romou.tir.primitives import LANES, set_image
+from romou.tir.primitives import LANES, Place, set_image
 
 
 class ContractionTemplate(Template):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 from tvm import relax, te, tirx
@@ -67,6 +69,26 @@ def one_hot(node: Node) -> relax.Expr:
     is_on = node.emit(op.equal(op.expand_dims(wrapped, axis), relax.const(places, "int64")))
     off, on = (op.reshape(op.strided_slice(node.input(2), [0], [i], [i + 1]), []) for i in (0, 1))
     return op.where(is_on, on, off)
+
+
+@converter("TopK")
+def top_k(node: Node) -> relax.Expr:
+    """The k largest or smallest along an axis and where they lie; in order, which unsorted ones may be, too."""
+    k = node.integers(1) if node.opset >= 10 else (node.attributes["k"],)
+    assert k is not None
+    return op.topk(node.input(0), k[0], node.attributes["axis"], ret_type="both", largest=bool(node.attributes.get("largest", 1)), dtype="int64")
+
+
+@converter("Hardmax")
+def hardmax(node: Node) -> relax.Expr:
+    """One for the first of the largest elements along an axis, zero for the others; until opset 12, along all axes from that one on."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    rows = [math.prod(shape[:axis]), math.prod(shape[axis:])] if node.opset < 13 else list(shape)
+    along = 1 if node.opset < 13 else axis
+    data = node.emit(op.reshape(node.input(0), rows)) if rows != list(shape) else node.input(0)
+    places = np.arange(rows[along]).reshape([-1 if i == along else 1 for i in range(len(rows))])
+    is_largest = op.equal(relax.const(places, "int64"), op.argmax(data, along, keepdims=True))
+    return op.reshape(op.astype(is_largest, node.dtype()), list(shape))
 
 
 @converter("ReverseSequence")
