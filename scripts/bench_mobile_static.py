@@ -3,18 +3,7 @@
     python scripts/bench_mobile_static.py                              the 20 convolutions of scripts/data/paper_ops_sample.csv
     python scripts/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
 
-They are Mesa's compilers and not the vendors', which phones run. The three kernels of an operator (fp32, with bias and ReLU):
-
-    Romou        input, weight and output in images where the template can; of the default config and some random ones, the one without spills, if
-                 there is one, that executes the fewest instructions on that GPU
-    TVM image    TVM's Adreno schedules and passes: the input in an image, or in a buffer where channels are no multiple of four; "-" where TVM fails
-    TVM buffer   TVM's default GPU schedules (dlight)
-
-"per multiply-add": instructions that all lanes execute, divided by the multiply-adds that the operator needs; what is computed for padding and for the
-addresses is in it, and lanes that a small work group leaves idle count like the others. Instructions of a loop's body are counted in the machine code and
-weighted by the trip counts of the TIR, whose loops are matched with those that the compiler kept. Conditional code counts as if it ran; Adreno's waits count,
-Mali's two operations of a tuple count as two. "~": the loops could not be matched, and only the innermost loop is counted, which is too few. "spills":
-instructions that access private memory, be it for registers that did not suffice or for arrays.
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -6,16 +6,7 @@
     python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
 
-Peers: TVM's start from the same imported graph (constants and batch norm folded), run through the same runtime, and are checked against onnxruntime.
-MetaSchedule gets as many trials. PyTorch's are the same networks as torchvision, timm and transformers define them, with random weights, on the same GPU,
-fp32 without TF32; "compiled" is torch.compile with CUDA graphs.
-
-Columns: "ms" adds up the kernels' time by the device's events. For CUDA, PyTorch and captured graphs it reaches from the first to the last event, so
-launches that the GPU waits for are in it. "wall" is the time until the device is idle again. Times are medians of alternating runs, so that a slow moment
-of the machine hits all; a ratio is the median of the pairs' ratios. A tuned model is timed as `TunedModel.run` runs it ("launching" says how), and
-launched kernel by kernel ("plain"), as dlight's and MetaSchedule's are.
-
-Each model's line is printed when it is done. torch.compile and MetaSchedule take long and come last, for as many models as the budget allows.
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

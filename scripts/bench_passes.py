@@ -4,17 +4,7 @@
     python scripts/bench_passes.py                                    integer operations inside loops; no device needed
     python scripts/bench_passes.py --time --json result.json          with kernel times on the first OpenCL device
 
-Every variant is the same schedule, the template's default for the target (fp32, with bias and ReLU):
-
-    none            data, weight and output in buffers; what TVM's own passes make of the schedule
-    images          all three in images where the template can (setImage, paper 4.1)
-    addresses       address-calculation elimination and shared loads (paper, Algorithm 1)
-    broadcast       autobroadcast and multiply-add
-    vectors         pointers and register tiles of vectors
-    all             everything
-
-Integer operations are those inside the loops of the lowered TIR, times the loops' trip counts; divisions are counted in the text as well.
-Times are medians over rounds in which the variants take turns, by the device's events; each variant's output is compared with the reference.
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -4,12 +4,7 @@
     python scripts/bench_registers.py --configs 40 --seed 3 --json result.json
     python scripts/bench_registers.py --cache DIR                      what Mesa said of a kernel is kept there: the next time takes a minute
 
-It is Mesa's compiler and not the vendor's, which phones run. Printed are
-
-    the rank correlation (Spearman) of the two numbers of registers, both counted up to the registers that the device file gives a work-item: a
-    compiler that runs out of registers takes all there are
-    the confusion table: configs that the criterion `registers` (of `romou.pruning`) rejects for their work group's size on Adreno 630, against
-    those that in Mesa's hands spill, or leave registers for fewer waves than their work group has
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -4,23 +4,7 @@
     python scripts/bench_search.py                                       all operators of scripts/data/spaces_h200, 50 seeds, every method
     python scripts/bench_search.py --operators dense --seeds 5 --methods random,xgboost --out FOLDER
 
-The methods:
-
-    random, xgboost     Romou's session on the recorded configs, without and with its cost model; it knows nothing of the device
-    expected            xgboost that starts from what is expected of each config by the facts of the device
-    pruned              the same on those that the criteria leave on the device: what `romou tune` does on a device that is known by its facts
-    warm, pruned_warm   xgboost and pruned that have seen 100 random configs of each of the other operators, as if tuned before on the device
-    taught, pruned_taught
-                        expected and pruned with a cost model pretrained on the recordings of all other operators, those of a folder beside it,
-                        whose name ends in _more, included (scripts/pretrain_cost_model.py):
-                        pruned_taught is what `romou tune` does on the device of the recordings, for an operator that is none of theirs
-    kt_*                strategies of Kernel Tuner in its simulation mode, on all recorded configs (pip install kernel-tuner, or .[bench])
-
-Seconds are those of the recording: builds and the device's work, by eight build processes that go ahead of the device for Romou, one after another
-for Kernel Tuner, which builds and runs in turns. What the search itself takes is told apart as overhead. Every run ends when it is within 2% of the best
-or has tried everything; Kernel Tuner's ends when as many configs as were recorded have been tried, repeated ones included where its strategy
-counts so. --out keeps every run in search.jsonl as soon as it is there, goes on from those of a folder, and draws search.png; another version of
-Romou takes another folder.
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -3,15 +3,7 @@
     python scripts/bench_space.py                          the operators of scripts/data/paper_ops.csv on adreno630, adreno640 and mali_g76
     python scripts/bench_space.py --device adreno640 --only conv3x3 --json result.json
 
-The operators stand by themselves (fp32, with bias and ReLU), so data, weight and output may lie in images where the device's file knows how large
-images may be. For each device:
-
-    before     configs that the template admits
-    kept       those that no criterion excludes, bytes that work-items share counted once
-    literal    the same with the paper's rule: a work-item's bytes times the work group's size
-    default    whether the template's default config is kept; where it is not, the criteria that exclude it
-
-"*": a criterion gave way, since fewer than 64 configs would have been left.
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -4,18 +4,7 @@
     python scripts/kernel_bench.py sgemm --target "cuda -device=nvidia_h200" --tf32 --work-dir records_cuda --json sgemm.json
     python scripts/kernel_bench.py alexnet --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: Romou's side
 
-    conv43     the 43 convolutions of Boda's and MetaGPU's papers (batch 5) against cuDNN
-    sgemm      square matrix products of the sizes of Boda's paper (Table I) against cuBLAS; the right side is a constant, packed at compile time
-    alexnet    the convolutions of AlexNet without its two towers, forward, in percent of the peak as the BEAST paper does, against cuDNN
-
-fp32 without TF32 (--tf32: with it, on both sides; --dtype float16: fp16, where the library has tensor cores). The library gets each of its two layouts,
-NCHW and channels_last or row by row and column by column, and the faster one counts.
-
-Both sides are timed alternately in one run, by the device's events over many calls; a time is the median of the rounds. CUDA's calls are captured in a
-graph where possible, so neither side pays for the Python around it. Romou's kernels take channels packed by four and weights packed at compile time, as
-in its own graphs. Every output of Romou is compared with a reference on the CPU in the same run.
-
-Tuning continues from the records in --work-dir. A call may be as short as --seconds says; its table shows what was found so far.
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -4,13 +4,7 @@
     python scripts/record_spaces.py --out FOLDER                                   2000 configs an operator, all operators
     python scripts/record_spaces.py --out FOLDER --operators conv1x1,dense --configs 500 --jobs 8 --seconds 300
 
-The configs are the default and random ones from the operator's whole space, with a fixed seed; a small space is measured whole. Each config is built,
-checked against the reference on the CPU, and timed by the device's events. Several processes build configs; the device runs one at a time. At the end of
-an operator its fastest configs are timed again, longer, while nothing is being built.
-
-Each operator has a file FOLDER/NAME.json.gz (`romou.records.RecordedSpace`). Results are on disk a few seconds after they were measured, and the same
-command continues a run that was stopped. --seconds is shared out evenly; what an operator does not use is left to the others. On a device that is this
-machine's CPU, builds disturb the timings: give --jobs 1.
+How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -51,20 +51,23 @@ if is_complete; then
 else
   setup_python "[test]" --editable
 fi
+scratch=$(mktemp -d)
+# Beside the downloads. A test runs it again, from its cache, over a program that uses every package.
+"$VENV/bin/python" -m mypy > "$scratch/mypy" 2>&1 &
+mypy=$!
 # Without them some tests are skipped, which pytest's last lines tell; all else is checked.
 "$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
 # A phone's stand-in, and the runtime that it runs. The tests would do both by themselves, but each of their processes at the same time.
 if [[ $MISSING != *arm64* && $MISSING != *aarch64* ]]; then
   "$ROOT/scripts/setup_arm64.sh"
-  runtime=$(mktemp -d)
-  PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$runtime"
-  rm -rf -- "$runtime"
+  PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$scratch/runtime"
 fi
 say "ruff"
 "$VENV/bin/python" -m ruff check .
 say "mypy"
-"$VENV/bin/python" -m mypy
+wait "$mypy" || { cat "$scratch/mypy"; exit 1; }
+rm -rf -- "$scratch"
 say "pytest"
 # Each worker begins with a half of all tests, so that few files and their fixtures are set up twice; the faster one takes over from the other.
 [ -n "$MISSING" ] || set -- --all-platforms "$@"
-exec "$VENV/bin/python" -m pytest -n 2 --dist worksteal "$@" < /dev/null
+exec "$VENV/bin/python" -m pytest -n "$(nproc)" --dist worksteal "$@" < /dev/null

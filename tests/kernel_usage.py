@@ -6,6 +6,7 @@ but the registers (`romou.analysis.registers`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,13 @@ from tvm import tirx
 
 from romou.analysis.registers import estimate_registers
 from romou.analysis.usage import KernelUsage
+from romou.schedules.algorithms import DIRECT, DirectAlgorithm
 from romou.schedules.base import Template
+from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.schedules.streaming import StreamingTemplate
+from romou.schedules.template import ContractionTemplate
+from romou.schedules.winograd import TRANSFORMED
+from romou.tir.primitives import LANES
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
@@ -27,8 +34,17 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     template: the template that made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a
         number is in memory (registers may hold fp16 as single precision) and how many the operator gives, whole texels counted.
     """
-    names, traffic = template.names, template.traffic(config)
-    outputs, number_bytes = traffic.outputs, traffic.operands
+    names = template.names
+    if isinstance(template, ContractionTemplate):
+        algorithm = template.algorithms[str(config.get("algorithm", DIRECT))]
+        data = names["data"] if isinstance(algorithm, DirectAlgorithm) else TRANSFORMED
+        windows = [str(template.window_weight.name)] if isinstance(template, DepthwisePointwiseTemplate) else []
+        number_bytes = dict.fromkeys((data, names["weight"], *windows), template.element_bytes)
+        outputs = math.prod(algorithm.contraction(flat=True).extents) * LANES
+        transform_bytes, transform_registers = algorithm.transform_bytes, algorithm.transform_registers
+    else:
+        assert isinstance(template, StreamingTemplate)
+        number_bytes, outputs, transform_bytes, transform_registers = template.inputs, template.elements, 0, 0
     (func,) = (f for f in kernels if len(kernels) == 1 or names["weight"] in map(parameter_name, f.params))
     kernel = KernelStructure(func, number_bytes, has_main_loop=template.sums_products)
     group = GroupAccesses(kernel, names["output"])
@@ -59,8 +75,8 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
         iterations_ahead=kernel.iterations_ahead,
-        transform_bytes=traffic.transform_bytes,
-        transform_registers=traffic.transform_registers,
+        transform_bytes=transform_bytes,
+        transform_registers=transform_registers,
         is_streamed=not template.sums_products,
         is_prefetched=group.is_prefetched,
     )

@@ -34,20 +34,20 @@ __kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
 class RpcDevice(Device):
     """Kernels through ``romou.opencl.source_kernel`` of the server at `address`, on its OpenCL device `index`.
 
-    `address` is "host:port/key", or "tracker://host:port/key" for whichever of a tracker's servers is free first.
+    `address` is "host:port/key" (`romou.rpc.Address` says where else the key may stand), or "tracker://host:port/key" for whichever of a tracker's
+    servers is free first.
 
     UsageError where `address` has another form. DeviceError where nobody answers there, the key is another one, the server has no Romou or other versions,
     or it has no such device. ConnectionLostError from any method, once the connection is cut.
     """
 
     def __init__(self, address: str, index: int, *, patience_s: float = 20.0) -> None:
-        self.address = address
         self.connection = _connect(address, patience_s)
         self.session = self.connection.session
         found = self.connection.devices
         if index >= len(found):
             names = "; ".join(f"opencl:{i} is {d['name']}" for i, d in enumerate(found))
-            raise DeviceError(f"the server at {address} has no OpenCL device {index}; it sees {names or 'none at all'}", index=index)
+            raise DeviceError(f"the server at {self.connection.server} has no OpenCL device {index}; it sees {names or 'none at all'}", index=index)
         self.facts = _facts(found[index])
         self.index = index
         self.handle = self.session.device("opencl", index)
@@ -144,8 +144,8 @@ class RpcDevice(Device):
             raise kind(f"{self.facts.name} {what}: {text[:800]}", **({"log": text} if kind is BuildError else {}), **fields) from error
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            message = f"the connection to {self.address} was cut ({reason}); the same command goes on where it stopped"
-            raise ConnectionLostError(message, address=self.address) from error
+            message = f"the connection to {self.connection.server} was cut ({reason}); the same command goes on where it stopped"
+            raise ConnectionLostError(message, address=self.connection.server) from error
 
 
 def list_devices(address: str) -> list[str]:

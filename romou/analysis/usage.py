@@ -33,7 +33,7 @@ class KernelUsage:
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
     transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the registers
-        that one of their work-items needs at least (`romou.schedules.base.Traffic`).
+        that one of their work-items needs at least.
     is_prefetched: whether the next iteration's share is on its way while this one sums up: then only what takes longer is waited for.
     is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax
 
-from romou.core.errors import BuildError, CompatError, DeviceError, ModelError, UsageError
+from romou.core.errors import BrokenModelError, CompatError, DeviceError, ModelError, UsageError, as_build_error
 from romou.frontend import import_alone, import_onnx, with_more_on_host
-from romou.layout import Pair, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers
+from romou.layout import Pair, bound_indices, drop_empty, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers
 from romou.module import compile_model
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
@@ -95,12 +95,13 @@ def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False,
     attempt = _compiled if is_compiled else _lowered
     try:
         graph = attempt(imported, target)
-    except (UsageError, DeviceError, CompatError):
+    except (BrokenModelError, UsageError, DeviceError, CompatError):
         raise
-    except Exception as error:  # TVM's passes raise by many types
+    except Exception:  # TVM's passes raise by many types
         found = _with_host_nodes(imported, target, attempt)
         if found is None:
-            raise BuildError(f"the model cannot be compiled: {type(error).__name__}: {str(error).strip().splitlines()[-1]}") from error
+            with as_build_error("the model"):
+                raise
         graph = found
     nodes = [name for group in graph.imported.host_groups for name in group]
     if nodes and strict:
@@ -116,7 +117,9 @@ def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False,
 
 
 def _lowered(imported: ImportedModel, target: Target) -> Graph:
-    return Graph.of(imported, place_images(fuse_operators(pack_channels(imported.mod), target), target))
+    with as_build_error("the model's graph"):
+        plain = bound_indices(drop_empty(imported.mod))
+        return Graph.of(imported, place_images(fuse_operators(pack_channels(plain), target), target))
 
 
 def _compiled(imported: ImportedModel, target: Target) -> Graph:

@@ -6,8 +6,9 @@ wants to read are also attributes: ``DeviceError("...", device="adreno640").devi
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 EXIT_OK = 0
@@ -78,6 +79,14 @@ class ModelError(RomouError):
     """The ONNX model is broken or uses something that Romou cannot compile."""
 
 
+class NumericError(RomouError):
+    """A compiled model's outputs are not those of onnxruntime."""
+
+
+class BrokenModelError(ModelError):
+    """The ONNX model asks for what no runtime can give: the host does not help."""
+
+
 class RecordError(RomouError):
     """Tuning records are unreadable or belong to another device or format version."""
 
@@ -96,6 +105,19 @@ class InvalidConfigError(RomouError):
 
 class SpaceEmptyError(RomouError):
     """A knob space holds no config that could be tried."""
+
+
+@contextlib.contextmanager
+def as_build_error(what: str) -> Iterator[None]:
+    """Let what goes wrong inside, but for errors with a message of their own, come out as a BuildError that says `what` was being built."""
+    try:
+        yield
+    except RomouError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        hint = "This is a fault of Romou or TVM, not of the model. Report it with the model; another shape or dtype of this operator may work."
+        raise BuildError(f"{what} cannot be built: {type(error).__name__}: {lines[-1][:500]}", hint=hint, what=what) from error
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

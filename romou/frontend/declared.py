@@ -19,12 +19,12 @@ Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
 
 
 def settle_declared(proto: onnx.ModelProto) -> None:
-    """Replace, in place, inputs that shapes decide. An input without elements has one value, too."""
+    """Replace, in place, inputs that shapes decide. A list without elements has one value, too."""
     graph = proto.graph
     known = constants_of(graph)
     shapes = shapes_of(graph)
     for value in graph.input:
-        if value.name not in known and 0 in (shapes.get(value.name) or ()):
+        if value.name not in known and shapes.get(value.name) == (0,):
             _replace(graph, value.name, np.zeros(shapes[value.name], helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
     known = constants_of(graph)
     for node in graph.node:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
+from tvm_ffi.structural import structural_map
 
 from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
@@ -14,6 +16,11 @@ from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
 
 if TYPE_CHECKING:
     from romou.target import Target
+
+# Characters of a kernel's name. Two that are joined, with what TVM adds, stay below the 255 that a file's name may have.
+_LONGEST_NAME = 110
+# Operators of a kernel. Each is a few parentheses more in its text, of which compilers take 256 inside each other.
+_MOST_FUSED = 32
 
 
 def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -33,8 +40,31 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
-    with target.tvm_target:
-        return merge_views(tvm.transform.Sequential(passes)(mod))
+    current = tvm.transform.PassContext.current()
+    config = {**dict(current.config), "relax.FuseOps.max_depth": _MOST_FUSED}
+    with target.tvm_target, tvm.transform.PassContext(opt_level=current.opt_level, disabled_pass=list(current.disabled_pass), config=config):
+        return shorten_names(merge_views(tvm.transform.Sequential(passes)(mod)))
+
+
+def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
+    """fused_add_add1_add2_... (300 characters)      ->      fused_add_add1_..._1f0a93c2
+
+    A name says all operators of a kernel. Compilers put it into names of files, which are of 255 characters at most, and add to it.
+    """
+
+    def shorter(name: str) -> str:
+        return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+    names = {var: tvm.ir.GlobalVar(shorter(var.name_hint)) for var in mod.get_global_vars() if len(var.name_hint) > _LONGEST_NAME}
+    if not names:
+        return mod
+    for old, new in names.items():
+        relax.expr._update_type(new, old.ty)
+    main = mod["main"]
+    functions = {names.get(var, var): func for var, func in mod.functions_items() if var.name_hint != "main"}
+    body = structural_map(main.body, (tvm.ir.GlobalVar, lambda var: names.get(var, var)))
+    functions[mod.get_global_var("main")] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:

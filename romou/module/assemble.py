@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
+from romou.core.errors import as_build_error
 from romou.core.space import Config
 from romou.module.images import place_weights, store_weights
 from romou.module.workspaces import plan_workspaces
@@ -25,9 +26,22 @@ if TYPE_CHECKING:
 
 def compile_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> relax.VMExecutable:
     """Compile a fused module; the parameters are those of `schedule_model`."""
-    scheduled = schedule_model(fused, tasks, configs, target)
-    tir_pipeline = pipeline.NAME if target.backend.has_kernels else "default"
-    return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=tir_pipeline)
+    with as_build_error("the model"):
+        scheduled = schedule_model(fused, tasks, configs, target)
+        tir_pipeline = pipeline.NAME if target.backend.has_kernels else "default"
+        try:
+            return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=tir_pipeline)
+        except Exception:
+            _name_broken(scheduled, target, tir_pipeline)
+            raise
+
+
+def _name_broken(scheduled: tvm.IRModule, target: Target, tir_pipeline: str) -> None:
+    """Build one function after the other of a module that cannot be built as a whole. Raises BuildError, which names the one that cannot."""
+    for var, func in scheduled.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            with as_build_error(f"the kernel {var.name_hint}"):
+                tvm.tirx.build(tvm.IRModule({var: func}), target=target.tvm_target, pipeline=tir_pipeline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +74,9 @@ def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], c
 def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
     """A fused module with all its kernels scheduled and its graph lowered to calls of them.
 
-    Parameters
-    ----------
-    fused
-        What `layout.fuse_operators` returned.
-    tasks
-        Name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
-    configs
-        TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
+    fused: what `layout.fuse_operators` returned.
+    tasks: name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
+    configs: TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
     scheduled = _with_kernels(fused, tasks, configs, target) if target.backend.has_kernels else _with_references(fused, tasks)
     passes = [
@@ -107,7 +116,8 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
             config = task.default_config(target)  # TVM's schedules know no images
         if config is None:
             continue
-        body = task.schedule(config, target)["main"]
+        with as_build_error(f"the kernel {var.name_hint} ({task.name})"):
+            body = task.schedule(config, target)["main"]
         images = {n: s for n, s in task.image_scopes(config, target).items() if n not in task.template.images}
         if images:
             scopes[var.name_hint] = {i: images[str(p.name)] for i, p in enumerate(body.params) if str(p.name) in images}

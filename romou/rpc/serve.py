@@ -66,24 +66,16 @@ def warning(options: ServeOptions) -> str | None:
 def serve(options: ServeOptions, say: Callable[[str], None], on_listening: Callable[[str, int], None] = lambda host, port: None) -> NoReturn:
     """Serve until a signal ends the process.
 
-    Parameters
-    ----------
-    say
-        Is told what happens, line by line.
-    on_listening
-        Is told host and port, once.
+    say: is told what happens, line by line.   on_listening: is told host and port, once.
 
-    Raises
-    ------
-    DeviceError
-        The address cannot be listened on.
+    DeviceError where the address cannot be listened on.
     """
     listener = _listener(options)
     found = listener.getsockname()
     if (complaint := warning(options)) is not None:
         say(complaint)
     on_listening(found[0], found[1])
-    say(f"serving on {found[0]}:{found[1]}" + (f", registered at {options.tracker}" if options.tracker else ""))
+    say(f"serving on {found[0]}:{found[1]}" + (f" and registered at {options.tracker}" if options.tracker else ""))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     pause_s = _FIRST_PAUSE_S

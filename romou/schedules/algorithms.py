@@ -24,8 +24,7 @@ from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import as_module, read_buffers, replace_stage
 from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
 from romou.schedules.workload import WORKLOAD, Workload
-from romou.tir.places import Place
-from romou.tir.primitives import LANES, is_image, replace_parameter
+from romou.tir.primitives import LANES, Place, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has.
 DIRECT = "direct"
@@ -65,12 +64,11 @@ class Contracted:
 class Algorithm(ABC):
     """A way to compute a contraction.
 
-    placement: of the operator's tensors.   operand: name of the tensor that the contraction reads as its data.
+    placement: of the operator's tensors.
     transform_bytes, transform_registers: what kernels around the contraction read and write, and the 32-bit registers that one of their work-items needs
         at least.
     """
 
-    operand: str
     transform_bytes: int = 0
     transform_registers: int = 0
 
@@ -115,10 +113,6 @@ class Algorithm(ABC):
 class DirectAlgorithm(Algorithm):
     """Products of the two factors as they are."""
 
-    def __init__(self, contracted: Contracted, placement: Placement) -> None:
-        super().__init__(contracted, placement)
-        self.operand = str(placement.buffers["data"].name)
-
     def contraction(self, flat: bool) -> Contraction:
         return self.contracted.contraction(flat)
 
@@ -158,8 +152,6 @@ class DirectAlgorithm(Algorithm):
 
 class WinogradAlgorithm(Algorithm):
     """Products between transforms of the data and of the output, which are kernels of their own."""
-
-    operand = TRANSFORMED
 
     def __init__(self, contracted: Contracted, placement: Placement, form: Winograd) -> None:
         super().__init__(contracted, placement)

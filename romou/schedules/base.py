@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import tvm
@@ -15,20 +14,6 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.winograd import StoredWeight
 from romou.tir.primitives import is_image
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """What the kernels of a config read and write. Of several, the one that reads the weight counts; the others transform.
-
-    operands: buffers that count -> bytes of a number in memory.   outputs: numbers that the kernel gives, whole texels counted.
-    transform_bytes: what the other kernels read and write.   transform_registers: 32-bit registers that one of their work-items needs at least.
-    """
-
-    operands: Mapping[str, int]
-    outputs: int
-    transform_bytes: int = 0
-    transform_registers: int = 0
 
 
 class Template(ABC):
@@ -64,10 +49,6 @@ class Template(ABC):
     @abstractmethod
     def activations(self) -> set[str]:
         """Parameters besides the weight that may lie in images: the schedule accesses them as whole texels."""
-
-    @abstractmethod
-    def traffic(self, config: Mapping[str, Any]) -> Traffic:
-        """What the kernels of a config read and write."""
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config
-from romou.schedules.base import Template, Traffic
+from romou.schedules.base import Template
 from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.emit import Vectors
 from romou.schedules.loops import VECTOR_WIDTH
@@ -58,10 +58,6 @@ class StreamingTemplate(Template):
         """The largest input is the operator's "data"."""
         *inputs, output = self.func.params
         return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
-
-    def traffic(self, config: Mapping[str, Any]) -> Traffic:
-        """All inputs, and the output."""
-        return Traffic(operands=self.inputs, outputs=self.elements)
 
     @property
     def inputs(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -14,7 +13,8 @@ from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
-from romou.schedules.base import Template, Traffic
+from romou.schedules.base import Template
+from romou.schedules.blocks import has_vector_form
 from romou.schedules.contraction import Contraction, tensor_core
 from romou.schedules.contraction.knobs import KNOBS
 from romou.schedules.operator import Operator
@@ -22,8 +22,7 @@ from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import find_blocks
 from romou.schedules.winograd import StoredWeight
 from romou.schedules.workload import FAMILY
-from romou.tir.places import Place
-from romou.tir.primitives import LANES, set_image
+from romou.tir.primitives import LANES, Place, set_image
 
 
 class ContractionTemplate(Template):
@@ -71,7 +70,7 @@ class ContractionTemplate(Template):
     @property
     def activations(self) -> set[str]:
         """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis holds lanes."""
-        if not self.contracted.operator.works_in_texels:
+        if not self.contracted.operator.works_in_texels or not has_vector_form(self.func):
             return set()
         texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
         return {str(p.name) for p in texels if not p.same_as(self.contracted.weight)}
@@ -113,16 +112,6 @@ class ContractionTemplate(Template):
         shapes = {WEIGHT: self._algorithm(config).weight_shape}
         chosen = {name: self.placement.scope(role, limits, shapes.get(role)) for role, name in self.names.items() if config[role] == Place.IMAGE}
         return {**{name: scope for name, scope in chosen.items() if scope is not None}, **self.images}
-
-    def traffic(self, config: Mapping[str, Any]) -> Traffic:
-        """The two buffers that the contraction reads; what the epilogue reads is no traffic of the reduction."""
-        algorithm = self._algorithm(config)
-        return Traffic(
-            operands=dict.fromkeys((algorithm.operand, self.names[WEIGHT]), self.element_bytes),
-            outputs=math.prod(algorithm.contraction(flat=True).extents) * LANES,
-            transform_bytes=algorithm.transform_bytes,
-            transform_registers=algorithm.transform_registers,
-        )
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         return self._algorithm(config).stored_weight()

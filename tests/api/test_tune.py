@@ -71,12 +71,14 @@ def test_a_decoder_of_transposed_convolutions(target: str, opencl_device: tvm.ru
     assert error_of(compiled, model) < LIMIT
 
 
+# Inception has all that GoogLeNet does, the second MobileNet all that the first does; SqueezeNet is tuned above.
+IN_BUFFERS = [name for name in models.names() if name not in ("googlenet", "mobilenetv1_100", "squeezenet1_0")]
 # A CPU takes twenty seconds for every 10^9 products that it reads from images: depthwise convolutions and residuals, and matrices do. The small networks below
 # have concatenations and pools.
 IN_IMAGES = ["mobilenet_v2", "bert_2layer"]
 
 
-@pytest.mark.parametrize(("target", "name"), [*((TARGET, name) for name in models.names()), *(("opencl -device=adreno640", name) for name in IN_IMAGES)])
+@pytest.mark.parametrize(("target", "name"), [*((TARGET, name) for name in IN_BUFFERS), *(("opencl -device=adreno640", name) for name in IN_IMAGES)])
 def test_bundled_models_with_default_schedules(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
     """In buffers, and as for a phone: in images wherever they fit."""
     model = models.load(name)
@@ -197,7 +199,10 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     records, output = tmp_path / "records", tmp_path / "small.romou"
     options = ["--target", PLUMBING, "--trials", "36", "--work-dir", str(records), "--output", str(output)]
     command = [sys.executable, "-m", "romou.cli", "tune", str(model), *options]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as first:
         deadline = time.monotonic() + 120
         while len(lines_of(records)) < 6 and time.monotonic() < deadline and first.poll() is None:
             time.sleep(0.05)
@@ -206,7 +211,9 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     before = lines_of(records)
     assert 6 <= len(before) < 36, first.stderr
     assert not output.exists()
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert list(temporary.iterdir()) != []
+    subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
+    assert [path.name for path in temporary.iterdir()] == []
     after = lines_of(records)
     assert after[: len(before)] == before
     assert len(after) == 36

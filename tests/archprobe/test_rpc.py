@@ -104,7 +104,7 @@ def test_a_run_over_rpc(address: str, tmp_path: Path) -> None:
 def test_wrong_addresses_say_what_to_do(address: str) -> None:
     with pytest.raises(DeviceError, match="does not serve the key that was given\nWrite the one that it was started with"):
         open_device("opencl:0", rpc=address.replace(KEY, "tablet"))
-    with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: romou serve --port 9 --key phone"):
+    with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: romou serve --port 9 --key-file FILE"):
         open_device("opencl:0", rpc="127.0.0.1:9/phone")
     with pytest.raises(DeviceError, match="has no OpenCL device 77; it sees opencl:0 is"):
         open_device("opencl:77", rpc=address)
@@ -152,7 +152,7 @@ def test_a_cut_connection_is_no_finding_and_the_run_goes_on(address: str, tmp_pa
             return limits.measure(bench)
 
         broken = Probe(name="x", aspect="X", title="X", method="m", measure=cut)
-        with pytest.raises(ConnectionLostError, match=f"the connection to {dying.address} was cut .*; the same command goes on where it stopped"):
+        with pytest.raises(ConnectionLostError, match=f"the connection to 127.0.0.1:{dying.port} was cut .*; the same command goes on where it stopped"):
             session.run(RpcDevice(dying.address, 0), [limits, broken], target)
     assert list(load_report(target).aspects) == ["Device"]
     report = session.run(RpcDevice(address, 0), [limits, Probe(name="x", aspect="X", title="X", method="m", measure=limits.measure)], target)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+from nodes import assert_as_onnxruntime, model_of
 from onnx import TensorProto, helper
 from small_networks import Graph, random_inputs
 from tvm import relax, tirx
@@ -75,3 +76,15 @@ def test_sorts_and_running_sums(target: str, opencl_device: tvm.runtime.Device) 
 
 def test_sorts_and_running_sums_compile_for_cuda() -> None:
     assert romou.compile(sorted_and_summed_up(), target="cuda -device=nvidia_h200").summary().target.startswith("cuda")
+
+
+def test_a_long_chain_is_cut_and_its_names_stay_short() -> None:
+    inputs = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
+    steps = {f"t{i}": (("Neg", "Sigmoid")[i % 2], f"t{i - 1}" if i else "x") for i in range(70)}
+    model = model_of(steps, inputs)
+    del model.graph.output[:-1]
+    assert_as_onnxruntime(model, inputs)
+    names = list(romou.compile(model, target="opencl").sources())
+    assert len(names) == 2, "32 operators a kernel, and the same kernel twice"
+    assert all(len(name) < 120 for name in names)
+    assert names == list(romou.compile(model, target="opencl").sources()), "and are the same each time"

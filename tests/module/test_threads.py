@@ -41,4 +41,3 @@ def assert_threads_agree(runs: int, capture: bool | None) -> None:
     assert len({outputs[0] for model in alone for outputs in model}) == 2 * SEEDS
     wrong = sum(outputs != alone[which][seed] for which, seed, outputs in results)
     assert wrong == 0, f"{wrong} of {len(results)} runs differ from those of one thread"
-

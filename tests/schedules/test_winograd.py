@@ -254,7 +254,7 @@ def test_what_the_transforms_move(window: int, algorithm: str) -> None:
         assert first.traffic.local_bytes == 16 * side
         assert all(k.registers.allocated <= 128 for k in (first, last))
     moved = 16 * texels * (work.in_hw[0] ** 2 + 2 * 36 * side**2 + out**2)
-    assert task.template.traffic(start).transform_bytes == moved
+    assert task.template.algorithms[algorithm].transform_bytes == moved
 
 
 def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target: str, algorithm: str) -> float:

@@ -201,6 +201,11 @@ class Reader:
         if isinstance(expr, tirx.Shuffle):
             (code, uses), lane = self._expression(expr.vectors[0]), expr.indices[0]
             return code, uses[int(lane) : int(lane) + 1] if len(uses) == lanes_of(expr.vectors[0]) and isinstance(lane, tirx.IntImm) else uses
+        if isinstance(expr, tirx.Let):
+            # The variable is no register of its own: the compiler computes its value where it is used.
+            code, self.values.copies[self.values.number_of(expr.var)] = self._expression(expr.value)
+            more, uses = self._expression(expr.body)
+            return [*code, *more], uses
         if is_conditional(expr):
             return self._conditional(expr)
         operations = _operations(expr)

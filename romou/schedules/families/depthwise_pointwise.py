@@ -22,7 +22,6 @@ from tvm_ffi.structural import structural_map
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
-from romou.schedules.base import Traffic
 from romou.schedules.blocks import with_own_axes
 from romou.schedules.contraction.defaults import default_config
 from romou.schedules.contraction.stages import Stage
@@ -131,11 +130,6 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
     def algorithms(self) -> dict[str, Algorithm]:
         """The direct one alone: transforms would read what lies between the two from memory."""
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
-
-    def traffic(self, config: Mapping[str, Any]) -> Traffic:
-        """The data and both weights."""
-        found = super().traffic(config)
-        return replace(found, operands={**found.operands, str(self.window_weight.name): self.element_bytes})
 
     def space(self, limits: Limits) -> Space:
         """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load by themselves."""

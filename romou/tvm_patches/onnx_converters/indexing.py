@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 from tvm import relax, te, tirx
@@ -69,6 +71,26 @@ def one_hot(node: Node) -> relax.Expr:
     return op.where(is_on, on, off)
 
 
+@converter("TopK")
+def top_k(node: Node) -> relax.Expr:
+    """The k largest or smallest along an axis and where they lie; in order, which unsorted ones may be, too."""
+    k = node.integers(1) if node.opset >= 10 else (node.attributes["k"],)
+    assert k is not None
+    return op.topk(node.input(0), k[0], node.attributes["axis"], ret_type="both", largest=bool(node.attributes.get("largest", 1)), dtype="int64")
+
+
+@converter("Hardmax")
+def hardmax(node: Node) -> relax.Expr:
+    """One for the first of the largest elements along an axis, zero for the others; until opset 12, along all axes from that one on."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    rows = [math.prod(shape[:axis]), math.prod(shape[axis:])] if node.opset < 13 else list(shape)
+    along = 1 if node.opset < 13 else axis
+    data = node.emit(op.reshape(node.input(0), rows)) if rows != list(shape) else node.input(0)
+    places = np.arange(rows[along]).reshape([-1 if i == along else 1 for i in range(len(rows))])
+    is_largest = op.equal(relax.const(places, "int64"), op.argmax(data, along, keepdims=True))
+    return op.reshape(op.astype(is_largest, node.dtype()), list(shape))
+
+
 @converter("ReverseSequence")
 def reverse_sequence(node: Node) -> relax.Expr:
     """The first elements of each sequence in reverse, as many as its length."""
@@ -117,7 +139,7 @@ _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype
 
 @converter("BitCast")
 def bit_cast(node: Node) -> relax.Expr:
-    """The same bits as another type of the same size."""
+    """BitCast(x, to=T) -> the same bits as numbers of type T, of the same size."""
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
     if "bool" in (dtype, node.dtype()):
         raise ValueError("bits of truth values are not supported")

@@ -12,6 +12,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from romou.tvm_patches.onnx_converters.node import Node, converter, shape_of
+from romou.tvm_patches.onnx_converters.resize_at_run_time import resize_at_run_time
 
 op = relax.op
 
@@ -22,7 +23,7 @@ def upsample(node: Node) -> relax.Expr:
     if scales is None:
         given = node.constant(1)
         if given is None:
-            raise ValueError("its scales are computed at run time")
+            return resize_at_run_time(node, range(len(node.shape())), node.input(1), None)
         scales = given.tolist()
     mode = node.attributes["mode"]
     value = node.input(0)
@@ -43,12 +44,18 @@ def resize(node: Node) -> relax.Expr:
     mode = node.attributes["mode"]
     rounding = node.attributes.get("nearest_mode", "floor")
     axes = [a % len(shape) for a in node.attributes.get("axes") or range(len(shape))]
+    scale_input = 1 if node.opset < 11 else 2
+    roi = node.constant(1) if node.opset >= 11 else None
+    if node.opset >= 11 and node.has(1) and roi is None and transform == "tf_crop_and_resize":
+        ratios = [count / extent for count, extent in zip(node.result_shape(), node.shape(), strict=True)]
+        return resize_at_run_time(node, axes, relax.const([ratios[axis] for axis in axes], "float32"), node.input(1))
+    if node.has(scale_input) and node.constant(scale_input) is None and not (node.has(3) and node.constant(3) is not None):
+        return resize_at_run_time(node, axes, node.input(scale_input), None)
     result, scales = _extents(node, axes)
     if _is_plain(node, shape, result, scales, transform):
         return _wheel(node, result, mode, transform, rounding)
-    roi = node.constant(1)
     if transform == "tf_crop_and_resize" and roi is None:
-        raise ValueError("its region is computed at run time")
+        raise ValueError("it has no region")
     value = node.input(0)
     outside: list[np.ndarray] = []
     for axis, scale in enumerate(scales):

@@ -1,0 +1,42 @@
+"""What goes wrong inside Romou or TVM names the kernel, whatever was raised."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from nodes import model_of
+
+from romou.api.graph import import_model, lower
+from romou.core.errors import BuildError
+from romou.module import compile_model
+from romou.schedules.families.elementwise import Elementwise
+from romou.target import Target
+
+TARGET = Target("opencl")
+INPUTS = {"x": np.ones((3, 4), np.float32)}
+
+
+def built(model: onnx.ModelProto) -> None:
+    """Compile a model as `romou.compile` does before it tries the host."""
+    graph = lower(import_model(model, None), TARGET)
+    compile_model(graph.fused, graph.task_of, {}, TARGET)
+
+
+def test_a_schedule_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> tvm.IRModule:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(Elementwise, "schedule", fail)
+    with pytest.raises(BuildError, match=r"the kernel relu \(elementwise_\w+\) cannot be built: IndexError: list index out of range\n.*[Rr]eport"):
+        built(model_of({"y": ("Relu", "x")}, INPUTS))
+
+
+def test_a_pass_that_fails_on_one_of_two_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> tvm.ir.Expr:
+        raise ValueError("no such form")
+
+    monkeypatch.setattr("romou.passes.nan._keeping", fail)
+    with pytest.raises(BuildError, match=r"the kernel relu cannot be built: ValueError: no such form"):
+        built(model_of({"y": ("Softmax", "x"), "z": ("Relu", "y")}, INPUTS))
