@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from romou.api.inspect import inspect as inspect
     from romou.api.spaces import pruned_spaces as pruned_spaces
     from romou.api.tune import tune as tune
+    from romou.core.errors import BrokenModelError as BrokenModelError
     from romou.core.errors import BuildError as BuildError
     from romou.core.errors import CompatError as CompatError
     from romou.core.errors import ConnectionLostError as ConnectionLostError
     from romou.core.errors import DeviceError as DeviceError
     from romou.core.errors import InvalidConfigError as InvalidConfigError
     from romou.core.errors import ModelError as ModelError
+    from romou.core.errors import NumericError as NumericError
     from romou.core.errors import RecordError as RecordError
     from romou.core.errors import RomouError as RomouError
     from romou.core.errors import SpaceEmptyError as SpaceEmptyError
@@ -50,7 +52,7 @@ _NAMES = {
     "romou.search.trial": ("Trial",),
     "romou.core.outcome": ("Outcome",),
     "romou.core.errors": (
-        *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError"),
+        *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError", "BrokenModelError", "NumericError"),
         *("RecordError", "BuildError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
     ),
 }

@@ -98,7 +98,9 @@ def run_case(case: Case, target: str) -> Result:
     weights = {tensor.name for tensor in model.graph.initializer}
     values = {value.name: value for value in model.graph.input if value.name not in weights}
     inputs = dict(zip(values, case.inputs or (), strict=False))
-    compiled = romou.compile(model, target=target, shapes={name: np.shape(array) for name, array in inputs.items() if _is_open(values[name])})
+    shapes = {name: np.shape(array) for name, array in inputs.items() if _is_open(values[name])}
+    # The outputs are compared below, on the case's own inputs.
+    compiled = romou.compile(model, target=target, shapes=shapes, verify=False)
     inputs = inputs or random_inputs(compiled.inputs, seed=0)
     expected = run_onnxruntime(model, inputs) if case.outputs is None else case.outputs
     assert expected is not None

@@ -22,13 +22,7 @@ def repeats_of(once_s: float) -> int:
 
 
 class Torch:
-    """cuDNN and cuBLAS through PyTorch.
-
-    Raises
-    ------
-    UsageError
-        PyTorch is not installed, or sees no GPU.
-    """
+    """cuDNN and cuBLAS through PyTorch; UsageError where PyTorch is not installed, or sees no GPU."""
 
     def __init__(self, *, allow_tf32: bool = False) -> None:
         hint = "Install PyTorch with CUDA (pip install torch), or give --no-peer for Romou's times alone."

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import relax
 
+from romou.api.verify import check_outputs
 from romou.core.space import Config
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.module import HostRow, LayerRow, Summary, TunedModel, compile_model, random_inputs
+from romou.module import HostRow, LayerRow, Summary, TunedModel, compile_model
 from romou.search import TaskResult
 from romou.target import Target
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
-# Limits of the relative L2 error of the whole model's outputs against onnxruntime: fp16 storage rounds at every layer.
-# TF32 rounds factors to as many bits as fp16 has, but nothing that lies in memory.
-TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 WHOLE_MODEL_REPEATS = 5
 
 
@@ -44,7 +41,9 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         # In turns, so that a slow moment of the machine hits both.
         default_times += default.times(repeat=1)
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
-    error, limit = _check(graph, tuned, "tf32" if place.target.limits.allows_tf32 else "float32")
+    error, limit = check_outputs(tuned, graph.imported, place.target)
+    if error is not None and limit is not None and not error <= limit:
+        logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
     summary = Summary(
         target=str(place.named),
         device=place.name,
@@ -78,20 +77,6 @@ def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], s
         remote=place.remote,
         rebuild=lambda host: compiled(Target(place.target, host=host)),
     )
-
-
-def _check(graph: Graph, model: TunedModel, precision: str) -> tuple[float | None, float | None]:
-    """(relative L2 error of the worst output against onnxruntime, what it may be where floats are multiplied in `precision`); None where onnxruntime
-    cannot run the model."""
-    inputs = random_inputs(graph.imported.inputs, seed=0)
-    reference = run_onnxruntime(graph.imported.onnx_model, inputs)
-    if reference is None:
-        return None, None
-    error = max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
-    limit = max(TOLERANCE[precision], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
-    if not error <= limit:
-        logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
-    return error, limit
 
 
 def host_rows(graph: Graph) -> tuple[HostRow, ...]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.api.assemble import host_rows, layer_rows, model_of
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target
+from romou.api.verify import is_attached, verified
 from romou.module import Summary, TunedModel
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import onnx
+
+    from romou.frontend import ImportedModel
 
 
 def compile(
@@ -24,9 +28,10 @@ def compile(
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
     device: int | None = None,
+    verify: bool = True,
     strict: bool = False,
 ) -> TunedModel:
-    """Compile a model with default schedules; nothing is measured.
+    """Compile a model with default schedules; nothing is measured. Where its device is attached, its outputs are checked against onnxruntime's.
 
     Parameters
     ----------
@@ -39,6 +44,9 @@ def compile(
     device
         Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
         compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
+    verify
+        Run the model once on random inputs, and compare its outputs with onnxruntime's; `summary()` has the error. It is done for the attached
+        device: where `device` is given, or the target names none, or names this machine's CPU ("host"). False leaves it out.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels.
 
@@ -48,8 +56,10 @@ def compile(
         A wrong argument.
     ModelError
         The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it.
+    NumericError
+        The outputs are wrong; names the first ONNX operator whose output is.
     DeviceError
-        The target names no device and none is attached, or there is no device of that index.
+        The target names no device and none is attached, there is no device of that index, or the model does not run on it.
     CompatError
         The TVM packages are not the pair that this version was made for.
     """
@@ -59,7 +69,18 @@ def compile(
     here = target
     if device is not None:
         here = target.limited_to(target.backend.facts(device))
-    graph = lower(import_model(model, shapes), here, is_compiled=True, strict=strict)
     place = Place(named=target, target=here, index=device or 0)
-    summary = Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started, host=host_rows(graph))
-    return model_of(graph, place, {}, summary)
+
+    def compiled(imported: ImportedModel) -> TunedModel:
+        graph = lower(imported, here, is_compiled=True, strict=strict)
+        summary = Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started, host=host_rows(graph))
+        return model_of(graph, place, {}, summary)
+
+    imported = import_model(model, shapes)
+    made = compiled(imported)
+    if verify and is_attached(target, device):
+        error, limit = verified(made, imported, here, lambda part: compiled(import_model(part, None)))
+        # As if it had not run: its memory is free, and `capture` may still be chosen.
+        made.release()
+        made.with_summary(replace(made.summary(), relative_l2_error=error, tolerance=limit))
+    return made

@@ -17,13 +17,15 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl or .cu file each.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Check the outputs against onnxruntime's, where the device is attached.")
 @strict_option
 @json_option
 @debug_option
-def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path | None, output: Path | None, strict: bool, is_json: bool) -> None:
+def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path | None, output: Path | None, verify: bool, strict: bool, is_json: bool) -> None:
     """Compile MODEL with default schedules and save it.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is measured.
+    Where the target's device is attached, the outputs are checked against onnxruntime's: a wrong model is an error that names the first wrong operator.
     """
     from romou.target import Target
 
@@ -32,7 +34,7 @@ def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path 
     source: Any = read_model(model)
     import romou
 
-    compiled = romou.compile(source, target=parsed, shapes=fixed or None, strict=strict)
+    compiled = romou.compile(source, target=parsed, shapes=fixed or None, verify=verify, strict=strict)
     path = compiled.save(output or default_output(model))
     sources = compiled.sources()
     suffix = parsed.backend.source_suffix
@@ -42,9 +44,12 @@ def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path 
             (emit_source / f"{name}.{suffix}").write_text(text, encoding="utf-8")
     if is_json:
         files = [str(emit_source / f"{name}.{suffix}") for name in sources] if emit_source is not None else []
-        print_json({"model": model, "target": str(parsed), "output": str(path), "kernels": list(sources), "sources": files})
+        about = {"model": model, "target": str(parsed), "output": str(path), "relative_l2_error": compiled.summary().relative_l2_error}
+        print_json({**about, "kernels": list(sources), "sources": files})
         return
     out = console(is_json=False)
-    out.print(f"{len(sources)} kernels, saved to {path}.", markup=False)
+    error = compiled.summary().relative_l2_error
+    right = "" if error is None else f" Its outputs are onnxruntime's, relative L2 error {error:.1e}."
+    out.print(f"{len(sources)} kernels, saved to {path}.{right}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)

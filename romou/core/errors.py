@@ -79,6 +79,10 @@ class ModelError(RomouError):
     """The ONNX model is broken or uses something that Romou cannot compile."""
 
 
+class NumericError(RomouError):
+    """A compiled model's outputs are not those of onnxruntime."""
+
+
 class BrokenModelError(ModelError):
     """The ONNX model asks for what no runtime can give: the host does not help."""
 

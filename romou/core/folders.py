@@ -88,10 +88,7 @@ def replacing(folder: Path, *, marker: str, what: str) -> Iterator[Path]:
 
     marker: a file that tells one of our folders.   what: one of ours in words, "a saved model".
 
-    Raises
-    ------
-    UsageError
-        `folder` exists and is none of ours, or cannot be written.
+    UsageError where `folder` exists and is none of ours, or cannot be written.
     """
     try:
         if folder.exists() and not (folder / marker).is_file():

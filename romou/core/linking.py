@@ -20,10 +20,7 @@ def export_library(module: Any, path: str | Path, *, host: str | None = None, en
 
     host: LLVM triple of the machine that loads it; None: this one.   entry: a second name for the module's function `main`.
 
-    Raises
-    ------
-    BuildError
-        There is no compiler for `host`, or it fails.
+    BuildError where there is no compiler for `host`, or it fails.
     """
     how: dict[str, Any] = {} if is_here(host) else {"cc": compiler_for(str(host))}
     if entry is not None:

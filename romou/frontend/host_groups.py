@@ -181,6 +181,10 @@ def _host_node(model: onnx.ModelProto, group: Sequence[onnx.NodeProto], inputs: 
         return [onnx.helper.make_value_info(name, values.types[name]) for name in chosen]
 
     constants = [values.constants[name] for name in dict.fromkeys(n for node in group for n in inputs_of(node)) if name in values.constants]
+    # Nothing is to be copied of a tensor without elements, and TVM cannot load a constant one.
+    empty = {name: array for name in inputs if (array := _ones(values, name)) is not None and not array.size}
+    constants += [onnx.numpy_helper.from_array(array, name) for name, array in empty.items()]
+    inputs = [name for name in inputs if name not in empty]
     graph = onnx.helper.make_graph(list(group), "host", infos(inputs), infos(outputs), constants)
     sub = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph)
     types = [(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(values.types[n].tensor_type.elem_type)).name, _dims(values, n)) for n in outputs]
@@ -188,8 +192,8 @@ def _host_node(model: onnx.ModelProto, group: Sequence[onnx.NodeProto], inputs: 
     try:
         runner = host_runner(text)
         arrays = [array for name in inputs if (array := _ones(values, name)) is not None]
-        # Integers may be shapes, axes or indices, of which ones would be wrong. All else fails only where the graph is broken.
-        if len(arrays) == len(inputs) and all(array.dtype.kind != "i" for array in arrays):
+        # Integers may be shapes, axes, indices or files, of which ones would be wrong. Floats fail only where the graph is broken.
+        if len(arrays) == len(inputs) and all(array.dtype.name in ("float16", "float32", "float64", "bool") for array in arrays):
             runner.attempt(arrays)
     except Exception as error:  # by many types
         reason = str(error).strip().splitlines()[0]

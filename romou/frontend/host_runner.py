@@ -63,6 +63,26 @@ def _differs(node: onnx.NodeProto) -> bool:
     return node.op_type == "MaxUnpool" and len(node.input) > 2
 
 
+def _with_lowest_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model under the oldest version of ONNX's operators in which its nodes mean the same: onnxruntime knows the newest ones late."""
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    if model.functions or "" not in versions:
+        return model
+
+    def needed(graph: onnx.GraphProto) -> int:
+        inner = [needed(a.g) for node in graph.node for a in node.attribute if a.HasField("g")]
+        own = [onnx.defs.get_schema(node.op_type, versions[""], "").since_version for node in graph.node if node.domain in ("", "ai.onnx")]
+        return max([1, *inner, *own])
+
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for opset in result.opset_import:
+        if opset.domain == "":
+            # Before 13, types and attributes of many operators were others, which onnxruntime's newest kernels need not know.
+            opset.version = min(opset.version, max(13, needed(model.graph)))
+    return result
+
+
 def _onnxruntime(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]] | None:
     import onnxruntime
 
@@ -73,7 +93,7 @@ def _onnxruntime(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Se
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(_with_lowest_opset(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:  # its exceptions share no base class
         return None
     return lambda feeds: session.run(None, feeds)

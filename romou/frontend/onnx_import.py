@@ -21,6 +21,7 @@ import tvm
 
 from romou.core.errors import ModelError, UsageError
 from romou.frontend.control_flow import unroll
+from romou.frontend.damage import check_weights
 from romou.frontend.declared import settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
@@ -59,12 +60,8 @@ class ImportedModel:
 def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None) -> ImportedModel:
     """Read, check and import an ONNX model.
 
-    Parameters
-    ----------
-    model
-        Path of an ONNX file, or a loaded model.
-    shapes
-        Shape by input name, for inputs whose shape the model leaves open (or to override it).
+    model: path of an ONNX file, or a loaded model.
+    shapes: shape by input name, for inputs whose shape the model leaves open (or to override it).
 
     Raises
     ------
@@ -140,7 +137,8 @@ def _check_types(proto: onnx.ModelProto) -> None:
             if kind != "tensor_type":
                 raise ModelError(f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and leave a compiled model")
             if value.type.tensor_type.elem_type not in CARRIED:
-                name = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+                kind = value.type.tensor_type.elem_type
+                name = onnx.TensorProto.DataType.Name(kind).lower() if kind in onnx.TensorProto.DataType.values() else f"the unknown type {kind}"
                 raise ModelError(f"{what} {value.name!r} is a tensor of {name}, which no device tensor holds; cast it inside the model")
 
 
@@ -212,6 +210,7 @@ def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"{where}: the name {name!r} in the model is not UTF-8; export the model again")
+    check_weights(model, where)
     if not model.graph.node:
         raise ModelError(f"{where}: the graph has no nodes; nothing to compile")
     return model
@@ -274,7 +273,7 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
     try:
         fixed = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
     return fixed
 

@@ -13,10 +13,9 @@ from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.structural import structural_equal
 
 import romou.passes.pipeline as pipeline
-from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
+from romou.analysis.counts import IntegerOperations, TextOperations, Traffic, busiest_traffic, count_integer_operations, count_text_operations
 from romou.analysis.launch import thread_extents
 from romou.analysis.registers import RegisterEstimate, estimate_registers
-from romou.analysis.traffic import Traffic, busiest_traffic
 
 if TYPE_CHECKING:
     from romou.target import Target

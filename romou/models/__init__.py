@@ -30,10 +30,7 @@ def load(name: str, *, seed: int = 0) -> onnx.ModelProto:
 
     Each tensor has a random stream of its own, drawn from `seed` and its name, so a model is the same on every machine.
 
-    Raises
-    ------
-    UsageError
-        For an unknown name; lists the known ones and the nearest.
+    UsageError where for an unknown name; lists the known ones and the nearest.
     """
     if name not in names():
         raise unknown_name("bundled model", name, names())

@@ -74,14 +74,9 @@ def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], c
 def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
     """A fused module with all its kernels scheduled and its graph lowered to calls of them.
 
-    Parameters
-    ----------
-    fused
-        What `layout.fuse_operators` returned.
-    tasks
-        Name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
-    configs
-        TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
+    fused: what `layout.fuse_operators` returned.
+    tasks: name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
+    configs: TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
     scheduled = _with_kernels(fused, tasks, configs, target) if target.backend.has_kernels else _with_references(fused, tasks)
     passes = [

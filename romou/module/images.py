@@ -23,15 +23,9 @@ if TYPE_CHECKING:
 def store_weights(mod: tvm.IRModule, stored: Mapping[str, tuple[int, Callable[[np.ndarray], np.ndarray]]]) -> tvm.IRModule:
     """call_tir(conv, (x, const))   ->   call_tir(conv, (x, function(const)))
 
-    Parameters
-    ----------
-    stored
-        Name of a TIR function -> position of an argument, and the function.
+    stored: name of a TIR function -> position of an argument, and the function.
 
-    Raises
-    ------
-    BuildError
-        The argument is no constant.
+    BuildError where the argument is no constant.
     """
 
     if not stored:
@@ -66,15 +60,9 @@ def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVa
 def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], target: Target) -> tvm.IRModule:
     """call_tir(conv, (x, const))   ->   call_tir(conv, (x, const in scope "global.texture-weight"))
 
-    Parameters
-    ----------
-    scopes
-        Name of a TIR function -> position of an argument -> memory scope.
+    scopes: name of a TIR function -> position of an argument -> memory scope.
 
-    Raises
-    ------
-    BuildError
-        An argument that should lie in an image is no constant.
+    BuildError where an argument that should lie in an image is no constant.
     """
     wanted = sorted({scope for positions in scopes.values() for scope in positions.values()})
     if not wanted:

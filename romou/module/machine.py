@@ -166,10 +166,7 @@ class Machine:
     def _captured_run(self) -> CapturedRun | None:
         """The captured run, where it computes the same and takes no longer; captured at the first call, after which `launching` says what came of it.
 
-        Raises
-        ------
-        DeviceError
-            Capturing is required and fails.
+        DeviceError where capturing is required and fails.
         """
         if not self._is_open:
             return self._captured

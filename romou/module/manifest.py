@@ -26,10 +26,7 @@ def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return what `write_manifest` was given, after every byte of the folder's files was found as it was saved.
 
-    Raises
-    ------
-    ModelError
-        `folder` is no saved model, of another format, or damaged.
+    ModelError where `folder` is no saved model, of another format, or damaged.
     """
     about = _described(folder)
     for name, entry in about["files"].items():

@@ -21,7 +21,7 @@ logger = logging.getLogger("romou")
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 # For all answers of a server until a session is open, and after how much of it the user is told.
-_PATIENCE_S, _TELL_S = 15.0, 3.0
+_PATIENCE_S, _TELL_S = 12.0, 2.0
 # Until the process of a session has loaded TVM.
 _START_S = 60.0
 _SLOWEST_UPLOAD_BYTES_PER_S = 250e3
@@ -34,16 +34,9 @@ class RemoteDevice:
     The session begins with the first call and lasts until `release`: no other tuner gets the device meanwhile. Where it is lost, calls
     begin another one and send their model again.
 
-    Parameters
-    ----------
-    device_name
-        That of the target; "host" stands for the server's CPU, anything else for its first device.
-    kind
-        The target's device kind.
-    wanted
-        The device's name as its driver gives it; another device of a tracker is left alone. None: any.
-    limit_s
-        Seconds that one call may take, without what it sends.
+    device_name: that of the target; "host" stands for the server's CPU, anything else for its first device.   kind: the target's device kind.
+    wanted: the device's name as its driver gives it; another device of a tracker is left alone. None: any.
+    limit_s: seconds that one call may take, without what it sends.
     """
 
     def __init__(
@@ -63,12 +56,7 @@ class RemoteDevice:
     def run(self, library: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Outputs of the model in the file `library`, whose name stands for it on the server.
 
-        Raises
-        ------
-        DeviceError
-            The device failed, or cannot be reached in several attempts.
-        CompatError
-            The other side has other versions of TVM or Romou.
+        DeviceError where the device failed, or cannot be reached in several attempts. CompatError where the other side has other versions of TVM or Romou.
         """
         outputs = self._call(library, "run", list(inputs))
         assert isinstance(outputs, list)
@@ -83,15 +71,9 @@ class RemoteDevice:
     def operator_times(self, library: Path, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int) -> list[float]:
         """Milliseconds of a launch of one function of the model, a mean of `number` for each of `repeat`.
 
-        Parameters
-        ----------
-        scopes, arrays
-            Memory scope of each parameter, and what it holds: sent with every call, into tensors that live as long as it.
+        scopes, arrays: memory scope of each parameter, and what it holds: sent with every call, into tensors that live as long as it.
 
-        Raises
-        ------
-        UsageError
-            The model has no such function. Others are those of `run`.
+        UsageError where the model has no such function. Others are those of `run`.
         """
         times = self._call(library, "operator_times", function, list(scopes), list(arrays), number, repeat, upload_bytes=sum(a.nbytes for a in arrays))
         assert isinstance(times, list)

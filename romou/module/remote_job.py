@@ -20,10 +20,7 @@ _machines: dict[str, Machine] = {}
 def connect(address: Address, kind: str, device_name: str | None, wanted: str | None, patience_s: float) -> None:
     """Open the session of this process. `wanted`: the device's name as its driver gives it, or None for any.
 
-    Raises
-    ------
-    DeviceError
-        Another device answers. Other errors are those of `romou.rpc.connect`.
+    DeviceError where another device answers. Other errors are those of `romou.rpc.connect`.
     """
     global _connection, _device
     _connection = open_connection(address, kind=kind, patience_s=patience_s)

@@ -192,9 +192,11 @@ class TunedModel:
             export_library(self._executable, path, host=self.target.host)
 
     def release(self) -> None:
-        """Let go of a device behind a connection, so that others get it; the next run connects anew."""
+        """Let go of the device: of one behind a connection, so that others get it; of the memory on one here. The next run takes it anew."""
         if self.remote is not None:
             self.remote.release()
+        with self._lock:
+            self._local = None
 
     def sources(self) -> dict[str, str]:
         """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""

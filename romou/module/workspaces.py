@@ -1,8 +1,7 @@
 """Workspaces between the kernels of one function, as tensors of the graph.
 
-A function of several kernels allocates what lies between them by itself, from a pool of the runtime that may give a page back when another function
-asks for a larger one. As outputs of the call they are planned with all other tensors: they share storage where lifetimes allow, and a captured run
-keeps them.
+A function of several kernels allocates what lies between them by itself, from a pool of the runtime that may give a page back when another function asks for a
+larger one. As outputs of the call they are planned with all other tensors: they share storage where lifetimes allow, and a captured run keeps them.
 """
 
 from __future__ import annotations

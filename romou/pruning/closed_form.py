@@ -28,8 +28,7 @@ from romou.schedules.algorithms import DIRECT
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.knobs import local_bytes, number_bytes
 from romou.schedules.template import ContractionTemplate
-from romou.tir.places import Place
-from romou.tir.primitives import LANES
+from romou.tir.primitives import LANES, Place
 
 # A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
 SERVED, _VECTOR_BYTES = 8, 16

@@ -69,27 +69,13 @@ class Connection:
 def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = PATIENCE_S, limit_s: float | None = None) -> Connection:
     """Open a session.
 
-    Parameters
-    ----------
-    address
-        Of a tracker: on whichever of its servers is free first.
-    kind
-        The device kind that is asked for.
-    patience_s
-        For the server's answers until the session is open; it serves one session at a time.
-    limit_s
-        After which the server ends the session, whatever runs there.
+    address: of a tracker: on whichever of its servers is free first.   kind: the device kind that is asked for.
+    patience_s: for the server's answers until the session is open; it serves one session at a time.
+    limit_s: after which the server ends the session, whatever runs there.
 
-    Raises
-    ------
-    UsageError
-        Devices of this kind are not served.
-    ConnectionLostError
-        Nobody answers, or not in time: trying again may help.
-    DeviceError
-        The key is another one, the server has no Romou, or a tracker has no server with that key.
-    CompatError
-        The other side has other versions of TVM or Romou.
+    UsageError where devices of this kind are not served. ConnectionLostError where nobody answers, or not in time: trying again may help. DeviceError where
+    the key is another one, the server has no Romou, or a tracker has no server with that key. CompatError where the other side has other versions of TVM or
+    Romou.
     """
     if not backend(kind).is_served:
         raise UsageError(f"{kind} devices are not served over RPC", hint="Leave the address out, or name another kind of target.", kind=kind)

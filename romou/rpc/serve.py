@@ -66,17 +66,9 @@ def warning(options: ServeOptions) -> str | None:
 def serve(options: ServeOptions, say: Callable[[str], None], on_listening: Callable[[str, int], None] = lambda host, port: None) -> NoReturn:
     """Serve until a signal ends the process.
 
-    Parameters
-    ----------
-    say
-        Is told what happens, line by line.
-    on_listening
-        Is told host and port, once.
+    say: is told what happens, line by line.   on_listening: is told host and port, once.
 
-    Raises
-    ------
-    DeviceError
-        The address cannot be listened on.
+    DeviceError where the address cannot be listened on.
     """
     listener = _listener(options)
     found = listener.getsockname()

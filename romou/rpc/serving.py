@@ -1,8 +1,7 @@
 """The serving process: TVM's RPC protocol, one session at a time, each in a process of its own that can be killed.
 
-Started as `python -m romou.rpc.serving LISTENER HEARTBEAT FOLDER`, with its options as JSON on stdin, because the key must not stand in a command
-line; serve.py watches it. TVM's own server does not survive a session that crashes, ends none that hangs, and waits for ever for a client that
-says nothing.
+Started as `python -m romou.rpc.serving LISTENER HEARTBEAT FOLDER`, with its options as JSON on stdin, because the key must not stand in a command line;
+serve.py watches it. TVM's own server does not survive a session that crashes, ends none that hangs, and waits for ever for a client that says nothing.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import as_module, read_buffers, replace_stage
 from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
 from romou.schedules.workload import WORKLOAD, Workload
-from romou.tir.places import Place
-from romou.tir.primitives import LANES, is_image, replace_parameter
+from romou.tir.primitives import LANES, Place, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has.
 DIRECT = "direct"

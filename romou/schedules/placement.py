@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from romou.core.limits import Limits
-from romou.tir.places import Place
-from romou.tir.primitives import FREE_IMAGES, LANES, image_extents, is_image
+from romou.tir.primitives import FREE_IMAGES, LANES, Place, image_extents, is_image
 
 WEIGHT = "weight"
 

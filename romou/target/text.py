@@ -20,10 +20,7 @@ def parse(target: Any) -> tuple[Backend, dict[str, Any]]:
 
     "opencl -device=host -max_num_threads=64"      ->      (opencl, {"device": "host", "max_num_threads": "64"})
 
-    Raises
-    ------
-    UsageError
-        What is no target, text that cannot be read, or an unknown kind.
+    UsageError for what is no target, text that cannot be read, or an unknown kind.
     """
     if isinstance(target, str):
         return _parse_mapping(parse_json(target)) if target.strip().startswith("{") else _parse_text(target)
@@ -121,10 +118,7 @@ def _host_triple(host: Any) -> str | None:
 def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are given and not None, in the order in which a target prints them; limits are whole numbers.
 
-    Raises
-    ------
-    UsageError
-        An option that the backend does not take (with the known ones and the nearest name), an unknown device, or a value out of range.
+    UsageError for an option that the backend does not take (with the known ones and the nearest name), an unknown device, or a value out of range.
     """
     options = {option.name: option for option in backend.options}
     known = (*options, *backend.limit_names)

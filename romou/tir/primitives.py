@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 import numpy as np
 from tvm import s_tir, tirx
@@ -54,10 +55,7 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
 
     The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is built.
 
-    Raises
-    ------
-    BuildError
-        No parameter has that name, or its last axis does not hold the four lanes of a texel.
+    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel.
     """
     old = _parameter(func, name)
     if int(old.shape[-1]) != LANES:
@@ -114,3 +112,13 @@ def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None
 def ignore_nan(stmt: tirx.Stmt) -> tirx.Stmt:
     """Leave open what maxima and minima in `stmt` make of NaN; elsewhere they keep it."""
     return tirx.AttrStmt(tirx.const(0, "int32"), IGNORE_NAN, tirx.const(1, "int32"), stmt)
+
+
+class Place(str, Enum):
+    """A kind of memory; the values are choices of the knobs `data`, `weight` and `output`, and as such stand in records."""
+
+    BUFFER = "buffer"
+    IMAGE = "image"
+
+    # Messages, records and kernels show the word alone.
+    __str__, __repr__ = str.__str__, str.__repr__

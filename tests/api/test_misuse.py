@@ -85,7 +85,7 @@ def test_a_wrong_argument_is_one_error(name: str, compiled: romou.TunedModel, tm
         ({"image": 5}, "'image' is 5; expected whole numbers"),
         ({"image": "1,31"}, "'image' is '1,31'; expected whole numbers"),
         ({"image": (1, 31, 2**31, 8)}, "no dimension can be larger than 2147483647"),
-        ({"image": (1, 31, 0, 8)}, "every dimension must be positive"),
+        ({"image": (1, 31, -1, 8)}, "no dimension may be negative"),
     ],
 )
 def test_shapes_are_whole_numbers(shapes: Any, message: str) -> None:

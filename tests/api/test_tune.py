@@ -199,7 +199,10 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     records, output = tmp_path / "records", tmp_path / "small.romou"
     options = ["--target", PLUMBING, "--trials", "36", "--work-dir", str(records), "--output", str(output)]
     command = [sys.executable, "-m", "romou.cli", "tune", str(model), *options]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as first:
         deadline = time.monotonic() + 120
         while len(lines_of(records)) < 6 and time.monotonic() < deadline and first.poll() is None:
             time.sleep(0.05)
@@ -208,7 +211,9 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     before = lines_of(records)
     assert 6 <= len(before) < 36, first.stderr
     assert not output.exists()
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert list(temporary.iterdir()) != []
+    subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
+    assert [path.name for path in temporary.iterdir()] == []
     after = lines_of(records)
     assert after[: len(before)] == before
     assert len(after) == 36

@@ -14,7 +14,7 @@ from kernel_usage import read_usage
 from rich.console import Console
 from tvm.script import tirx as T
 
-from romou.analysis.traffic import Traffic, busiest_traffic
+from romou.analysis.counts import Traffic, busiest_traffic
 from romou.core.errors import InvalidConfigError
 from romou.core.space import Config
 from romou.inspection.kernels import InspectedKernel, inspect_function

@@ -12,8 +12,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, round_up
-from romou.tir.places import Place
-from romou.tir.primitives import LANES
+from romou.tir.primitives import LANES, Place
 
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16

@@ -12,8 +12,7 @@ from romou.core.space import Columns, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction
 from romou.schedules.loops import VECTOR_WIDTH, padded_texels
-from romou.tir.places import Place
-from romou.tir.primitives import LANES
+from romou.tir.primitives import LANES, Place
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32

@@ -13,8 +13,7 @@ from romou.core.space import Config
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, Expr, round_up
 from romou.schedules.loops import ALONG_MEMORY
-from romou.tir.places import Place
-from romou.tir.primitives import LANES
+from romou.tir.primitives import LANES, Place
 
 
 class Stage(str, Enum):

@@ -1,0 +1,174 @@
+"""A compiled model's outputs against onnxruntime's; where they differ, the first ONNX operator that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from romou.core.errors import DeviceError, NumericError, RomouError
+from romou.core.linking import is_here
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.module import TunedModel, random_inputs
+from romou.target import Target
+
+if TYPE_CHECKING:
+    from romou.frontend import ImportedModel
+
+# Limits of the relative L2 error of the whole model's outputs against onnxruntime: fp16 storage rounds at every layer.
+# TF32 rounds factors to as many bits as fp16 has, but nothing that lies in memory.
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
+# Errors of outputs that are smaller than this, by their root mean square, are relative to it: what cancels out leaves rounding errors alone.
+_LEAST_RMS = 1e-3
+_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+
+
+def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) -> tuple[float | None, float | None]:
+    """(error of the worst output against onnxruntime's, what it may be) on random inputs; None where the model has random
+    outputs, or onnxruntime cannot run it.
+
+    The error is the relative L2 error, infinite for another shape or dtype.
+    """
+    if any(_is_random(node) for node in imported.onnx_model.graph.node):
+        return None, None
+    inputs = random_inputs(imported.inputs, seed=0)
+    reference = run_onnxruntime(imported.onnx_model, inputs)
+    if reference is None:
+        return None, None
+    limit = _limit(reference, target)
+    return max((_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True)), default=0.0), limit
+
+
+def is_attached(target: Target, device: int | None) -> bool:
+    """Whether a model that is compiled for a target, and for the device of an index or None, runs on a device of this machine."""
+    if not is_here(target.host):
+        return False
+    if device is not None or target.device_name is None:
+        return True
+    try:
+        # Of all names, "host" alone says which device it means.
+        return target.device_name == "host" and target.backend.device_index("host") == 0
+    except DeviceError:
+        return False
+
+
+def verified(
+    model: TunedModel, imported: ImportedModel, target: Target, compiled: Callable[[onnx.ModelProto], TunedModel]
+) -> tuple[float | None, float | None]:
+    """See `check_outputs`.
+
+    compiled: compiles other models in the same way; asked where this one is wrong.
+
+    Raises
+    ------
+    NumericError
+        The outputs are wrong; names the first operator whose output is.
+    DeviceError
+        The model does not run.
+    """
+    try:
+        error, limit = check_outputs(model, imported, target)
+    except RuntimeError as problem:
+        reason = str(problem).strip().splitlines()[-1]
+        hint = "verify=False (--no-verify) compiles without running the model."
+        raise DeviceError(f"the compiled model does not run on {target.kind}:{model.device_index}: {reason}", hint=hint) from problem
+    if error is None or limit is None or error <= limit:
+        return error, limit
+    node = _first_wrong(imported.onnx_model, compiled, target)
+    name = node.name or ", ".join(node.output)
+    raise NumericError(
+        f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is {limit:.0e}; "
+        f"the first operator whose output differs is {node.op_type} {name!r}",
+        hint="Replace the operator, or export with another opset. verify=False (--no-verify) compiles without this check.",
+        operator=node.op_type,
+        node=name,
+        error=error,
+        limit=limit,
+    )
+
+
+def _limit(reference: list[np.ndarray], target: Target) -> float:
+    precision = "tf32" if target.limits.allows_tf32 else "float32"
+    return max(TOLERANCE[precision], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
+
+
+def _is_random(node: onnx.NodeProto) -> bool:
+    """Whether a node's outputs are others in each run."""
+    return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2]))
+
+
+def _error(found: np.ndarray, right: np.ndarray) -> float:
+    if found.dtype != right.dtype:
+        return float("inf")
+    if right.dtype in (np.int8, np.uint8) and found.shape == right.shape:
+        # Rounding to a quantized value may fall to either side.
+        found = np.where(np.abs(found.astype(np.int16) - right) <= 1, right, found)
+    error = relative_l2_error(found, right)
+    if error > 0 and found.shape == right.shape and np.array_equal(np.isfinite(found), np.isfinite(right)):
+        finite = np.isfinite(right)
+        difference = found[finite].astype(np.float64) - right[finite].astype(np.float64)
+        return min(error, float(np.sqrt(np.mean(np.square(difference)))) / _LEAST_RMS)
+    return error
+
+
+def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target) -> onnx.NodeProto:
+    """The first node, in the graph's order, after which some tensor that is needed later is wrong, found by bisection.
+
+    A wrong tensor is needed by the outputs, or makes others wrong that are: so what is wrong after one node is wrong after all later ones.
+    """
+    right, wrong = 0, len(model.graph.node)
+    while wrong - right > 1:
+        count = (right + wrong) // 2
+        if _is_wrong(_first_nodes(model, count), compiled, target):
+            wrong = count
+        else:
+            right = count
+    node = model.graph.node[wrong - 1]
+    assert isinstance(node, onnx.NodeProto)
+    return node
+
+
+def _is_wrong(part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target) -> bool:
+    """What cannot be compared counts as right."""
+    if not part.graph.output:
+        return False
+    try:
+        model = compiled(part)
+        inputs = random_inputs(model.inputs, seed=0)
+        reference = run_onnxruntime(part, inputs)
+        return reference is not None and any(not _error(a, b) <= _limit(reference, target) for a, b in zip(model.run(inputs), reference, strict=True))
+    except (RomouError, RuntimeError):
+        return False
+
+
+def _first_nodes(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
+    """The model as far as its first `count` nodes; its outputs are their tensors that later nodes, or the model's outputs, need."""
+    nodes, later = list(model.graph.node[:count]), model.graph.node[count:]
+    made = {name for node in nodes for name in node.output if name}
+    read = {name for node in nodes for name in _read_by(node)}
+    needed = {name for node in later for name in _read_by(node)} | {output.name for output in model.graph.output}
+    known: Mapping[str, onnx.ValueInfoProto] = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    for field, kept in (
+        (part.graph.node, nodes),
+        (part.graph.output, [known[name] for name in sorted(made & needed) if name in known]),
+        (part.graph.input, [value for value in model.graph.input if value.name in read]),
+        (part.graph.initializer, [weight for weight in model.graph.initializer if weight.name in read]),
+        (part.graph.value_info, [value for value in model.graph.value_info if value.name in made - needed]),
+    ):
+        del field[:]
+        field.extend(kept)
+    return part
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Names of the tensors that a node needs, those inside its branches and bodies too."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _read_by(inner)
+            yield from (output.name for output in graph.output)

@@ -1,0 +1,118 @@
+"""romou.compile checks what it compiled: a wrong model is an error that names the first wrong ONNX operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from small_networks import Graph, prime_net
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+import romou
+from romou.api import verify
+from romou.cli import main
+from romou.module import TunedModel
+
+TARGET = "opencl -device=host"
+
+
+def branches() -> onnx.ModelProto:
+    """Two branches that meet: a wrong tensor of one is needed long after all of the other is right."""
+    g = Graph({"x": (2, 12)})
+    one = g.add("Sigmoid", g.add("Relu", "x"), name="wrong")
+    one = g.add("Neg", g.add("Abs", one))
+    two = g.add("Exp", g.add("Neg", g.add("Abs", "x")))
+    two = g.add("MatMul", two, g.weight(12, 12))
+    both = g.add("Add", one, two)
+    return g.model(g.add("Mul", both, both), g.add("Neg", two))
+
+
+@pytest.fixture
+def wrong_sigmoid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_frontend.Sigmoid, "_impl_v13", classmethod(lambda cls, bb, inputs, attr, params: relax.op.tanh(inputs[0])))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[TunedModel]:
+    """Models that were run."""
+    found: list[TunedModel] = []
+    run = TunedModel.run
+    monkeypatch.setattr(TunedModel, "run", lambda self, inputs: found.append(self) or run(self, inputs))  # type: ignore[func-returns-value]
+    return found
+
+
+def test_a_right_model_runs_once_and_its_error_is_kept(runs: list[TunedModel]) -> None:
+    summary = romou.compile(branches(), target=TARGET).summary()
+    assert len(runs) == 1
+    assert summary.is_right
+    assert summary.tolerance == verify.TOLERANCE["float32"]
+    assert summary.relative_l2_error is not None
+    assert summary.relative_l2_error < 1e-5
+
+
+def test_a_wrong_model_names_its_first_wrong_operator(wrong_sigmoid: None, runs: list[TunedModel]) -> None:
+    with pytest.raises(romou.NumericError, match="the first operator whose output differs is Sigmoid 'wrong'") as caught:
+        romou.compile(branches(), target=TARGET)
+    assert (caught.value.operator, caught.value.node) == ("Sigmoid", "wrong")
+    assert caught.value.error > caught.value.limit
+    # By bisection: the model, and a few of its beginnings.
+    assert len(runs) <= 1 + int(np.ceil(np.log2(len(branches().graph.node))))
+
+
+@pytest.mark.parametrize("target", [TARGET, "null"])
+def test_an_only_operator_that_is_wrong_is_named(target: str, wrong_sigmoid: None) -> None:
+    g = Graph({"x": (3, 5)})
+    with pytest.raises(romou.NumericError, match="is Sigmoid 't0'"):
+        romou.compile(g.model(g.add("Sigmoid", "x")), target=target)
+
+
+@pytest.mark.parametrize("options", [{"verify": False}, {"target": "opencl -device=adreno640"}, {"target": "opencl -host=aarch64-linux-android"}])
+def test_nothing_runs_where_that_is_not_asked_or_cannot_be(options: dict[str, Any], wrong_sigmoid: None, runs: list[TunedModel]) -> None:
+    assert romou.compile(branches(), **{"target": TARGET, **options}).summary().relative_l2_error is None
+    assert runs == []
+
+
+def test_a_device_that_is_given_is_attached(wrong_sigmoid: None) -> None:
+    with pytest.raises(romou.NumericError, match="Sigmoid"):
+        romou.compile(branches(), target="opencl -device=adreno640", device=0)
+
+
+def test_a_model_that_fails_on_the_device_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: TunedModel, inputs: Any) -> Any:
+        raise RuntimeError("trace\nCL_OUT_OF_RESOURCES")
+
+    monkeypatch.setattr(TunedModel, "run", failing)
+    with pytest.raises(romou.DeviceError, match="the compiled model does not run on opencl:0: CL_OUT_OF_RESOURCES\nverify=False"):
+        romou.compile(prime_net(), target=TARGET)
+
+
+def test_the_command_line_checks_too(wrong_sigmoid: None, tmp_path: Path) -> None:
+    onnx.save(branches(), tmp_path / "model.onnx")
+    arguments = ["compile", str(tmp_path / "model.onnx"), "--target", TARGET, "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1
+    assert "Sigmoid 'wrong'" in result.stderr
+    assert not (tmp_path / "out").exists()
+    assert CliRunner().invoke(main, [*arguments, "--no-verify"]).exit_code == 0
+
+
+def test_what_counts_as_an_error() -> None:
+    ones = np.ones(4, np.float32)
+    assert verify._error(ones, ones) == 0
+    assert verify._error(ones * 1.5, ones) == pytest.approx(0.5)
+    assert verify._error(ones.astype(np.float64), ones) == float("inf")
+    assert verify._error(ones[:3], ones) == float("inf")
+    assert verify._error(np.array([1, np.nan], np.float32), np.ones(2, np.float32)) == float("inf")
+    # What cancels out is rounding errors.
+    assert verify._error(ones * 1e-9, ones * 0) < 1e-4
+    assert verify._error(ones * 1e-3, ones * 0) >= 1
+    # A quantized value may be rounded to either side, and no further.
+    steps = np.array([3, 5], np.uint8)
+    assert verify._error(steps + np.uint8(1), steps) == 0
+    assert verify._error(steps + np.uint8(2), steps) > 0.1
+    assert verify._error(steps.astype(np.int32) + 1, steps.astype(np.int32)) > 0.1
