@@ -50,12 +50,24 @@ def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
-def sign_conditions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run when nothing simplifies any more, which would make one comparison of it again.
 
     select(x == y, v, w)      ->      select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
+
+    In CUDA TVM declares such a condition as a vector like v, which no truth value becomes; and it writes `~` of a vector, which CUDA lacks.
     """
-    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if dialect_of(func).has_negative_truth else func
+    dialect = dialect_of(func)
+    if dialect.takes_vectors_apart:
+        func = func.with_body(structural_map(func.body, (tirx.BitwiseNot, _inverted)))
+    is_changed = dialect.has_negative_truth or dialect.takes_vectors_apart
+    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if is_changed else func
+
+
+def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
+    dtype = tvm.DataType(str(inversion.ty))
+    ones = tirx.const(-1 if dtype.type_code == tvm.DataType("int").type_code else 2**dtype.bits - 1, str(dtype.with_lanes(1)))
+    return inversion if dtype.lanes == 1 else tirx.bitwise_xor(inversion.a, tirx.Broadcast(ones, dtype.lanes))
 
 
 def _compared(select: tirx.Select) -> tirx.Expr:

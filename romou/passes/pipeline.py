@@ -18,7 +18,7 @@ from romou.backends.dialect import Dialect, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
-from romou.passes.code_generator import name_register_reads, number_truth_values, sign_conditions, unroll_by_compiler
+from romou.passes.code_generator import compare_lanes, name_register_reads, number_truth_values, unroll_by_compiler
 from romou.passes.double_buffers import double_buffers
 from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
@@ -140,7 +140,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             unroll_without_pragmas,
             # No estimate counts the comparison: what a maximum costs beside it is nothing beside a load.
             keep_nan,
-            sign_conditions,
+            compare_lanes,
             tirx.transform.LowerIntrin(),
         ]
     )

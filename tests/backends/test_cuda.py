@@ -56,6 +56,28 @@ def test_models(name: str, cuda_target: Target) -> None:
         assert error_of(compiled, model) < (2e-2 if name == "half" else 1e-4)
 
 
+def test_conditions_of_rows_and_inverted_bits(cuda_target: Target) -> None:
+    helper, kinds = onnx.helper, onnx.TensorProto
+    nodes = [helper.make_node("BitwiseNot", ["bits"], ["inverted"]), helper.make_node("Softmax", ["b"], ["soft"])]
+    nodes.append(helper.make_node("Where", ["row", "a", "soft"], ["chosen"]))
+    given = [("bits", kinds.INT32, (6, 8)), ("row", kinds.BOOL, (1, 1, 4, 1)), ("a", kinds.FLOAT, ()), ("b", kinds.FLOAT, (2, 3, 4, 6))]
+    made = [("inverted", kinds.INT32, (6, 8)), ("chosen", kinds.FLOAT, (2, 3, 4, 6))]
+    graph = helper.make_graph(nodes, "g", *([helper.make_tensor_value_info(*value) for value in values] for values in (given, made)))
+    compiled = romou.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), target=cuda_target, strict=True)
+    sources = compiled.sources()
+    assert len(sources) == 2
+    assert any("int4* __restrict__" in source for source in sources.values())  # vectors, which need care
+    for source in sources.values():
+        assert compiler.compile_cuda(source, str(cuda_target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
+    if has_device(cuda_target):
+        rng = np.random.default_rng(3)
+        a, b = np.float32(rng.standard_normal()), rng.standard_normal((2, 3, 4, 6)).astype("float32")
+        bits, row = rng.integers(-(2**31), 2**31, (6, 8)).astype("int32"), np.array([True, False, False, True]).reshape(1, 1, 4, 1)
+        inverted, chosen = compiled.run({"bits": bits, "row": row, "a": a, "b": b})
+        assert np.array_equal(inverted, ~bits)
+        assert np.allclose(chosen, np.where(row, a, np.exp(b) / np.exp(b).sum(axis=-1, keepdims=True)), rtol=1e-4)
+
+
 def test_a_model_is_saved_and_loaded(tmp_path: Path, cuda_target: Target) -> None:
     saved = romou.compile(residual_net(), target=cuda_target).save(tmp_path / "model.romou")
     if has_device(cuda_target):

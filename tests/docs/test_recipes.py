@@ -12,7 +12,7 @@ import tvm
 from click.testing import CliRunner
 from documents import ROOT
 from operators import conv, error_on, random_arrays, reference, relax_tasks, task_of
-from small_networks import random_inputs, residual_net
+from small_networks import Graph, random_inputs, residual_net
 from tvm import relax
 
 import archprobe.probes
@@ -22,12 +22,14 @@ import romou.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
 from romou.backends import installed
+from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.hardware import known_devices
 from romou.passes import pipeline
 from romou.target import Target
 from romou.tasks.build import build_task
 from romou.tasks.tunable import TunableTask
+from romou.tvm_patches.onnx_converters.node import CONVERTERS
 
 _PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -37,6 +39,17 @@ def code(recipe: str) -> str:
     found = re.search(rf"^## {recipe}\n.*?^```python\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None, recipe
     return found[1]
+
+
+def test_an_onnx_converter() -> None:
+    """What it serves is computed on the device, and what it refuses runs on the host."""
+    exec(code("An ONNX converter"), {})
+    try:
+        for extent, groups in ((2, ()), (3, (("Det (t0)",),))):
+            g = Graph({"x": (5, extent, extent)})
+            assert import_onnx(g.model(g.add("Det", "x"))).host_groups == groups
+    finally:
+        del CONVERTERS["Det"]
 
 
 def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

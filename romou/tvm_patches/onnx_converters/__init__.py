@@ -28,7 +28,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 # Operators by which the wheel means onnxruntime's of the domain com.microsoft; the standard has others of the same name.
-_MICROSOFT = {"AllClassNMS", "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "MatMulInteger16", "SkipLayerNormalization"}
+_MICROSOFT = {"AllClassNMS", "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "MatMulInteger16", "SkipLayerNormalization"}
 
 # Operators whose second operand opset 6 aligns by an attribute.
 _AXIS_UNTIL_7 = {"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"}
@@ -119,6 +119,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         try:
             if opset < 7 and "axis" in attrs and op_name in _AXIS_UNTIL_7:
                 inputs[1] = self._aligned(inputs[0], inputs[1], attrs.pop("axis"))
+            elif opset < 7 and op_name == "PRelu" and len(shape_of(inputs[1])) == 1 and len(shape_of(inputs[0])) > 1:
+                inputs[1] = self._aligned(inputs[0], inputs[1], 1)
             if op_name == host_nodes.OPERATOR:
                 found: relax.Expr = host_nodes.HostNodes._impl_v1(self.bb, inputs, attrs, None)
                 return self.bb.normalize(found)

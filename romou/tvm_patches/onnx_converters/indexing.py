@@ -71,6 +71,14 @@ def one_hot(node: Node) -> relax.Expr:
     return op.where(is_on, on, off)
 
 
+@converter("TopK")
+def top_k(node: Node) -> relax.Expr:
+    """The k largest or smallest along an axis and where they lie; in order, which unsorted ones may be, too."""
+    k = node.integers(1) if node.opset >= 10 else (node.attributes["k"],)
+    assert k is not None
+    return op.topk(node.input(0), k[0], node.attributes["axis"], ret_type="both", largest=bool(node.attributes.get("largest", 1)), dtype="int64")
+
+
 @converter("Hardmax")
 def hardmax(node: Node) -> relax.Expr:
     """One for the first of the largest elements along an axis, zero for the others; until opset 12, along all axes from that one on."""
