@@ -5,6 +5,7 @@
     python scripts/check_onnx.py --only 'resize' --every 3     every third of those whose name or operator matches the expression
     python scripts/check_onnx.py --jobs 2 --json run.json      all, kept as data
     python scripts/check_onnx.py --from run.json --docs        the page docs/onnx_coverage.md of that run
+    python scripts/check_onnx.py --from run.json --again --json run.json        those that were not right in it, once more
 
 Each case ends as one of: right, on the host (right, but some of its nodes ran there), refused (one RomouError), wrong, traceback, crash, over time.
 Cases run in child processes, which survive a crash of one. Exit code 1 if any was wrong, a traceback, a crash or over time.
@@ -149,15 +150,17 @@ def page(run: dict[str, Any]) -> str:
 @click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Each so-manieth test of them.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, help="Limit of a test.")
 @click.option("--from", "recorded", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Run nothing: what --json wrote.")
+@click.option("--again", "is_again", is_flag=True, help="With --from: run those that were not right on the device, and keep the others.")
 @click.option("--docs", "is_page", is_flag=True, help="Write docs/onnx_coverage.md.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write how each test ended.")
-def main(target: str, jobs: int, only: str, every: int, seconds: float, recorded: Path | None, is_page: bool, json_path: Path | None) -> None:
+def main(target: str, jobs: int, only: str, every: int, seconds: float, recorded: Path | None, is_again: bool, is_page: bool, json_path: Path | None) -> None:
     """Print how each test ended and a table by operator; exit code 1 if any was wrong or did not end."""
-    if recorded is not None:
-        run = json.loads(recorded.read_text(encoding="utf-8"))
-    else:
-        cases = chosen([*node_cases(), *bundled_cases()], only, every)
+    run = {"tests": []} if recorded is None else json.loads(recorded.read_text(encoding="utf-8"))
+    if recorded is None or is_again:
+        kept = {test["name"]: test for test in run["tests"] if test["outcome"] == RIGHT}
+        cases = [case for case in chosen([*node_cases(), *bundled_cases()], only, every) if case.name not in kept]
         run = run_of(cases, check(cases, target, jobs=jobs, limit_s=seconds), target)
+        run["tests"] = sorted([*kept.values(), *run["tests"]], key=lambda test: str(test["name"]))
     if json_path is not None:
         json_path.write_text(json.dumps(run, indent=1), encoding="utf-8")
     if is_page:

@@ -11,7 +11,10 @@ import onnx
 
 from romou.frontend.host_groups import Values, inputs_of
 
-_FLOAT8 = frozenset(getattr(onnx.TensorProto, name, -1) for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"))
+# Kernels compute with none of them.
+_SHORT_FLOATS = frozenset(
+    getattr(onnx.TensorProto, name, -1) for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
+)
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: object) -> object:
@@ -27,18 +30,18 @@ UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
 
 # Operator -> element types of tensors of which its kernels are wrong.
 UNSERVED_TYPES: dict[str, frozenset[int]] = {
-    **dict.fromkeys(("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"), _FLOAT8),
+    **dict.fromkeys(("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"), _SHORT_FLOATS),
 }
 
 
 def unserved(model: onnx.ModelProto) -> set[int]:
-    """Positions of the nodes that the tables name, and of those that compute with float8, which no device does."""
+    """Positions of the nodes that the tables name, and of those with short floats."""
     found = {i for i, node in enumerate(model.graph.node) if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node)}
-    if any(value.type.tensor_type.elem_type in _FLOAT8 for value in (*model.graph.input, *model.graph.output)) or any(
+    if any(value.type.tensor_type.elem_type in _SHORT_FLOATS for value in (*model.graph.input, *model.graph.output)) or any(
         node.op_type in UNSERVED_TYPES for node in model.graph.node
     ):
         elements = {name: kind.tensor_type.elem_type for name, kind in Values(model).types.items()}
         for i, node in enumerate(model.graph.node):
-            if any(elements.get(name) in UNSERVED_TYPES.get(node.op_type, _FLOAT8) for name in (*inputs_of(node), *node.output)):
+            if any(elements.get(name) in UNSERVED_TYPES.get(node.op_type, _SHORT_FLOATS) for name in (*inputs_of(node), *node.output)):
                 found.add(i)
     return found

@@ -21,7 +21,7 @@ logger = logging.getLogger("romou")
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 # For all answers of a server until a session is open, and after how much of it the user is told.
-_PATIENCE_S, _TELL_S = 15.0, 3.0
+_PATIENCE_S, _TELL_S = 12.0, 2.0
 # Until the process of a session has loaded TVM.
 _START_S = 60.0
 _SLOWEST_UPLOAD_BYTES_PER_S = 250e3
