@@ -55,6 +55,7 @@ typedef unsigned short ushort;
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) ushort4 { ushort x, y, z, w; };
+struct alignas(4) ushort2 { ushort x, y; };
 struct alignas(16) ulonglong2 { unsigned long long x, y; };
 struct dim3 { unsigned x, y, z; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }

@@ -21,10 +21,10 @@ def model_of(nodes: Mapping[str, tuple], inputs: Mapping[str, np.ndarray], const
     return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), data_prop=True)
 
 
-def assert_as_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], tolerance: float = 1e-4) -> None:
+def assert_as_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], tolerance: float = 1e-4, target: str = "opencl") -> None:
     expected = run_onnxruntime(model, inputs)
     assert expected is not None, "onnxruntime takes the model"
-    found = romou.compile(model, target="opencl").run(inputs)
+    found = romou.compile(model, target=target).run(inputs)
     for name, a, b in zip(found.names, found, expected, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), name
         np.testing.assert_allclose(a, b, tolerance, tolerance, err_msg=name)

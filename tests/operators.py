@@ -42,6 +42,7 @@ __all__ = [
     "kind_id",
     "matmul",
     "pair_of",
+    "quick_configs",
     "random_arrays",
     "reference",
     "relax_tasks",
@@ -53,6 +54,7 @@ __all__ = [
 
 # In the id of a test that runs no kernel, because there is no GPU.
 COMPILED_ONLY = "compiled-only"
+_MOST_LINES = 700
 
 
 def conv_transpose(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any) -> Conv2dTranspose:
@@ -86,6 +88,22 @@ def run(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Tar
         patch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
         module["main"](*tensors)
     return tensors[-1].numpy().astype(np.float64)
+
+
+def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, count: int) -> list[Config]:
+    """Random configs whose kernels are compiled in a second or two: compilers take half a minute for a few thousand unrolled lines.
+
+    Longer ones are run by tests/schedules/test_other_compilers.py.
+    """
+    found: list[Config] = []
+    for config in task.space(target).sample(rng, 8 * count):
+        sources = [str(kernels.inspect_source()) for kernels in build_task(task, config, target).imports]
+        if sum(source.count("\n") for source in sources) < _MOST_LINES:
+            found.append(config)
+        if len(found) == count:
+            break
+    assert found, f"{task.name}: no random config has a short kernel"
+    return found
 
 
 def pair_of(channels: int, size: tuple[int, int], outputs: int, dtype: str = "float32", *, kernel: tuple[int, int] = (3, 3), **given: object) -> TunableTask:

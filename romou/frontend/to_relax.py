@@ -13,7 +13,7 @@ from romou.core.errors import ModelError
 from romou.frontend.graph import shapes_of, types_of
 from romou.tir.calls import op_name
 from romou.tvm_patches.host_nodes import OPERATOR as HOST_NODES
-from romou.tvm_patches.onnx_converters import from_onnx
+from romou.tvm_patches.onnx_converters import from_onnx, reason_of
 
 # Types of ONNX that kernels carry; 0: not known, where a later step may find it.
 _CARRIED = {0} | {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code)) for code in "?bBhHiIqQefd"}
@@ -33,7 +33,7 @@ def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
     except ModelError:
         raise
     except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
-        raise ModelError(f"TVM's ONNX importer rejected the graph: {type(error).__name__}: {_first_line(error)}") from error
+        raise ModelError(f"TVM's ONNX importer rejected the graph: {reason_of(error)}") from error
     _check_types(proto, tensors)
     passes = [
         relax.transform.FoldBatchnormToConv2D(),
@@ -44,7 +44,7 @@ def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
     try:
         mod = tvm.transform.Sequential(passes)(mod)
     except Exception as error:  # a pass evaluates operators on constants, and raises by many types
-        raise ModelError(f"TVM cannot fold the graph's constants: {type(error).__name__}: {_first_line(error)}") from error
+        raise ModelError(f"TVM cannot fold the graph's constants: {reason_of(error)}") from error
     _check_static(mod["main"])
     return mod
 
@@ -115,8 +115,3 @@ def _check_static(main: relax.Function) -> None:
             is_known = isinstance(one, relax.TensorType) and isinstance(one.shape, relax.ShapeExpr) and all(isinstance(d, tirx.IntImm) for d in one.shape)
             if not is_known and not is_from_host and isinstance(one, relax.TensorType):
                 raise ModelError(f"the shape of what {op_name(value)} computes depends on data")
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

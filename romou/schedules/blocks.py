@@ -12,7 +12,7 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
 from romou.schedules.splice import as_module, contains, find_blocks, nests_of, with_root
-from romou.tir.calls import op_name
+from romou.tir.calls import is_conditional, op_name, takes_vectors
 from romou.tir.traversal import nodes_in
 
 _REDUCTION = 2
@@ -93,6 +93,13 @@ def is_regular(func: tirx.PrimFunc) -> bool:
     return (
         len(written) == len(blocks) > 0 and len(func.params) > 1 and is_output[-1] and sum(is_output) == 1 and all(map(_is_plain, blocks)) and not is_view(func)
     )
+
+
+def has_vector_form(func: tirx.PrimFunc) -> bool:
+    """Whether all that a function calls may be called for vectors: TVM takes a vectorized loop with anything else in it apart into lanes."""
+    calls: list[tvm.ir.Call] = []
+    structural_walk(func.body, (tvm.ir.Call, calls.append))
+    return all(is_conditional(call) or takes_vectors(call) for call in calls)
 
 
 def is_scheduled(func: tirx.PrimFunc) -> bool:

@@ -15,7 +15,7 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_visit, structural_walk
 
 from romou.schedules.blocks import loads_of
-from romou.tir.calls import is_conditional
+from romou.tir.calls import is_conditional, takes_vectors
 
 _KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
 
@@ -110,7 +110,7 @@ class Vectors:
                 first, *others = (self._analyzer.simplify(self._at(expr.args[0], lane)) for lane in range(self.width))
                 fits.append(all(structural_equal(first, other) for other in others))
                 return tvm.ir.Call(expr.op, [first, *expr.args[1:]], expr.attrs, expr.ty_args, ret_ty=expr.ty)
-            fits.append(bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable")) or not self.moves(expr))
+            fits.append(takes_vectors(expr) or not self.moves(expr))
             return expr
 
         def truth(expr: tirx.Expr) -> tirx.Expr:

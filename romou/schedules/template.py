@@ -14,6 +14,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
 from romou.schedules.base import Template
+from romou.schedules.blocks import has_vector_form
 from romou.schedules.contraction import Contraction, tensor_core
 from romou.schedules.contraction.knobs import KNOBS
 from romou.schedules.operator import Operator
@@ -69,7 +70,7 @@ class ContractionTemplate(Template):
     @property
     def activations(self) -> set[str]:
         """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis holds lanes."""
-        if not self.contracted.operator.works_in_texels:
+        if not self.contracted.operator.works_in_texels or not has_vector_form(self.func):
             return set()
         texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
         return {str(p.name) for p in texels if not p.same_as(self.contracted.weight)}

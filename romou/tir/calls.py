@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
+
+# Functions of one number that every kernel language here has for vectors too, or writes lane by lane. TVM does not say so of them, and where one stands in a
+# vectorized loop, it takes the loop apart into lanes, of which an image has none.
+_ALSO_OF_VECTORS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "erf", "log1p", "nearbyint", "rsqrt")
+for _name in _ALSO_OF_VECTORS:
+    tvm.ir.Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
+
 
 def op_name(expr: Any) -> str:
     """Name of the operator that a call calls; empty for what is no call of an operator."""
@@ -18,6 +26,11 @@ def called_function(expr: Any) -> str | None:
 def is_conditional(expr: Any) -> bool:
     """Whether the other arguments are evaluated only where the first one holds."""
     return op_name(expr) == "prim.if_then_else"
+
+
+def takes_vectors(expr: Any) -> bool:
+    """Whether a call of an operator may have vectors as its operands."""
+    return bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable"))
 
 
 def is_texel_load(expr: Any) -> bool:

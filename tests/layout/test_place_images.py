@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import tvm
+from nodes import assert_as_onnxruntime, model_of
 from small_networks import Graph, residual_net
-from tvm import relax
+from tvm import relax, te, tirx
 
 from romou.frontend import import_onnx
 from romou.layout import fuse_operators, pack_channels, place_images
+from romou.schedules.blocks import has_vector_form
 from romou.target import Target
 from romou.tasks.extract import count_calls, extract_tasks
 
@@ -73,3 +77,24 @@ def test_devices_without_a_texture_cache_are_left_alone() -> None:
     target = Target("opencl -device=host")
     mod = fuse_operators(pack_channels(import_onnx(residual_net()).mod), target)
     assert place_images(mod, target).same_as(mod)
+
+
+@pytest.mark.parametrize("function", ["Erf", "Round"])
+def test_a_function_that_tvm_has_no_vectors_of_leaves_its_tensor_in_an_image(function: str) -> None:
+    """As in ConvNeXt, whose GELU is written with erf: TVM would take the kernel's loop over lanes apart."""
+    inputs = {"x": np.linspace(-1, 1, 8 * 36, dtype=np.float32).reshape(1, 8, 6, 6)}
+    weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32) / 4
+    model = model_of({"a": ("Conv", "x w", {"pads": [1] * 4}), "b": (function, "a"), "c": ("Mul", "a b"), "d": ("Conv", "c w")}, inputs, {"w": weight})
+    del model.graph.output[:-1]
+    assert "global.texture" in scopes(placed(model)).values()
+    assert_as_onnxruntime(model, inputs, 1e-3, target="opencl -device=adreno640")
+
+
+def test_a_kernel_that_cannot_take_whole_texels_keeps_its_tensors_in_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = te.placeholder((2, 4), name="x")
+    assert not has_vector_form(te.create_prim_func([x, te.compute((2, 4), lambda i, j: tirx.fmod(x[i, j], tirx.const(3.0, "float32")))]))
+    assert has_vector_form(te.create_prim_func([x, te.compute((2, 4), lambda i, j: tirx.erf(x[i, j]))]))
+    monkeypatch.setattr("romou.schedules.template.has_vector_form", lambda _: False)
+    inputs = {"x": np.ones((1, 8, 6, 6), np.float32)}
+    model = model_of({"a": ("Conv", "x w"), "b": ("Conv", "a w")}, inputs, {"w": np.ones((8, 8, 3, 3), np.float32)})
+    assert set(scopes(placed(model)).values()) == {"global"}

@@ -34,6 +34,14 @@ _MICROSOFT = {"AllClassNMS", "Attention", "BiasGelu", "EmbedLayerNormalization",
 _AXIS_UNTIL_7 = {"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"}
 
 
+def reason_of(error: Exception) -> str:
+    """What an importer's or a pass's error says to a person: one line, without the type of an exception."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    text = lines[-1].strip() if lines else type(error).__name__
+    text = text.removeprefix("# Metadata omitted. Use show_meta=True in script() method to show it.").strip()
+    return f"it does not know {text}" if isinstance(error, KeyError) else text
+
+
 def can_import(node: onnx.NodeProto) -> bool:
     """Whether there is a converter for the node's operator and domain."""
     if node.op_type == host_nodes.OPERATOR:
@@ -121,9 +129,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:  # converters raise by many types for one cause: a node that they cannot express
             shown = f"{op_name} (node {node.name!r})" if node.name else op_name
-            lines = [line for line in str(error).strip().splitlines() if line.strip()]
-            message = f"TVM's ONNX importer rejected the graph: {shown}: {type(error).__name__}: {lines[-1].strip() if lines else ''}"
-            raise ModelError(message, operator=op_name, node=node.name) from error
+            raise ModelError(f"TVM's ONNX importer rejected the graph: {shown}: {reason_of(error)}", operator=op_name, node=node.name) from error
 
     def _converted(self, proto: onnx.NodeProto, inputs: list[Any], attrs: dict[str, Any], opset: int) -> relax.Expr:
         node = Node(

@@ -45,28 +45,45 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
     axes = node.input(3) if node.has(3) else relax.const(np.arange(count), "int64")
     steps = node.input(4) if node.has(4) else relax.const(np.ones(count, np.int64), "int64")
 
-    def sliced(x: te.Tensor, starts: te.Tensor, axes: te.Tensor, steps: te.Tensor) -> te.Tensor:
-        def first(axis: int) -> tuple[tirx.Expr, tirx.Expr]:
-            extent = tirx.const(shape[axis], "int64")
-            step, start = tirx.const(1, "int64"), tirx.const(0, "int64")
-            for k in range(count):
-                is_this = _wrapped(axes[k], len(shape)) == axis
-                step = tirx.Select(is_this, tirx.Cast("int64", steps[k]), step)
-                start = tirx.Select(is_this, _wrapped(starts[k], shape[axis]), start)
-            last = tirx.Select(step > 0, extent, extent - 1)
-            return tirx.Max(tirx.const(0, "int64"), tirx.Min(start, last)), step
+    extents = relax.const(np.array(shape), "int64")
+    step = _per_axis(node, axes, steps, count, 1)
+    start = _per_axis(node, axes, node.input(1), count, 0)
 
+    def first(start: te.Tensor, step: te.Tensor, extents: te.Tensor) -> te.Tensor:
+        def element(axis: tirx.Var) -> tirx.Expr:
+            last = tirx.Select(step[axis] > 0, extents[axis], extents[axis] - 1)
+            return tirx.Max(tirx.const(0, "int64"), tirx.Min(_wrapped(start[axis], extents[axis]), last))
+
+        return te.compute((len(shape),), element, name="first")
+
+    def sliced(x: te.Tensor, starts: te.Tensor, steps: te.Tensor) -> te.Tensor:
         def at(i: tirx.Var, axis: int) -> tirx.Expr:
-            start, step = first(axis)
             # Bounds of another shape than the model's must not read outside.
-            return tirx.Max(tirx.const(0, "int64"), tirx.Min(start + tirx.Cast("int64", i) * step, tirx.const(shape[axis] - 1, "int64")))
+            place = starts[axis] + tirx.Cast("int64", i) * steps[axis]
+            return tirx.Max(tirx.const(0, "int64"), tirx.Min(place, tirx.const(shape[axis] - 1, "int64")))
 
         return te.compute(result, lambda *i: x[tuple(at(v, axis) for axis, v in enumerate(i))], name="slice")
 
-    return node.compute(sliced, node.input(0), node.input(1), axes, steps)
+    return node.compute(sliced, node.input(0), node.compute(first, start, step, extents), step)
 
 
-def _wrapped(index: tirx.Expr, extent: int) -> tirx.Expr:
+def _per_axis(node: Node, axes: relax.Expr, values: relax.Expr, count: int, default: int) -> relax.Expr:
+    """A number for each axis, of numbers for some of them: a kernel of its own, so that others read one number instead of searching it."""
+    rank = len(node.shape())
+
+    def placed(axes: te.Tensor, values: te.Tensor) -> te.Tensor:
+        def element(axis: tirx.Var) -> tirx.Expr:
+            found = tirx.const(default, "int64")
+            for k in range(count):
+                found = tirx.Select(_wrapped(axes[k], rank) == tirx.Cast("int64", axis), tirx.Cast("int64", values[k]), found)
+            return found
+
+        return te.compute((rank,), element, name="per_axis")
+
+    return node.compute(placed, axes, values)
+
+
+def _wrapped(index: tirx.Expr, extent: int | tirx.Expr) -> tirx.Expr:
     index = tirx.Cast("int64", index)
     return tirx.Select(index < 0, index + extent, index)
 
