@@ -18,11 +18,15 @@ from romou.frontend.graph import Shapes, add_constant, constants_of, shapes_of
 Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
 
 
-def settle_declared(proto: onnx.ModelProto) -> None:
-    """Replace, in place, inputs that shapes decide. A list without elements has one value, too."""
+def settle_declared(proto: onnx.ModelProto) -> list[str]:
+    """Replace, in place, inputs that shapes decide, and return the names of the graph's own that nothing reads any more.
+
+    A list without elements has one value, too.
+    """
     graph = proto.graph
     known = constants_of(graph)
     shapes = shapes_of(graph)
+    were_read = {name for node in graph.node for name in node.input}
     for value in graph.input:
         if value.name not in known and shapes.get(value.name) == (0,):
             _replace(graph, value.name, np.zeros(shapes[value.name], helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
@@ -37,6 +41,8 @@ def settle_declared(proto: onnx.ModelProto) -> None:
         if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in known:
             node.input[1] = add_constant(graph, f"{node.output[0]}_shape", np.array(shapes[node.output[0]], np.int64))
             node.op_type = "Reshape"
+    are_read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    return [value.name for value in graph.input if value.name in were_read - are_read and shapes.get(value.name) != (0,)]
 
 
 def _replace(graph: onnx.GraphProto, name: str, value: np.ndarray) -> None:

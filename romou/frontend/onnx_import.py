@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ from romou.frontend.to_relax import to_relax
 _LARGEST = 2**31 - 1
 # Loops within loops.
 _MAX_NESTING = 4
+
+logger = logging.getLogger("romou")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +179,8 @@ def simplify(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The graph that is imported: inputs that shapes decide are constants, some functions are their bodies, constants are folded."""
     settled = onnx.ModelProto()
     settled.CopyFrom(proto)
-    settle_declared(settled)
+    if unread := settle_declared(settled):
+        logger.warning("the shapes that the model declares decide %s: what a run gives for it is not read", ", ".join(unread))
     folded = fold(expand_functions(settled))
     for _ in range(_MAX_NESTING):
         unrolled = unroll(folded)

@@ -1,6 +1,6 @@
 """Tensors without elements, which no kernel computes: a launch of nothing is an error on some devices, and a kernel's smallest tile would be stored.
 
-y = relu(slice(x))                  ->      y = const([], (0, 8))
+y = relu(slice(x))                  ->      y = const([], (0, 8)), or memory of this shape where it is an output: TVM's machine reads no such constant
 z = concat(x, slice(x))             ->      z = x
 s = sum(slice(x), axis=0)           ->      s = const(0, (8,))
 p = pad(slice(x), 1)                ->      p = pad(const([], (0, 8)), 1), which constant folding computes
@@ -36,7 +36,7 @@ def drop_empty(mod: tvm.IRModule) -> tvm.IRModule:
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     if not any(_is_empty(binding.var) for binding in bindings):
         return mod
-    return rebuild_main(mod, _Dropper())
+    return rebuild_main(mod, _Dropper(mod["main"].body.body))
 
 
 def _is_empty(expr: relax.Expr) -> bool:
@@ -53,15 +53,30 @@ def _filled(number: float, shape: Shape, dtype: str) -> np.ndarray:
 
 
 class _Dropper(Walker):
+    """result: what `main` returns."""
+
+    def __init__(self, result: relax.Expr) -> None:
+        super().__init__()
+        self.result = result
+
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding unless it gives nothing."""
         var, value = binding.var, binding.value
         if _is_empty(var):
-            self.plain[var] = relax.const(np.zeros(static_shape(var), dtype_of(var)), dtype_of(var))
+            empty = relax.const(np.zeros(static_shape(var), dtype_of(var)), dtype_of(var))
+            self.plain[var] = self._output(empty) if var.same_as(self.result) else empty
+        elif isinstance(value, relax.Tuple):
+            self.plain[var] = self.bb.emit(relax.Tuple([self._output(self.plain_expr(field)) for field in value.fields]))
         elif isinstance(binding, relax.MatchCast):
             self.match_cast(binding)
         else:
             self.plain[var] = self.bb.emit(self._without_empty(value))
+
+    def _output(self, value: relax.Expr) -> relax.Expr:
+        """The value, not as a constant where it is empty."""
+        if not (is_constant(value) and _is_empty(value)):
+            return value
+        return self.bb.emit(relax.op.builtin.alloc_tensor(relax.ShapeExpr(static_shape(value)), dtype_of(value), 0))
 
     def _without_empty(self, value: relax.Expr) -> relax.Expr:
         if not isinstance(value, relax.Call):

@@ -154,3 +154,13 @@ def test_an_operator_of_another_domain_is_not_taken_for_the_standards() -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[3] x) => (float[3] y) { y = own.Relu(x) }""")
     with pytest.raises(ModelError, match=r"own\.Relu"):
         import_onnx(model)
+
+
+def test_inputs_that_shapes_decide_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    text, _ = CASES["a parameter that the result's shape decides"]
+    import_onnx(model_of(text))
+    assert "the shapes that the model declares decide k, axes: what a run gives for it is not read" in caplog.text
+    caplog.clear()
+    text, _ = CASES["bounds that the run tells"]
+    import_onnx(model_of(text))
+    assert "is not read" not in caplog.text

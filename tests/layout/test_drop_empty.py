@@ -24,3 +24,9 @@ def test_empty_tensors_inside_a_model_and_out_of_it() -> None:
         "taken": ("Gather", "x none"),
     }
     assert_as_onnxruntime(model_of(nodes, INPUTS, NO_ROWS), INPUTS)
+
+
+def test_outputs_without_elements_of_an_input_without_elements() -> None:
+    empty = {"e": np.zeros((3, 0, 5), np.float32)}
+    assert_as_onnxruntime(model_of({"y": ("Relu", "e")}, empty), empty)
+    assert_as_onnxruntime(model_of({"y": ("Relu", "e"), "z": ("Transpose", "y")}, empty), empty)

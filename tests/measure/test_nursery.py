@@ -36,7 +36,7 @@ def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], m
     assert second.call("os:getenv", "PYTHONPATH") is None
     assert second.call("os:getpgrp") == second.call("os:getpid") != first.call("os:getpid")
     # A library may read it while it is loaded.
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert worker().call("os:getppid") != nursery
 
 
