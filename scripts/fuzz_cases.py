@@ -19,13 +19,14 @@ def case(seed: int, number: int) -> tuple[str, bytes]:
     rng = random.Random(seed * 1_000_003 + number)
     name = rng.choice(sorted(_MODELS))
     model = _MODELS[name]()
+    done: list[str] = []
     if rng.random() < 0.3:
-        data, done = model.SerializeToString(), []
+        data = model.SerializeToString()
         for _ in range(rng.choice((1, 1, 2, 8))):
-            change = rng.choice(_OF_BYTES)
-            data, done = change(data, rng), [*done, change.__name__]
+            damage = rng.choice(_OF_BYTES)
+            data = damage(data, rng)
+            done.append(damage.__name__)
         return f"{name}: {', '.join(done)}", data
-    done = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         change = rng.choice(_OF_STRUCTURE)
         change(model, rng)

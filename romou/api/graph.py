@@ -31,6 +31,8 @@ logger = logging.getLogger("romou")
 
 # Names in a warning.
 _SHOWN = 8
+# Characters of why a kernel could not be made.
+_REASON = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +95,13 @@ def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False,
     is_compiled: compile it with default configs, so that nodes that cannot be compiled are found now.   strict: see `compile`.
     """
     attempt = _compiled if is_compiled else _lowered
+    reason = ""
     try:
         graph = attempt(imported, target)
     except (BrokenModelError, UsageError, DeviceError, CompatError):
         raise
-    except Exception:  # TVM's passes raise by many types
+    except Exception as error:  # TVM's passes raise by many types
+        reason = f" ({' '.join(str(error).split())[:_REASON]})"
         found = _with_host_nodes(imported, target, attempt)
         if found is None:
             with as_build_error("the model"):
@@ -108,7 +112,7 @@ def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False,
         raise ModelError(f"no kernels for {', '.join(nodes)}; strict=True lets nothing run on the host", nodes=nodes)
     if nodes:
         more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-        logger.warning("no kernels for %s%s: they run on the host, by onnxruntime, between kernels", ", ".join(nodes[:_SHOWN]), more)
+        logger.warning("no kernels for %s%s: they run on the host, by onnxruntime, between kernels%s", ", ".join(nodes[:_SHOWN]), more, reason)
     limits = target.limits
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():
