@@ -56,9 +56,9 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[RemoteDevice]:
     found: list[RemoteDevice] = []
     connect = RemoteDevice._connect
 
-    def counted(self: RemoteDevice) -> None:
+    def counted(self: RemoteDevice, patience_s: float) -> None:
         found.append(self)
-        connect(self)
+        connect(self, patience_s)
 
     monkeypatch.setattr(RemoteDevice, "_connect", counted)
     return found
