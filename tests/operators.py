@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,7 +97,10 @@ def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, c
     Longer ones are run by tests/schedules/test_other_compilers.py.
     """
     found: list[Config] = []
-    for config in task.space(target).sample(rng, 8 * count):
+    space = task.space(target)
+    # Most of a space may be long, so more are drawn until there is one.
+    draws = itertools.chain.from_iterable(space.sample(rng, 8 * count) for _ in range(6) if not found)
+    for config in draws:
         sources = [str(kernels.inspect_source()) for kernels in build_task(task, config, target).imports]
         if sum(source.count("\n") for source in sources) < _MOST_LINES:
             found.append(config)
