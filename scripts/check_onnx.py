@@ -36,8 +36,8 @@ from romou.target import Target
 PAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
 INTRODUCTION = """# ONNX coverage
 
-Every backend node test of onnx {onnx} and the bundled graphs, compiled by `romou.compile(model, target={target!r})`, run on {device}, and compared with the
-outputs that the test expects. `python scripts/check_onnx.py --docs` writes this page.
+Every backend node test of onnx {onnx} and the bundled graphs, compiled by `romou.compile(model, target={target!r})`, and compared with the outputs that
+the test expects. Device: {device} (a second one has run again what was not right on the first). `python scripts/check_onnx.py --docs` writes this page.
 
 {total}
 
@@ -159,7 +159,10 @@ def main(target: str, jobs: int, only: str, every: int, seconds: float, recorded
     if recorded is None or is_again:
         kept = {test["name"]: test for test in run["tests"] if test["outcome"] == RIGHT}
         cases = [case for case in chosen([*node_cases(), *bundled_cases()], only, every) if case.name not in kept]
-        run = run_of(cases, check(cases, target, jobs=jobs, limit_s=seconds), target)
+        before, run = run, run_of(cases, check(cases, target, jobs=jobs, limit_s=seconds), target)
+        for what in circumstances(target) if kept else ():
+            # What was right is known of the run before.
+            run[what] = " and then ".join(dict.fromkeys((before[what], run[what])))
         run["tests"] = sorted([*kept.values(), *run["tests"]], key=lambda test: str(test["name"]))
     if json_path is not None:
         json_path.write_text(json.dumps(run, indent=1), encoding="utf-8")
