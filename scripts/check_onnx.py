@@ -37,7 +37,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
 INTRODUCTION = """# ONNX coverage
 
 Every backend node test of onnx {onnx} and the bundled graphs, compiled by `romou.compile(model, target={target!r})`, and compared with the outputs that
-the test expects. Device: {device} (a second one has run again what was not right on the first). `python scripts/check_onnx.py --docs` writes this page.
+the test expects. Device: {device}. `python scripts/check_onnx.py --docs` writes this page.
 
 {total}
 
@@ -162,7 +162,7 @@ def main(target: str, jobs: int, only: str, every: int, seconds: float, recorded
         before, run = run, run_of(cases, check(cases, target, jobs=jobs, limit_s=seconds), target)
         for what in circumstances(target) if kept else ():
             # What was right is known of the run before.
-            run[what] = " and then ".join(dict.fromkeys((before[what], run[what])))
+            run[what] = " and, for what was not right there, ".join(dict.fromkeys((before[what], run[what])))
         run["tests"] = sorted([*kept.values(), *run["tests"]], key=lambda test: str(test["name"]))
     if json_path is not None:
         json_path.write_text(json.dumps(run, indent=1), encoding="utf-8")

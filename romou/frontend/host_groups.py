@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from romou.core.errors import ModelError
+from romou.frontend.graph import shapes_of, types_of
 from romou.frontend.host_runner import host_runner
 from romou.tvm_patches.host_nodes import DOMAIN, OPERATOR
 
@@ -52,16 +53,14 @@ class Values:
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         graph = model.graph
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.types = {value.name: value.type for value in (*graph.value_info, *graph.input, *graph.output)}
+        self.shapes = shapes_of(graph)
+        self.types = types_of(graph)
         self.types.update({t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in graph.initializer})
         self.producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The static shape of a tensor, or None."""
-        tensor = self.types[name].tensor_type if name in self.types else None
-        if tensor is None or not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim):
-            return None
-        return tuple(d.dim_value for d in tensor.shape.dim)
+        return self.shapes.get(name)
 
     def is_carried(self, name: str) -> bool:
         """Whether the value is a tensor of a type that can cross between device and host."""

@@ -81,7 +81,7 @@ def test_devices_without_a_texture_cache_are_left_alone() -> None:
 
 @pytest.mark.parametrize("function", ["Erf", "Round"])
 def test_a_function_that_tvm_has_no_vectors_of_leaves_its_tensor_in_an_image(function: str) -> None:
-    """As in ConvNeXt, whose GELU is written with erf: TVM would take the kernel's loop over lanes apart."""
+    """ConvNeXt writes its GELU with erf: TVM would take the kernel's loop over lanes apart."""
     inputs = {"x": np.linspace(-1, 1, 8 * 36, dtype=np.float32).reshape(1, 8, 6, 6)}
     weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32) / 4
     model = model_of({"a": ("Conv", "x w", {"pads": [1] * 4}), "b": (function, "a"), "c": ("Mul", "a b"), "d": ("Conv", "c w")}, inputs, {"w": weight})

@@ -151,7 +151,7 @@ def test_strangers_do_no_harm(server: Server, greeting: bytes) -> None:
 
 
 def test_silent_and_slow_clients_keep_nobody_waiting(server: Server) -> None:
-    """Those that say nothing, and one that says a byte at a time: neither holds up a client, and each is sent away in time."""
+    """Clients that say nothing, and one that says a byte at a time: neither kind holds up a client, and each is sent away in time."""
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(80)]
         slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
