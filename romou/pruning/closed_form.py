@@ -210,6 +210,7 @@ class ClosedForm(Form):
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=on_tensor_cores,
+            multiplies_fp16=columns["accumulate"] != "float32",
             iterations_ahead=ahead,
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
