@@ -41,13 +41,13 @@ def test_configs_compute_the_same_on_every_platform(platform: Platform, pytestco
     for place in ("image", "buffer"):
         assert re.search(rf"float16 on .*data={place}, weight={place}, output={place}.*: ok", found)
     # Sums in half precision run where the device has such arithmetic, and nowhere else.
-    assert ("accumulate=float16" in found) == platform.has_fp16
+    assert ("accumulate=mixed" in found) == platform.has_fp16
 
 
 def test_networks_are_right_on_intel(pytestconfig: pytest.Config) -> None:
     """Two of the bundled ones in fp16, on images; scripts/check_models.py does all."""
     INTEL.require(pytestconfig)
-    found = checked(INTEL.environment(), "squeezenet1_0", "bert_2layer", "--dtype", "float16", "--place", "images", script="check_models")
+    found = checked(INTEL.environment(), "squeezenet1_0", "bert_2layer", "--precision", "float16", "--place", "images", script="check_models")
     assert found.count("float16 images: right") == 2
 
 
