@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,9 +51,18 @@ def module(**kernels: dict[str, Any]) -> tvm.runtime.Module:
     return tvm.get_global_func("romou.vulkan.module")(kernels, "// GLSL by hand")
 
 
+def pointer(tensor: tvm.runtime.Tensor) -> ctypes.c_void_p:
+    """What TVM's host code gives a kernel for a tensor."""
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
 def launch(function: Any, *values: Any) -> None:
-    """Call a kernel as TVM's host code does: with the data pointers of tensors, then other arguments, then numbers of work groups and work-items."""
-    function(*(ctypes.c_void_p(value.data_ptr()) if isinstance(value, tvm.runtime.Tensor) else value for value in values))
+    """Call a kernel with its arguments and the numbers of work groups and of work-items in one."""
+    function(*(pointer(value) if isinstance(value, tvm.runtime.Tensor) else value for value in values))
+
+
+def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **variables}, check=False)
 
 
 # b = a * factor + 1, for 64 numbers a work group

@@ -21,7 +21,9 @@ def find_runtime(kind: str) -> Path:
     return next((path for path in installed if path.exists()), beside)
 
 
-RUNTIMES = {kind: find_runtime(kind) for kind in ("opencl", "vulkan")}
+# Each kind of device has a folder of sources and, once it was built, the library.
+_KINDS = sorted(path.parent.name.removesuffix("_runtime") for path in Path(__file__).parent.glob("*_runtime/module.cc"))
+RUNTIMES = {kind: find_runtime(kind) for kind in _KINDS}
 
 # Why a kind's runtime could not be loaded; compat.check_versions reports it.
 load_errors: dict[str, str] = {}

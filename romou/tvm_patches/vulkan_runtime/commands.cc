@@ -74,7 +74,8 @@ void Commands::clear() {
   tracker_.clear();
   known_.clear();
   bound_ = nullptr;
-  launches_ = 0;
+  launches_ = commands_ = 0;
+  staged_bytes_ = 0;
   used_pools_ = 0;
   if (is_exiting() || is_forked()) return;
   // What cannot be reset (a lost device) is found out by the next call that can raise.
@@ -86,6 +87,7 @@ void Commands::keep(Memory* memory) {
   if (!known_.insert(memory).second) return;
   if (serial_ != 0) memory->last_use = serial_;
   if (is_recording_) memory->recordings += 1;
+  if (memory->is_staging) staged_bytes_ += memory->bytes;
   kept_.push_back(share(memory));
 }
 
@@ -95,6 +97,7 @@ void Commands::keep(std::shared_ptr<const void> object) {
 
 /// The barrier that is due before a command, which then is taken to be there.
 void Commands::use(std::span<const Use> uses) {
+  commands_ += 1;
   for (const Use& each : uses) keep(each.memory);
   const Tracker::Barrier due = tracker_.before(uses);
   if (due == Tracker::Barrier::kMemory) {
@@ -211,6 +214,7 @@ void Commands::copy(const Place& from, const Place& to, size_t bytes) {
 }
 
 void Commands::prepare_image(Memory* image) {
+  commands_ += 1;
   keep(image);
   VkImageMemoryBarrier barrier{VK_STRUCTURE_TYPE_IMAGE_MEMORY_BARRIER};
   barrier.dstAccessMask = kAll;

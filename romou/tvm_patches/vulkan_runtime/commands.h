@@ -58,6 +58,8 @@ class Commands {
 
   VkCommandBuffer handle() const { return handle_; }
   int launches() const { return launches_; }
+  /// Whether enough has gathered that the device should begin.
+  bool is_full() const { return commands_ >= kMaxCommands || staged_bytes_ >= kMaxStagedBytes; }
   const std::vector<SharedMemory>& kept() const { return kept_; }
 
   void dispatch(const std::shared_ptr<const Kernel>& kernel, std::span<Memory* const> bindings, std::span<const char> push_constants,
@@ -70,6 +72,10 @@ class Commands {
   void keep(std::shared_ptr<const void> object);
 
  private:
+  // A whole model is one submission, but a loop of launches or copies does not grow without end.
+  static constexpr int kMaxCommands = 512;
+  static constexpr size_t kMaxStagedBytes = size_t{64} << 20;
+
   void keep(Memory* memory);
   void use(std::span<const Use> uses);
   void bind(const Kernel& kernel, std::span<Memory* const> bindings);
@@ -79,7 +85,8 @@ class Commands {
   const DeviceFunctions& vk_;
   const bool is_recording_;
   uint64_t serial_ = 0;
-  int launches_ = 0;
+  int launches_ = 0, commands_ = 0;
+  size_t staged_bytes_ = 0;
   CommandPool pool_;
   VkCommandBuffer handle_ = VK_NULL_HANDLE;
   std::vector<DescriptorPool> descriptor_pools_;

@@ -46,7 +46,7 @@ class Queue {
       std::lock_guard<std::mutex> lock(mutex_);
       Commands& commands = open().commands;
       add(commands);
-      if (commands.launches() < kMaxLaunches) return;
+      if (!commands.is_full()) return;
     }
     submit();
   }
@@ -66,8 +66,6 @@ class Queue {
   void stop_timing(const std::shared_ptr<TimeSum>& sum);
 
  private:
-  // A whole model is one submission, but a loop of launches does not grow without end.
-  static constexpr int kMaxLaunches = 512;
   static constexpr size_t kMaxInFlight = 8;
 
   Batch& open();
