@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 
@@ -42,7 +44,7 @@ def install() -> None:
 class _Building(threading.local):
     """work_groups: sides of the work groups of the kernels that this thread has TVM write right now, by their names."""
 
-    work_groups: dict[str, tuple[int, int, int]] = {}
+    work_groups: Mapping[str, tuple[int, int, int]] = MappingProxyType({})
 
 
 _building = _Building()
@@ -63,7 +65,7 @@ def _work_group(func: Any) -> tuple[int, int, int]:
     return sides["threadIdx.x"], sides["threadIdx.y"], sides["threadIdx.z"]
 
 
-def _with_work_groups(source: str, work_groups: dict[str, tuple[int, int, int]]) -> str:
+def _with_work_groups(source: str, work_groups: Mapping[str, tuple[int, int, int]]) -> str:
     def with_attribute(found: re.Match[str]) -> str:
         sides = work_groups.get(found[1])
         return found[0] if sides is None else f"__kernel __attribute__((reqd_work_group_size({', '.join(map(str, sides))}))) void {found[1]}("
