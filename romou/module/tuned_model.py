@@ -19,10 +19,10 @@ from romou.backends.programs import ProgramReport
 from romou.core.arguments import path_of, whole_of
 from romou.core.errors import DeviceError, ModelError, UsageError
 from romou.core.folders import HeldFolder, replacing
+from romou.core.inputs import checked_inputs, random_inputs
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
 from romou.module.host_nodes import LEDGER
-from romou.module.inputs import checked_inputs, random_inputs
 from romou.module.machine import Machine, check_process
 from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs

@@ -90,6 +90,13 @@ class OpenCL(Backend):
         found = super().narrower_options(limits, abilities, facts)
         return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
 
+    def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+        """See `Backend.tvm_config`; from here on kernels name their work groups."""
+        from romou.backends.opencl import compiler
+
+        compiler.install()
+        return super().tvm_config(options, limits)
+
     def list_devices(self) -> list[dict[str, Any]]:
         import tvm
 
