@@ -33,6 +33,10 @@ class Dialect:
         """A scalar in the place of a vector, where there is vector arithmetic."""
         raise NotImplementedError
 
+    def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
+        """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so, or cannot be told to."""
+        return quotient
+
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         """A pointer to fp16 numbers that are declared as anything else."""
         raise NotImplementedError

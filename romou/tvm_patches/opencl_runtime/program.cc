@@ -10,6 +10,19 @@
 #include "statistics.h"
 
 namespace romou::opencl {
+namespace {
+
+/// What the user asks for, and what the source does: romou/passes/exact_division.py marks divisions whose last bit counts.
+std::string options_for(const Device& device, const std::string& source) {
+  const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
+  std::string options = given == nullptr ? "" : given;
+  if (device.facts().divides_exactly && source.find("/* correctly rounded */") != std::string::npos) {
+    options += " -cl-fp32-correctly-rounded-divide-sqrt";
+  }
+  return options;
+}
+
+}  // namespace
 
 void Kernel::build(Device& device, const std::string& name, const std::string& source) {
   const char* content = source.c_str();
@@ -18,9 +31,8 @@ void Kernel::build(Device& device, const std::string& name, const std::string& s
   if (!program) {
     Program made(api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code));
     device.check(code, "clCreateProgramWithSource", name);
-    const char* options = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
     cl_device_id id = device.id();
-    code = api().clBuildProgram(made.get(), 1, &id, options == nullptr ? "" : options, nullptr, nullptr);
+    code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
     if (code != CL_SUCCESS) {
       size_t bytes = 0;
       api().clGetProgramBuildInfo(made.get(), id, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes);
