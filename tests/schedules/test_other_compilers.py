@@ -25,6 +25,9 @@ PLANTED = {
     "race": (r"barrier\(CLK_LOCAL_MEM_FENCE\);", "", range(27, 36), r"(Read-write|Write-write|Write-read) data race at local memory"),
     "out of bounds": (r"min\(\(int\)(\w+), \(int\)\d+\)", r"\1", range(78, 80), "Invalid read of size 2 at global memory"),
     "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(79, 80), "depends on uninitialized value"),
+    # Here the numbers stay right, because the register happens to hold zero.
+    "uninitialised texel": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(1, 2), "depends on uninitialized value"),
+    "uninitialised coordinate": (r"int at = .*;", "int at;", range(1), "depends on uninitialized value"),
 }
 
 
@@ -65,8 +68,7 @@ def test_oclgrind_finds_nothing(which: tuple[str, ...], pytestconfig: pytest.Con
     """No data race, no access out of bounds, no uninitialised value in a store or a branch, no wrong use of the API."""
     OCLGRIND.require(pytestconfig)
     found = checked(dict(os.environ), "--oclgrind", *which)
-    # One log for buffers, where uninitialised values are looked for, one for images.
-    assert f"{which[1]} configs, 0 failed; 2 logs" in found
+    assert f"{which[1]} configs, 0 failed; logs: 1" in found
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def plant(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     """A function: name of a fault -> what Oclgrind says of a kernel that has it."""
     OCLGRIND.require(pytestconfig)
     code = f"import test_other_compilers as t; t.serve_planted({str(tmp_path_factory.mktemp('logs'))!r})"
-    environment = {**os.environ, **check_kernels.watched(check_kernels.OCLGRIND), "OCLGRIND_UNINITIALIZED": "1"}
+    environment = {**os.environ, **check_kernels.watched(check_kernels.OCLGRIND)}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *map(str, sys.path)])
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -96,17 +98,15 @@ def test_a_planted_fault_is_found(fault: str, plant: Callable[[str], str]) -> No
 
 def serve_planted(folder: str) -> None:
     """In a process of its own: for each fault that is named, run a kernel that has it, and print what the log has, each finding once."""
-    import tvm_ffi
-
     edited: list[int] = []
     change = ("", "")
 
-    def edit(code: str, target: object) -> str:
+    def edit(code: str) -> str:
         text, count = re.subn(*change, code) if change[0] else (code, 0)
         edited.append(count)
         return text
 
-    tvm_ffi.register_global_func("tvm_callback_opencl_postproc", edit)
+    check_kernels.watch(edit)
     log, run = check_kernels.Log(folder), check_kernels.runner(0)
     for name in map(str.strip, sys.stdin):
         pattern, replacement, numbers, _ = PLANTED[name]
@@ -114,7 +114,7 @@ def serve_planted(folder: str) -> None:
         news: list[str] = []
         for number in numbers:
             edited.clear()
-            run(number, "", (check_kernels.HOST,))
+            run(number, "")
             news = log.news()
             if sum(edited) and news:
                 break
