@@ -6,6 +6,7 @@
 #include "loader.cc"
 #include "memory.cc"
 #include "program.cc"
+#include "program_cache.cc"
 #include "stream.h"
 #include "timer.cc"
 

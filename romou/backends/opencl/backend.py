@@ -51,6 +51,7 @@ class OpenCL(Backend):
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
     has_images = True
     is_served = True
+    keeps_programs = True
     is_optional = False
 
     @cached_property
@@ -89,6 +90,13 @@ class OpenCL(Backend):
     def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
         found = super().narrower_options(limits, abilities, facts)
         return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
+
+    def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+        """See `Backend.tvm_config`; from here on kernels name their work groups."""
+        from romou.backends.opencl import compiler
+
+        compiler.install()
+        return super().tvm_config(options, limits)
 
     def list_devices(self) -> list[dict[str, Any]]:
         import tvm
@@ -152,6 +160,13 @@ class OpenCL(Backend):
             lines = [line for line in text.splitlines() if not (line.startswith("__kernel ") and line.endswith(");"))]
             kernels[name.strip()] = "\n".join(lines).strip() + "\n"
         return kernels
+
+    def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
+        """See `Backend.compiles_in_parallel`.
+
+        Not on phones: Adreno's compiler makes slower code of the same source in another order (llama.cpp#22117). PoCL compiles under one lock.
+        """
+        return "NVIDIA" in facts["platform"] or (facts["type"] == "cpu" and "Portable Computing Language" not in facts["platform"])
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return "cl_khr_command_buffer" in facts["extensions"].split()

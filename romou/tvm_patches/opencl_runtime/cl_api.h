@@ -51,6 +51,7 @@ constexpr cl_int CL_DEVICE_NOT_FOUND = -1;
 constexpr cl_int CL_MEM_OBJECT_ALLOCATION_FAILURE = -4;
 constexpr cl_int CL_OUT_OF_RESOURCES = -5;
 constexpr cl_int CL_OUT_OF_HOST_MEMORY = -6;
+constexpr cl_int CL_BUILD_PROGRAM_FAILURE = -11;
 constexpr cl_int CL_PLATFORM_NOT_FOUND_KHR = -1001;
 
 constexpr cl_bool CL_FALSE = 0;
@@ -102,6 +103,8 @@ constexpr cl_uint CL_MEM_OBJECT_IMAGE2D_ARRAY = 0x10F3;
 constexpr cl_uint CL_MEM_OBJECT_IMAGE1D = 0x10F4;
 
 // Programs, kernels, events
+constexpr cl_uint CL_PROGRAM_BINARY_SIZES = 0x1165;
+constexpr cl_uint CL_PROGRAM_BINARIES = 0x1166;
 constexpr cl_uint CL_PROGRAM_BUILD_LOG = 0x1183;
 constexpr cl_uint CL_KERNEL_NUM_ARGS = 0x1191;
 constexpr cl_uint CL_KERNEL_WORK_GROUP_SIZE = 0x11B0;
@@ -144,6 +147,9 @@ using ContextCallback = void (*)(const char*, const void*, size_t, void*);
   X(cl_int, clEnqueueCopyBufferToImage,                                                                                    \
     (cl_command_queue, cl_mem, cl_mem, size_t, const size_t*, const size_t*, cl_uint, const cl_event*, cl_event*))         \
   X(cl_program, clCreateProgramWithSource, (cl_context, cl_uint, const char**, const size_t*, cl_int*))                    \
+  X(cl_program, clCreateProgramWithBinary,                                                                                 \
+    (cl_context, cl_uint, const cl_device_id*, const size_t*, const unsigned char**, cl_int*, cl_int*))                    \
+  X(cl_int, clGetProgramInfo, (cl_program, cl_uint, size_t, void*, size_t*))                                               \
   X(cl_int, clBuildProgram, (cl_program, cl_uint, const cl_device_id*, const char*, BuildCallback, void*))                 \
   X(cl_int, clGetProgramBuildInfo, (cl_program, cl_device_id, cl_uint, size_t, void*, size_t*))                            \
   X(cl_int, clReleaseProgram, (cl_program))                                                                                \

@@ -52,6 +52,7 @@ std::string platform_text(cl_platform_id id, cl_uint what) {
 DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   DeviceFacts facts;
   facts.platform = platform_text(platform.id, CL_PLATFORM_NAME);
+  facts.platform_version = platform_text(platform.id, CL_PLATFORM_VERSION);
   facts.library = platform.library;
   facts.name = device_text(id, CL_DEVICE_NAME);
   facts.vendor = device_text(id, CL_DEVICE_VENDOR);
