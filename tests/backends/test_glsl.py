@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import tvm
 from operators import conv, small_tasks, task_of
 from shaders import shaders_of, validate
 from tvm import s_tir, te, tirx
