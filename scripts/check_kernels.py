@@ -166,6 +166,7 @@ def runner(seed: int, avoid: str = "") -> Callable[[int, str], tuple[str | None,
 @click.command()
 @click.option("--configs", type=click.IntRange(min=1), default=48, show_default=True, help="How many, the default configs among them.")
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first one.")
+@click.option("--step", type=click.IntRange(min=1), default=1, show_default=True, help="From one number to the next: few configs go through all rounds.")
 @click.option("--only", default="", help="Operators whose name contains this.")
 @click.option("--avoid", default="", metavar="KNOB=VALUE", help="Draw no random config with this.")
 @click.option("--platform", default=None, help="Part of the name of a platform or device; see ROMOU_OPENCL_DEVICE.")
@@ -173,7 +174,7 @@ def runner(seed: int, avoid: str = "") -> Callable[[int, str], tuple[str | None,
 @click.option("--library", default=OCLGRIND, show_default=True, help="Oclgrind's.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(configs: int, first: int, only: str, avoid: str, platform: str | None, is_watched: bool, library: str, jobs: int, seed: int) -> None:
+def main(configs: int, first: int, step: int, only: str, avoid: str, platform: str | None, is_watched: bool, library: str, jobs: int, seed: int) -> None:
     """Print a line for each config; exit code 1 if one failed, or a process died of one."""
     if is_watched and not Path(library).exists():
         raise SystemExit(f"{library} is missing: apt-get install oclgrind (Debian, Ubuntu), or give --library")
@@ -184,7 +185,7 @@ def main(configs: int, first: int, only: str, avoid: str, platform: str | None, 
         tempfile.TemporaryDirectory() as logs,
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool,
     ):
-        numbers = range(first, first + configs)
+        numbers = range(first, first + configs * step, step)
         parts = [pool.submit(check, numbers[i::jobs], seed, only, avoid, logs if is_watched else None) for i in range(jobs)]
         for part in parts:
             try:

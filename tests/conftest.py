@@ -17,6 +17,8 @@ from operators import kind_id, target_of
 
 from romou.target import Target
 
+pytest_plugins = ["left_out"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")

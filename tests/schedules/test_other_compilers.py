@@ -12,10 +12,13 @@ from pathlib import Path
 import check_kernels
 import pytest
 from documents import ROOT
-from platforms import INTEL, OCLGRIND, PLATFORMS, Platform
+from exhaustive import exhaustive
+from platforms import INTEL, OCLGRIND, POCL, RUSTICL, Platform
 
-# Every family's default and random configs, in buffers and images, fp32 and fp16.
-CONFIGS = 60
+# Every family's default and random configs, in buffers and images, fp32 and fp16: a few of each round through the families, or the first rounds.
+SAMPLE, WHOLE = ("--configs", "18", "--step", "37"), ("--configs", "240")
+# No long kernels among them.
+SHORT = ("--configs", "18", "--step", "5")
 
 # Lines of a right kernel that are taken out or changed, in the first config of a range that has them, and what Oclgrind has to say then.
 PLANTED = {
@@ -36,29 +39,36 @@ def checked(environment: dict[str, str], *options: str, script: str = "check_ker
     return done.stdout
 
 
-@pytest.mark.parametrize("platform", PLATFORMS, ids=lambda platform: platform.name)
-def test_configs_compute_the_same_on_every_platform(platform: Platform, pytestconfig: pytest.Config) -> None:
+# What runs on PoCL, all other tests run.
+@pytest.mark.parametrize(
+    ("platform", "which"),
+    [(INTEL, SAMPLE), (RUSTICL, SHORT), *(pytest.param(platform, WHOLE, marks=exhaustive) for platform in (POCL, INTEL, RUSTICL))],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_configs_compute_the_same_on_every_platform(platform: Platform, which: tuple[str, ...], pytestconfig: pytest.Config) -> None:
     platform.require(pytestconfig)
-    found = checked(platform.environment(), "--configs", str(CONFIGS), "--platform", platform.title, *platform.left_out)
-    assert f"{CONFIGS} configs, 0 failed" in found
+    found = checked(platform.environment(), *which, "--platform", platform.title, *platform.left_out)
+    assert f"{which[1]} configs, 0 failed" in found
     for place in ("image", "buffer"):
         assert re.search(rf"float16 on .*data={place}, weight={place}, output={place}.*: ok", found)
     # Sums in half precision run where the device has such arithmetic, and nowhere else.
     assert ("accumulate=float16" in found) == platform.has_fp16
 
 
-def test_networks_are_right_on_intel(pytestconfig: pytest.Config) -> None:
-    """Two of the bundled ones in fp16, on images; scripts/check_models.py does all."""
+@pytest.mark.parametrize("networks", [("bert_2layer",), pytest.param(("squeezenet1_0", "mobilenet_v2", "resnet18"), marks=exhaustive)], ids=", ".join)
+def test_networks_are_right_on_intel(networks: tuple[str, ...], pytestconfig: pytest.Config) -> None:
+    """Bundled ones in fp16, on images; scripts/check_models.py does all."""
     INTEL.require(pytestconfig)
-    found = checked(INTEL.environment(), "squeezenet1_0", "bert_2layer", "--dtype", "float16", "--place", "images", script="check_models")
-    assert found.count("float16 images: right") == 2
+    found = checked(INTEL.environment(), *networks, "--dtype", "float16", "--place", "images", script="check_models")
+    assert found.count("float16 images: right") == len(networks)
 
 
-def test_oclgrind_finds_nothing(pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("which", [SAMPLE, pytest.param(WHOLE, marks=exhaustive)], ids=["sample", "whole"])
+def test_oclgrind_finds_nothing(which: tuple[str, ...], pytestconfig: pytest.Config) -> None:
     """No data race, no access out of bounds, no uninitialised value in a store or a branch, no wrong use of the API."""
     OCLGRIND.require(pytestconfig)
-    found = checked(dict(os.environ), "--oclgrind", "--configs", str(CONFIGS))
-    assert f"{CONFIGS} configs, 0 failed; logs: 1" in found
+    found = checked(dict(os.environ), "--oclgrind", *which)
+    assert f"{which[1]} configs, 0 failed; logs: 1" in found
 
 
 @pytest.fixture(scope="module")
