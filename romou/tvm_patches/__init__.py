@@ -41,7 +41,7 @@ def autoload() -> None:
     try:
         cuda_runtime.load()
     except Exception as error:
-        load_errors["cuda"] = str(error)
+        load_errors[cuda_runtime.__name__] = str(error)
 
 
 def _load(kind: str, path: Path) -> None:
