@@ -55,9 +55,7 @@ def live_memory(fused: tvm.IRModule) -> list[LiveMemory]:
             last[whole] = place
     for var in _vars(result):
         last[owner.get(var, var)] = len(calls) - 1
-    return [
-        LiveMemory(function=name, bytes=sum(_bytes(var) for var in first if first[var] <= place <= last[var])) for place, (name, _, _) in enumerate(calls)
-    ]
+    return [LiveMemory(function=name, bytes=sum(_bytes(var) for var in first if first[var] <= place <= last[var])) for place, (name, _, _) in enumerate(calls)]
 
 
 def _vars(expr: relax.Expr) -> Iterator[relax.Var]:

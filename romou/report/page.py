@@ -45,12 +45,18 @@ def check_library() -> None:
 
 def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
     """A figure as the page's script takes it; where nothing is known, the reason stands in its place."""
-    found = {name: getattr(figure, name) for name in ("name", "title", "note", "spec")}
+    found = {name: getattr(figure, name) for name in ("name", "title", "note")}
     try:
         rows, remark = figure.rows(evidence)
     except UnknownError as error:
-        return {**found, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
-    return {**found, "rows": [_finite(row) for row in rows], "menus": figure.menus(rows), "remark": remark, "unknown": ""}
+        return {**found, "spec": {}, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
+    spec = dict(figure.spec)
+    if "layer" in spec:
+        # Vega gives the axes of a layer without rows no end.
+        needed = [(one, one.get("needs")) for one in spec["layer"]]
+        drawn = [one for one, column in needed if column is None or any(row.get(column) is not None for row in rows)]
+        spec["layer"] = [{name: part for name, part in one.items() if name != "needs"} for one in drawn]
+    return {**found, "spec": spec, "rows": [_finite(row) for row in rows], "menus": figure.menus(rows), "remark": remark, "unknown": ""}
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

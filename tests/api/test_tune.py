@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import report_picture
 import tvm
 from small_networks import Graph, prime_net, random_inputs, residual_net
 
@@ -21,6 +23,7 @@ from romou import models
 from romou.core.errors import DeviceError, ModelError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.records import FILE_NAME
+from romou.report.figures import FIGURES
 
 TARGET = "opencl"
 # What has nothing to do with kernels is tested without them.
@@ -37,10 +40,10 @@ def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
     return max(relative_l2_error(a, b) for a, b in zip(tuned.run(inputs), reference, strict=True))
 
 
-def test_a_bundled_model_tuned(opencl_device: tvm.runtime.Device) -> None:
+def test_a_bundled_model_tuned_and_its_report(tmp_path: Path, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Depthwise convolutions and residuals, which this one lacks, are tuned in `test_small_networks`."""
     model, trials = models.load("squeezenet1_0"), 30
-    tuned = romou.tune(model, target=TARGET, trials=trials)
+    tuned = romou.tune(model, target=TARGET, trials=trials, work_dir=tmp_path)
     summary = tuned.summary()
     assert summary.is_right
     assert summary.relative_l2_error is not None
@@ -54,6 +57,12 @@ def test_a_bundled_model_tuned(opencl_device: tvm.runtime.Device) -> None:
     assert all(row.tuned_ms is not None and row.default_ms is not None and row.tuned_ms <= row.default_ms for row in measured)
     # What is too small to win anything has no trials.
     assert all("elementwise_reshape" in row.name for row in summary.rows if not row.trials)
+    # Two kernels tell as much of the page as twelve, sooner.
+    monkeypatch.setattr("romou.api.report._BROKEN_DOWN", 2)
+    page = romou.write_report(tmp_path, output=tmp_path / "report.html", model=model, target=TARGET)
+    assert asyncio.run(report_picture.draw(page, tmp_path / "report.png")) == []
+    # Only the device's curves are not known.
+    assert page.read_text(encoding="utf-8").count('"unknown":""') == len(FIGURES) - 1
 
 
 @pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])

@@ -3,6 +3,4 @@
 from romou.report.figures import convergence, device, funnel, histogram, knobs, layers, memory, passes, registers, roofline
 from romou.report.figures.figure import Figure
 
-FIGURES: tuple[Figure, ...] = tuple(
-    module.FIGURE for module in (layers, convergence, roofline, funnel, histogram, knobs, registers, passes, memory, device)
-)
+FIGURES: tuple[Figure, ...] = tuple(module.FIGURE for module in (layers, convergence, roofline, funnel, histogram, knobs, registers, passes, memory, device))

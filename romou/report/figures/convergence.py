@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from romou.records import Record
 from romou.report.evidence import NEEDS_RECORDS, Evidence, Row, UnknownError
@@ -21,10 +22,11 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     order = [record for record in evidence.records if not record.is_again]
     if not order:
         raise UnknownError(NEEDS_RECORDS)
+    if not evidence.best_s:
+        raise UnknownError("No trial worked, so there is no time to draw; the records give the errors.")
     found: list[Row] = []
     best: dict[str, float] = {}
     trials: dict[str, int] = {}
-    tasks = {record.task_key for record in order}
     for place, (record, seconds) in enumerate(zip(order, _seconds(order), strict=True), 1):
         key = record.task_key
         trials[key] = trials.get(key, 0) + 1
@@ -33,10 +35,11 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         row = {"seconds": seconds, "outcome": str(record.outcome)}
         own = {"layer": evidence.labels[key], "trial": trials[key], "ms": _ms(record.time_s), "best_ms": _ms(best.get(key))}
         found.append({**own, **row, "expected_ms": _ms(record.expected_s)})
-        if best.keys() == tasks:
+        if best.keys() == evidence.best_s.keys():
             total = sum(evidence.calls.get(task, 1) * seconds for task, seconds in best.items())
             found.append({"layer": ALL, "trial": place, "ms": None, "best_ms": _ms(total), **row, "expected_ms": None})
-    remark = "" if best.keys() == tasks else "Of some layers nothing worked, so there is no sum of all layers; choose one. "
+    broken = [evidence.labels[key] for key in evidence.by_task if key not in best]
+    remark = f"Nothing worked of {', '.join(broken)}; the sum is without. " if broken else ""
     if all(record.expected_s is None for record in order):
         remark += "No expectation was recorded: the cost model had no say yet, or the records are older than the field."
     return found, remark.strip()
@@ -57,8 +60,15 @@ def _seconds(records: Sequence[Record]) -> list[float]:
     return found
 
 
-_Y = {"type": "quantitative", "scale": {"type": "log"}, "title": "ms"}
-_TRIAL = {"field": "x", "type": "quantitative", "title": None}
+_X = {"field": "x", "type": "quantitative", "title": None}
+# One field for all three, since an axis of a field without values has no end.
+_Y = {"field": "value", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "ms"}
+
+
+def _marks(kind: str, mark: dict[str, Any], **encoding: Any) -> dict[str, Any]:
+    return {"needs": kind, "transform": [{"filter": f"datum.kind == '{kind}'"}], "mark": mark, "encoding": {"x": _X, "y": _Y, **encoding}}
+
+
 FIGURE = Figure(
     name="convergence",
     title="Search",
@@ -66,20 +76,17 @@ FIGURE = Figure(
     rows=rows,
     spec={
         "params": [{"name": "along", "value": "trial", "bind": {"input": "radio", "options": ["trial", "seconds"], "name": "along "}}],
-        "transform": [{"filter": "datum.layer == layer"}, {"calculate": "datum[along]", "as": "x"}],
+        "transform": [
+            {"filter": "datum.layer == layer"},
+            {"calculate": "datum[along]", "as": "x"},
+            {"fold": ["best_ms", "ms", "expected_ms"], "as": ["kind", "value"]},
+            {"filter": "isValid(datum.value)"},
+        ],
         "height": 280,
         "layer": [
-            {"mark": {"type": "line", "interpolate": "step-after"}, "encoding": {"x": _TRIAL, "y": {"field": "best_ms", **_Y}}},
-            {
-                "transform": [{"filter": "isValid(datum.ms)"}],
-                "mark": {"type": "point", "filled": True, "tooltip": {"content": "data"}},
-                "encoding": {"x": _TRIAL, "y": {"field": "ms", **_Y}},
-            },
-            {
-                "transform": [{"filter": "isValid(datum.expected_ms)"}],
-                "mark": {"type": "point", "filled": False, "size": 80, "tooltip": {"content": "data"}},
-                "encoding": {"x": _TRIAL, "y": {"field": "expected_ms", **_Y}, "color": {"datum": "expected", "title": None}},
-            },
+            _marks("best_ms", {"type": "line", "interpolate": "step-after"}),
+            _marks("ms", {"type": "point", "filled": True, "tooltip": {"content": "data"}}),
+            _marks("expected_ms", {"type": "point", "filled": False, "size": 80, "tooltip": {"content": "data"}}, color={"datum": "expected", "title": None}),
         ],
     },
 )

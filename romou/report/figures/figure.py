@@ -22,7 +22,8 @@ class Figure:
     name    of its place in the page
     note    one or two sentences on what is seen
     rows    plain rows, and a remark on what they leave open ("" for nothing); UnknownError where there is nothing to show
-    spec    Vega-Lite, without data; the page adds the rows, and the parameter `layer`
+    spec    Vega-Lite, without data; the page adds the rows, and the parameter `layer`. One of several layers (of marks) may name a column under "needs":
+            it is left out where no row has a value there
     menus   of the rows: parameter of the spec -> what its menu offers, the first one chosen at first
     """
 

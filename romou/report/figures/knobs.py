@@ -53,7 +53,7 @@ FIGURE = Figure(
         "height": 260,
         "mark": {"type": "rect", "tooltip": {"content": "data"}},
         "encoding": {
-            "x": {"field": "x", "type": "ordinal", "title": None},
+            "x": {"field": "x", "type": "ordinal", "title": None, "axis": {"labelAngle": 0}},
             "y": {"field": "y", "type": "ordinal", "title": None},
             "color": {"field": "share", "type": "quantitative", "scale": {"domain": [0, 1], "scheme": "viridis"}, "title": "best / time"},
         },

@@ -22,7 +22,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 FIGURE = Figure(
     name="passes",
     title="Passes",
-    note="Integer operations in the loops of the chosen kernel, without the passes and with one more at a time, as a share of those without. Counted, not timed.",
+    note="Integer operations in the loops of the chosen kernel, without the passes and with one more at a time, in shares. Counted, not timed.",
     rows=rows,
     spec={
         "transform": [OF_LAYER],

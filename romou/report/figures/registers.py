@@ -14,7 +14,10 @@ from romou.report.figures.figure import OF_LAYER, Figure
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None where it is not known), work_group, slower, by the formulas of pruning."""
+    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None where it is not known), work_group, slower (times the best).
+
+    Registers are those of the formulas that prune.
+    """
     if not evidence.spaces or evidence.target is None:
         raise UnknownError(NEEDS_MODEL)
     if not evidence.by_task:
@@ -43,24 +46,27 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 FIGURE = Figure(
     name="registers",
     title="Registers",
-    note="32-bit registers that a work-item needs, by the formulas of pruning, over the size of its work group. The line is the most that the device leaves it.",
+    note="32-bit registers that a work-item needs, by the formulas of pruning, over the size of its work group. The line is the most it may take.",
     rows=rows,
     spec={
+        # One field for both, since an axis of a field without values has no end.
+        "transform": [{"fold": ["registers", "limit"], "as": ["kind", "value"]}, {"filter": "isValid(datum.value)"}],
         "height": 260,
         "encoding": {"x": {"field": "work_group", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "work-items of a group"}},
         "layer": [
             {
-                "transform": [OF_LAYER],
+                "transform": [OF_LAYER, {"filter": "datum.kind == 'registers'"}],
                 "mark": {"type": "point", "filled": True, "size": 45, "tooltip": {"content": "data"}},
                 "encoding": {
-                    "y": {"field": "registers", "type": "quantitative", "title": "registers"},
+                    "y": {"field": "value", "type": "quantitative", "title": "registers"},
                     "color": {"field": "slower", "type": "quantitative", "scale": {"type": "log", "scheme": "viridis", "reverse": True}, "title": "times best"},
                 },
             },
             {
-                "transform": [{"filter": "isValid(datum.limit)"}],
+                "needs": "limit",
+                "transform": [{"filter": "datum.kind == 'limit'"}, {"aggregate": [{"op": "min", "field": "value", "as": "value"}], "groupby": ["work_group"]}],
                 "mark": {"type": "line", "interpolate": "step-after"},
-                "encoding": {"y": {"field": "limit", "type": "quantitative", "aggregate": "min"}},
+                "encoding": {"y": {"field": "value", "type": "quantitative"}},
             },
         ],
     },

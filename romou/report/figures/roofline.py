@@ -43,7 +43,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         roofs = [{"roof": f"peak, {peak:.0f} GFLOPS", "intensity": x, "gflops": peak} for x in (low, high)]
     missing = [name for name, fact in (("peak", peak), ("bandwidth", getattr(evidence.spec, "dram_bandwidth_gbps", None))) if not fact]
     name = evidence.spec.name if evidence.spec else "the device"
-    remark = f"Of {name} the {' and the '.join(missing)} are not known; give a report of `archprobe run` beside the other files." if missing else ""
+    remark = f"Not known of {name}: {', '.join(missing)}. A report of `archprobe run` beside the other files tells." if missing else ""
     return layers + roofs, remark
 
 
@@ -62,6 +62,7 @@ FIGURE = Figure(
     spec={
         "layer": [
             {
+                "needs": "roof",
                 "transform": [{"filter": "isValid(datum.roof)"}],
                 "mark": {"type": "line"},
                 "encoding": {"x": _X, "y": _Y, "color": {"field": "roof", "type": "nominal", "title": None}},

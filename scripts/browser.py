@@ -40,10 +40,9 @@ class Page:
                 assert "error" not in message, message["error"]
                 return dict(message["result"])
             found = message.get("params", {})
-            if message.get("method") == "Runtime.exceptionThrown" or (message.get("method") == "Runtime.consoleAPICalled" and found["type"] == "error"):
-                self.errors.append(json.dumps(found)[:500])
-            elif message.get("method") == "Log.entryAdded" and found["entry"]["level"] == "error":
-                self.errors.append(json.dumps(found)[:500])
+            level = {"Runtime.exceptionThrown": "error", "Runtime.consoleAPICalled": found.get("type"), "Log.entryAdded": found.get("entry", {}).get("level")}
+            if level.get(message.get("method")) == "error":
+                self.errors.append(json.dumps(found)[:200])
 
     async def value(self, expression: str) -> Any:
         """What a JavaScript expression gives; a promise is waited for."""
