@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from romou.backends.programs import Programs
 from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
     import tvm.runtime
 
     from romou.backends.dialect import Dialect
+
+
+class Connection(Protocol):
+    """A device machine behind a connection: its packed functions, and the facts of its devices."""
+
+    @property
+    def session(self) -> Any: ...
+
+    @property
+    def devices(self) -> Sequence[Mapping[str, Any]]: ...
+
 
 # Limits that the text of any target may set, by TVM's names; all are whole numbers above zero.
 COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
@@ -295,10 +307,31 @@ class Backend:
             compiler(module, index)
         return compiler is not None
 
+    def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
+        """The programs of a model on a device, of this machine or behind a connection; None where its facts do not say `keeps_programs`.
+
+        A runtime that does has the functions "prepare", "keep" and "program_folder".
+
+        library: TVM's executable or module, or the connection's.
+        """
+        import tvm
+
+        facts = self.facts(index) if connection is None else connection.devices[index]
+        if not facts.get("keeps_programs"):
+            return None
+        find = tvm.get_global_func if connection is None else connection.session.get_function
+        prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
+        threads = 0 if self.compiles_in_parallel(facts) else 1
+        return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads)
+
+    def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
+        """Whether the driver's compiler may be called by several threads, and gains by it."""
+        return False
+
     # Over RPC
 
     def function(self, name: str) -> str:
-        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel"."""
+        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel", "prepare"."""
         return f"romou.{self.name}.{name}"
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:

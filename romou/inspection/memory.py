@@ -78,4 +78,4 @@ def _bytes(var: relax.Var) -> int:
 def _bytes_of_type(kind: tvm.ir.Type) -> int:
     if isinstance(kind, relax.TupleType):
         return sum(map(_bytes_of_type, kind.fields))
-    return math.prod(int(extent) for extent in kind.shape) * tvm.DataType(str(kind.dtype)).itemsize
+    return int(math.prod(int(extent) for extent in kind.shape) * tvm.DataType(str(kind.dtype)).itemsize)

@@ -80,4 +80,4 @@ def _library() -> str:
         import vl_convert
     except ImportError as error:
         raise UsageError("a report needs vl-convert-python, which holds the library that draws its figures", hint=_HINT) from error
-    return str(vl_convert.javascript_bundle()).replace("</script", "<\\/script")
+    return str(vl_convert.javascript_bundle(None)).replace("</script", "<\\/script")

@@ -38,7 +38,7 @@ class GaussianProcess:
         """The upper confidence bound: what is expected, corrected, and one standard deviation more, so that what is not known is tried."""
         shared = self._shared(rows, kinds)
         variance = np.maximum(_OFF**2 + _KIND_OFF**2 - (shared**2).sum(axis=0), 0)
-        return self._corrected(shared, expected) + np.sqrt(variance)
+        return np.asarray(self._corrected(shared, expected) + np.sqrt(variance))
 
     def mean(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
         """What is expected, corrected."""

@@ -54,6 +54,15 @@ def test_transforms_only_at_the_borders() -> None:
     assert transforms == {"pack": 1, "unpack": 1}
 
 
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_a_window_over_the_border_keeps_channels_packed(operator: str) -> None:
+    """Rounded up, the last window reaches behind the input."""
+    g = Graph({"image": (1, 8, 10, 12)})
+    pooled = g.add(operator, g.conv("image", 8, 8), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+    calls = count_calls(check(g.model(g.conv(pooled, 8, 8))))
+    assert {name: count for name, count in calls.items() if "pack" in name} == {"pack": 1, "unpack": 1}
+
+
 @pytest.mark.parametrize("odd", [6, 7])
 def test_concat_of_unfilled_texels_stays_right(odd: int) -> None:
     g = Graph({"image": (1, 4, 9, 9)})

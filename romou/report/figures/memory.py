@@ -10,7 +10,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each call, in order: call, function, mib."""
     if not evidence.memory:
         raise UnknownError(NEEDS_MODEL)
-    found = [{"call": place, "function": one.function, "mib": one.bytes / 2**20} for place, one in enumerate(evidence.memory, 1)]
+    found: list[Row] = [{"call": place, "function": one.function, "mib": one.bytes / 2**20} for place, one in enumerate(evidence.memory, 1)]
     most = max(found, key=lambda row: row["mib"])
     return found, f"At most {most['mib']:.2f} MiB, in {most['function']}."
 

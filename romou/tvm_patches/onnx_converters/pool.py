@@ -38,6 +38,14 @@ class Windows:
                 self.before = self.after = (0,) * rank
             self.counts = tuple(self._count(axis, has_ceil) for axis in range(rank))
 
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Padding behind the input that the last windows need; at least what the node has."""
+        return tuple(
+            max(a, (c - 1) * s + span - e - b)
+            for a, c, s, span, e, b in zip(self.after, self.counts, self.strides, self.spans, self.extents, self.before, strict=True)
+        )
+
     def _count(self, axis: int, has_ceil: bool) -> int:
         room = self.extents[axis] + self.before[axis] + self.after[axis] - self.spans[axis]
         count = (-(-room // self.strides[axis]) if has_ceil else room // self.strides[axis]) + 1
@@ -69,19 +77,15 @@ class Windows:
 
 
 def _is_plain(node: Node, windows: Windows) -> bool:
-    """Whether the wheel's pooling will do: planes, no dilation, and no window reaches over the padding."""
-    is_covered = all(
-        (c - 1) * s + span <= e + b + a
-        for c, s, span, e, b, a in zip(windows.counts, windows.strides, windows.spans, windows.extents, windows.before, windows.after, strict=True)
-    )
-    # A window without any element of the input has no maximum.
+    """Whether the wheel's pooling will do: planes, no dilation, and elements of the input in every window, as nothing has no maximum."""
     has_elements = bool((windows.elements(with_padding=False) > 0).all())
-    return len(windows.extents) == 2 and set(windows.dilations) == {1} and is_covered and has_elements and node.dtype() in ("float16", "float32")
+    return len(windows.extents) == 2 and set(windows.dilations) == {1} and has_elements and node.dtype() in ("float16", "float32")
 
 
 def _wheel(node: Node, windows: Windows) -> relax.Expr:
+    """The wheel's pooling, which keeps channels packed. Its padding reaches as far as the last window does, so it does not have to round up."""
     attributes = {name: value for name, value in node.attributes.items() if name not in ("auto_pad", "ceil_mode", "storage_order")}
-    return node.wheel(**{**attributes, "pads": [*windows.before, *windows.after]})
+    return node.wheel(**{**attributes, "pads": [*windows.before, *windows.reach]})
 
 
 @converter("MaxPool")
@@ -111,10 +115,12 @@ def max_pool(node: Node) -> Result:
 @converter("AveragePool")
 def average_pool(node: Node) -> relax.Expr:
     windows = Windows(node)
-    if _is_plain(node, windows):
+    counts_padding = bool(node.attributes.get("count_include_pad", 0))
+    # Of a window that reaches over the padding, ONNX counts what lies in the padding; the wheel counts all.
+    if _is_plain(node, windows) and not (counts_padding and windows.reach != tuple(windows.after)):
         return _wheel(node, windows)
     total = _sum(node, windows, node.input(0))
-    return op.divide(total, relax.const(windows.elements(with_padding=bool(node.attributes.get("count_include_pad", 0))).astype(node.dtype()), node.dtype()))
+    return op.divide(total, relax.const(windows.elements(with_padding=counts_padding).astype(node.dtype()), node.dtype()))
 
 
 @converter("LpPool")
