@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
-from romou.hardware import HardwareSpec, known_devices, load_device
+from romou.hardware import HardwareSpec, device_called, known_devices, load_device
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -49,6 +49,7 @@ HOST = TargetOption(
     error="host {value!r} is not an LLVM triple",
     hint="For example aarch64-linux-android; leave it out for this machine.",
 )
+FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 
 
 class CapturedRun(Protocol):
@@ -121,13 +122,17 @@ class Backend:
         """The names that `-device=` accepts."""
         return known_devices()
 
-    def check_named_device(self, device_name: str) -> None:
-        """UsageError for a name that `-device=` does not accept."""
-        load_device(device_name)
+    def named_device(self, device_name: str) -> str:
+        """The name of a device's file, of that name or of what a driver calls the device; UsageError for what `-device=` does not accept."""
+        return load_device(device_name).name
 
     def attached_spec(self) -> HardwareSpec:
         """Facts of the attached device, asked from its driver; DeviceError without one."""
         raise NotImplementedError
+
+    def device_of(self, facts: Mapping[str, Any]) -> str | None:
+        """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there is none, and for a CPU."""
+        return None if facts["type"] == "cpu" else device_called(f"{facts['name']} {facts.get('version', '')}")
 
     def spec(self, device_name: str | None) -> HardwareSpec:
         """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""

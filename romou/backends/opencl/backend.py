@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
+from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, Backend, CapturedRun, TargetOption
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
 from romou.tvm_patches import pypi_driver
@@ -44,7 +44,13 @@ class OpenCL(Backend):
     title = "OpenCL"
     language = "OpenCL C"
     source_suffix = "cl"
-    options = (DEVICE, HOST, TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"))
+    options = (
+        DEVICE,
+        HOST,
+        TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"),
+        TargetOption(name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never"),
+        FACTS,
+    )
     limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], "texture_depth_limit", "texture_spatial_limit", *COMMON_LIMITS[2:])
     default_limits: Mapping[str, int] = {**Backend.default_limits, "texture_spatial_limit": 16384, "texture_depth_limit": 2048}
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
@@ -70,7 +76,13 @@ class OpenCL(Backend):
         return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
 
     def attached_spec(self) -> HardwareSpec:
-        return _spec_of(self.facts(self.device_index(None)))
+        """See `Backend.attached_spec`; what the driver does not say is in the device's file, if there is one."""
+        facts = self.facts(self.device_index(None))
+        asked, name = _spec_of(facts), self.device_of(facts)
+        if name is None:
+            return asked
+        known = load_device(name)
+        return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
