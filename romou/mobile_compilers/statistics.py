@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from romou.core.errors import BuildError
+from romou.mobile_compilers.gpus import mobile_gpu
 
-# Registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py).
-_ADRENO_VEC4_REGISTERS = {"a630": 96}
 _ADRENO_MAX_WAVES = 16
 
 
@@ -53,7 +52,7 @@ class LoopStatistics:
 class KernelStatistics:
     """A kernel as Mesa's compiler for a GPU made it. Not the vendor's compiler: read the numbers as relative.
 
-    name: of the kernel.   gpu: "a630" (Adreno 630) or "g76" (Mali-G76).
+    name: of the kernel.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630).
     instructions: in the code as it stands, a loop's body once; on Adreno with the no-operations that the compiler puts in as waits.
     registers: 32-bit registers of a work-item. Adreno allocates them by four; of Mali's 64, more than 32 halve the work-items in flight.
     waves: Adreno: waves of 64 work-items that the registers let a processor hold, at most 16. None on Mali.
@@ -83,7 +82,7 @@ class KernelStatistics:
     @property
     def is_adreno(self) -> bool:
         """Whether it is the compiler whose order of instructions Romou's estimate of registers follows."""
-        return self.gpu in _ADRENO_VEC4_REGISTERS
+        return mobile_gpu(self.gpu).vec4_registers is not None
 
     @property
     def inner(self) -> LoopStatistics:
@@ -215,7 +214,7 @@ _ADRENO = _Form(
     multiply_adds={"mad.f32": 1, "mad.f16": 1, "mul.f": 1},
 )
 # Two lines a tuple, `*OP ...` for the multiply-add unit and `+OP ...` for the adder; `clause_9:` is a label, and jumps name one.
-_MALI = _Form(
+_BIFROST = _Form(
     summary=re.compile(
         r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
         r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
@@ -231,7 +230,8 @@ _MALI = _Form(
 
 
 def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelStatistics | None:
-    form = _ADRENO if gpu in _ADRENO_VEC4_REGISTERS else _MALI
+    kind = mobile_gpu(gpu)
+    form = _ADRENO if kind.vec4_registers is not None else _BIFROST if kind.is_bifrost else _VALHALL
     summary, start = form.summary.search(text), text.find(form.start)
     if not summary or start < 0:
         return None
@@ -246,7 +246,7 @@ def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelSta
         local_memory_bytes=local,
         loops=int(summary["loops"]),
         code=listing.statistics(),
-        **(_adreno_resources(summary, gpu) if form is _ADRENO else _mali_resources(summary, code)),
+        **(_mali_resources(summary, code) if kind.vec4_registers is None else _adreno_resources(summary, kind.vec4_registers)),
     )
 
 
@@ -257,9 +257,9 @@ def _counted(code: str) -> str:
     return code[: end.end()] if end else code
 
 
-def _adreno_resources(summary: re.Match[str], gpu: str) -> dict[str, Any]:
+def _adreno_resources(summary: re.Match[str], vec4_registers: int) -> dict[str, Any]:
     vec4 = int(summary["full"]) + (int(summary["half"]) + 1) // 2
-    waves = min(_ADRENO_MAX_WAVES, _ADRENO_VEC4_REGISTERS[gpu] // max(1, vec4) * 2)
+    waves = min(_ADRENO_MAX_WAVES, vec4_registers // max(1, vec4) * 2)
     return {"registers": 4 * vec4, "waves": waves, "occupancy": waves / _ADRENO_MAX_WAVES, "cycles": None, "cycles_by_unit": {}}
 
 
