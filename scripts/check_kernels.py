@@ -7,8 +7,8 @@
 
 Configs go round the families' typical cases, in fp32 and fp16: the default one first, then random ones of the whole spaces, in buffers and images, with
 random sets of optional passes left out. A number stands for the same config in every run with the same seed; --first begins with that number.
-Oclgrind comes with `apt-get install oclgrind`. Each process has a log of its own, and whatever a kernel adds to it is a fault. Kernels that read images are
-watched for all but uninitialised values: Oclgrind 21.10 takes what lies in its memory behind the handle of an image for what is known of the image's contents.
+Oclgrind comes with `apt-get install oclgrind`. Each process has a log of its own, and whatever a kernel adds to it is a fault. What Oclgrind does not watch
+by itself, uninitialised values that pass through images, is watched by code that `watched_images.py` adds to the kernels.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import watched_images
 
 OCLGRIND = "/usr/lib/oclgrind/liboclgrind-rt.so"
 # Races between work-items that write the same value are races, too. Without a limit of its own, faults of later kernels would go untold.
-WATCH = {f"OCLGRIND_{what}": "1" for what in ("DATA_RACES", "UNIFORM_WRITES", "CHECK_API", "NUM_THREADS")} | {"OCLGRIND_MAX_ERRORS": "10000000"}
+WATCH = {f"OCLGRIND_{what}": "1" for what in ("DATA_RACES", "UNIFORM_WRITES", "UNINITIALIZED", "CHECK_API", "NUM_THREADS")}
+WATCH |= {"OCLGRIND_MAX_ERRORS": "10000000"}
 # As they are written: an optimiser removes reads that change nothing, and adds instructions (freeze) that end the search for uninitialised values.
 PLAIN = {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"}
 # Those that only change how a kernel is written; the others are needed for it to be right.
@@ -78,15 +80,22 @@ class Log:
         return [text.strip() for text in added.decode(errors="replace").split("\n\n") if text.strip()]
 
 
-def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None, targets: tuple[str, ...]) -> list[str]:
-    """Run the configs of those numbers that are for one of `targets`; prints a line each, and returns those of the configs that failed."""
-    if targets == (HOST,):
-        os.environ.update(OCLGRIND_UNINITIALIZED="1")
+def watch(edit: Callable[[str], str] = str) -> None:
+    """Let kernels that are built from now on be watched for what Oclgrind does not watch by itself; `edit` is given each source first."""
+    import tvm_ffi
+
+    tvm_ffi.register_global_func("tvm_callback_opencl_postproc", lambda source, _target: watched_images.watched(edit(source)))
+
+
+def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None) -> list[str]:
+    """Run the configs of those numbers; prints a line each, and returns those of the configs that failed. folder: of the logs, where Oclgrind runs them."""
+    if folder is not None:
+        watch()
     log = Log(folder)
     run, failed = runner(seed, avoid), []
     for number in numbers:
         started = time.monotonic()
-        name, fault = run(number, only, targets)
+        name, fault = run(number, only)
         if name is None:
             continue
         if news := log.news():
@@ -97,8 +106,8 @@ def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None, 
     return failed
 
 
-def runner(seed: int, avoid: str = "") -> Callable[[int, str, tuple[str, ...]], tuple[str | None, str | None]]:
-    """A function: (number of a config, part of a task's name, targets) -> (what was run, what is wrong with it); nothing for another task or target."""
+def runner(seed: int, avoid: str = "") -> Callable[[int, str], tuple[str | None, str | None]]:
+    """A function: (number of a config, part of a task's name) -> (what was run, what is wrong with it); nothing for another task."""
     # A process that only starts others has no use for TVM.
     import numpy as np
     import tvm
@@ -127,11 +136,11 @@ def runner(seed: int, avoid: str = "") -> Callable[[int, str, tuple[str, ...]], 
         build_reference(task)["main"](*map(tvm.runtime.tensor, inputs), output)
         return task, inputs, output.numpy()
 
-    def run(number: int, only: str, targets: tuple[str, ...]) -> tuple[str | None, str | None]:
+    def run(number: int, only: str) -> tuple[str | None, str | None]:
         turn, place = divmod(number, len(tasks[DTYPES[0]]))
         wanted, is_default, parity = ROUNDS[turn % len(ROUNDS)]
         dtype = DTYPES[(parity + place) % len(DTYPES)]
-        if wanted not in targets or only not in tasks[dtype][place].name:
+        if only not in tasks[dtype][place].name:
             return None, None
         task, inputs, expected = case(place, dtype)
         rng, target, is_default = np.random.default_rng([seed, number]), limited[wanted], is_default and turn < len(ROUNDS)
@@ -157,6 +166,7 @@ def runner(seed: int, avoid: str = "") -> Callable[[int, str, tuple[str, ...]], 
 @click.command()
 @click.option("--configs", type=click.IntRange(min=1), default=48, show_default=True, help="How many, the default configs among them.")
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first one.")
+@click.option("--step", type=click.IntRange(min=1), default=1, show_default=True, help="From one number to the next: few configs go through all rounds.")
 @click.option("--only", default="", help="Operators whose name contains this.")
 @click.option("--avoid", default="", metavar="KNOB=VALUE", help="Draw no random config with this.")
 @click.option("--platform", default=None, help="Part of the name of a platform or device; see ROMOU_OPENCL_DEVICE.")
@@ -164,27 +174,26 @@ def runner(seed: int, avoid: str = "") -> Callable[[int, str, tuple[str, ...]], 
 @click.option("--library", default=OCLGRIND, show_default=True, help="Oclgrind's.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(configs: int, first: int, only: str, avoid: str, platform: str | None, is_watched: bool, library: str, jobs: int, seed: int) -> None:
+def main(configs: int, first: int, step: int, only: str, avoid: str, platform: str | None, is_watched: bool, library: str, jobs: int, seed: int) -> None:
     """Print a line for each config; exit code 1 if one failed, or a process died of one."""
     if is_watched and not Path(library).exists():
         raise SystemExit(f"{library} is missing: apt-get install oclgrind (Debian, Ubuntu), or give --library")
     # Read by the processes that are started below, when they look for devices.
     os.environ.update({"ROMOU_OPENCL_DEVICE": platform} if platform else {}, **(watched(library) if is_watched else {}))
     failed: list[str] = []
-    kinds = ((HOST,), (PHONE,)) if is_watched else ((HOST, PHONE),)
     with (
         tempfile.TemporaryDirectory() as logs,
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool,
     ):
-        numbers = range(first, first + configs)
-        parts = [pool.submit(check, numbers[i::jobs], seed, only, avoid, logs if is_watched else None, targets) for i in range(jobs) for targets in kinds]
+        numbers = range(first, first + configs * step, step)
+        parts = [pool.submit(check, numbers[i::jobs], seed, only, avoid, logs if is_watched else None) for i in range(jobs)]
         for part in parts:
             try:
                 failed += part.result()
             except BrokenProcessPool:
                 failed.append("a process died of the config behind its last line")
         pages = [path.name for path in Path(logs).iterdir()]
-    print(*failed, f"{configs} configs, {len(failed)} failed" + (f"; {len(pages)} logs" if is_watched else ""), sep="\n")
+    print(*failed, f"{configs} configs, {len(failed)} failed" + (f"; logs: {len(pages)}" if is_watched else ""), sep="\n")
     if is_watched and len(pages) != len(parts):
         raise SystemExit(f"{len(parts)} processes have left {len(pages)} logs: Oclgrind did not run in each")
     sys.exit(1 if failed else 0)

@@ -17,6 +17,8 @@ from operators import kind_id, target_of
 
 from romou.target import Target
 
+pytest_plugins = ["left_out"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
@@ -26,9 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Records that no work_dir names go to a folder of the test run."""
+    """Records that no work_dir names go to a folder of the test run. Programs are not kept: PoCL takes seconds to hand out those of a model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("ROMOU_PROGRAM_CACHE_MB", "0")
         yield
 
 

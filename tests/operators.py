@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tvm
 from compiled import compiled
+from exhaustive import exhaustive
 from tvm import relax
 
 from romou.backends import backend
@@ -37,6 +38,7 @@ __all__ = [
     "compile_only",
     "conv",
     "conv_transpose",
+    "each_kind",
     "error_of",
     "error_on",
     "has_device",
@@ -45,6 +47,7 @@ __all__ = [
     "pair_of",
     "quick_configs",
     "random_arrays",
+    "random_configs",
     "reference",
     "relax_tasks",
     "run",
@@ -53,6 +56,8 @@ __all__ = [
     "task_of",
 ]
 
+# How many random configs a test tries beside the default one.
+random_configs = pytest.mark.parametrize("drawn", [1, pytest.param(5, marks=exhaustive)], ids="{} drawn".format)
 # In the id of a test that runs no kernel, because there is no GPU.
 COMPILED_ONLY = "compiled-only"
 _MOST_LINES = 700
@@ -82,8 +87,7 @@ def run(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Tar
     scopes = task.image_scopes(config, target)
     names = [str(p.name) for p in task.func.params]
     tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, task.arguments(arrays, config), strict=True)]
-    with tvm.transform.PassContext(disabled_pass=list(without)):
-        module = build_task(task, config, target)
+    module = built(task, config, target, without)
     # PoCL optimises a kernel for three times as long as all else takes. Models and candidates of a search are optimised as ever.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
@@ -91,19 +95,32 @@ def run(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Tar
     return tensors[-1].numpy().astype(np.float64)
 
 
+_built: dict[tuple[TunableTask, Config, str], tvm.runtime.Module] = {}
+
+
+def built(task: TunableTask, config: Config, target: Target, without: Sequence[str] = ()) -> tvm.runtime.Module:
+    """The module of a config, which `quick_configs` may have built to see how long its kernels are."""
+    if not without and (task, config, str(target)) in _built:
+        return _built[task, config, str(target)]
+    with tvm.transform.PassContext(disabled_pass=list(without)):
+        return build_task(task, config, target)
+
+
 def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, count: int) -> list[Config]:
     """Random configs whose kernels are compiled in a second or two: compilers take half a minute for a few thousand unrolled lines.
 
     Longer ones are run by tests/schedules/test_other_compilers.py.
     """
+    _built.clear()
     found: list[Config] = []
     space = task.space(target)
     # Most of a space may be long, so more are drawn until there is one.
     draws = itertools.chain.from_iterable(space.sample(rng, 8 * count) for _ in range(6) if not found)
     for config in draws:
-        sources = [str(kernels.inspect_source()) for kernels in build_task(task, config, target).imports]
-        if sum(source.count("\n") for source in sources) < _MOST_LINES:
+        module = build_task(task, config, target)
+        if sum(str(kernels.inspect_source()).count("\n") for kernels in module.imports) < _MOST_LINES:
             found.append(config)
+            _built[task, config, str(target)] = module
         if len(found) == count:
             break
     assert found, f"{task.name}: no random config has a short kernel"
@@ -145,13 +162,29 @@ def kind_id(kind: str) -> str:
     return f"{kind}-{COMPILED_ONLY}" if kind == "cuda" and not has_device(target_of(kind)) else kind
 
 
+def each_kind(name: str, values: Iterable[Any], *, opencl: Sequence[int], cuda: Sequence[int]) -> pytest.MarkDecorator:
+    """Repeat a test for `target`, as the fixture does, and for the values of `name`; all but those at the given positions are exhaustive.
+
+    Where kernels are only compiled there is less to be found than where they are run.
+    """
+    every = list(values)
+    assert opencl, f"{name}: no default case on OpenCL"
+    assert all(-1 < place < len(every) for place in (*opencl, *cuda))
+    places = {"opencl": opencl, "cuda": cuda}
+    params = [
+        pytest.param(kind, value, id=f"{kind_id(kind)}-{getattr(value, 'name', value)}", marks=() if place in kept else exhaustive)
+        for kind, kept in places.items()
+        for place, value in enumerate(every)
+    ]
+    return pytest.mark.parametrize(("target", name), params, indirect=["target"])
+
+
 def error_on(target: Target, task: TunableTask, config: Config, arrays: list[np.ndarray], expected: np.ndarray, *, without: Sequence[str] = ()) -> float | None:
     """Relative L2 error of a config on the target's device; None for CUDA on a machine without a GPU, where its kernels are compiled alone."""
     if has_device(target):
         return error_of(run(task, config, arrays, target, target.backend.device(), without=without), expected)
     assert target.kind == "cuda", "no OpenCL device: scripts/test.sh installs PoCL; `romou doctor` says what is wrong"
-    with tvm.transform.PassContext(disabled_pass=list(without)):
-        compile_only(build_task(task, config, target), target)
+    compile_only(built(task, config, target, without), target)
     return None
 
 

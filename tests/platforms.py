@@ -60,7 +60,6 @@ RUSTICL = Platform(
 )
 # No compiler of its own: it runs LLVM's instructions one by one.
 OCLGRIND = Platform(name="oclgrind", title="Oclgrind", package="apt-get install oclgrind", library=check_kernels.OCLGRIND)
-PLATFORMS = (POCL, INTEL, RUSTICL)
 
 
 @functools.cache

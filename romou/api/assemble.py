@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ WHOLE_MODEL_REPEATS = 5
 def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], started: float, records: Path | None = None) -> TunedModel:
     """Compile with the best configs, compare with the default schedules and with onnxruntime."""
     configs = {key: result.config for key, result in results.items()}
-    plain = Summary.unmeasured(target=str(place.named), rows=(), seconds=0.0, host=host_rows(graph))
+    plain = unmeasured(graph, place.named, rows=())
     # A task where no config worked is left to TVM in both.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
     default = model_of(graph, place, broken, plain)
@@ -57,6 +58,8 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         launching=tuned.launching,
         records=None if records is None else str(records),
         host=tuned.host_times(),
+        precision=plain.precision,
+        fp32_layers=plain.fp32_layers,
     )
     return tuned.with_summary(summary)
 
@@ -77,6 +80,12 @@ def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], s
         remote=place.remote,
         rebuild=lambda host: compiled(Target(place.target, host=host)),
     )
+
+
+def unmeasured(graph: Graph, target: Target, *, rows: tuple[LayerRow, ...], seconds: float = 0.0) -> Summary:
+    """Return the summary of a model that is compiled and not measured."""
+    made, precision = Summary.unmeasured(target=str(target), rows=rows, seconds=seconds, host=host_rows(graph)), graph.imported.precision
+    return replace(made, precision=precision.kind, fp32_layers=tuple(sorted(precision.kept)))
 
 
 def host_rows(graph: Graph) -> tuple[HostRow, ...]:

@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import tvm
 
-from romou.api.assemble import host_rows, layer_rows, model_of
+from romou.api.assemble import layer_rows, model_of, unmeasured
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target, timing
 from romou.api.records import recorded_configs, valid_configs
 from romou.core.errors import UsageError
 from romou.core.space import Config
 from romou.core.version import __version__
-from romou.module import Summary, scheduled_functions
+from romou.frontend import Precision
+from romou.module import scheduled_functions
 from romou.regression import Bench, operators_of, with_times
 from romou.target import Target
 from romou.tasks.extract import count_calls
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
 
@@ -33,6 +35,9 @@ def bench(
     target: Target | str | Mapping[str, object] = "opencl",
     work_dir: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     repeats: int = 16,
     seed: int = 0,
     times: bool = True,
@@ -51,6 +56,8 @@ def bench(
         Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default schedules.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    precision, io_precision, calibration
+        What the model computes with, as in `tune`.
     repeats
         Rounds, at least 8. In each, every operator and the whole model are timed once more, in random order, three repeats by the device's events.
     seed
@@ -77,8 +84,9 @@ def bench(
     """
     check_rounds(repeats)
     target = as_target(target)
+    asked = Precision.checked(precision, io_precision, calibration)
     with timing(target, rpc) as place:
-        how: dict[str, Any] = {"shapes": shapes, "repeats": repeats, "seed": seed, "label": label, "place": place if times else None}
+        how: dict[str, Any] = {"shapes": shapes, "precision": asked, "repeats": repeats, "seed": seed, "label": label, "place": place if times else None}
         return bench_of(model, target, work_dir=work_dir, configs=None, **how)
 
 
@@ -89,6 +97,7 @@ def bench_of(
     work_dir: str | Path | None,
     configs: Mapping[str, Config] | None,
     shapes: Mapping[str, Sequence[int]] | None,
+    precision: Precision,
     repeats: int,
     seed: int,
     label: str | None,
@@ -100,7 +109,7 @@ def bench_of(
     place: see `timing`; None: only what can be read off the kernels.
     """
     check_versions()
-    imported = import_model(model, shapes)
+    imported = import_model(model, shapes, precision)
     at = Place(named=target, target=target) if place is None else place()
     graph = lower(imported, at.target)
     if configs is None:
@@ -120,7 +129,7 @@ def bench_of(
     )
     if place is None:
         return made
-    compiled = model_of(graph, at, chosen, Summary.unmeasured(target=str(at.named), rows=layer_rows(graph, {}), seconds=0.0, host=host_rows(graph)))
+    compiled = model_of(graph, at, chosen, unmeasured(graph, at.named, rows=layer_rows(graph, {})))
     made = replace(made, compiled=compiled)
     return with_times(made, compiled, repeats, seed=seed) if repeats else made
 

@@ -10,6 +10,7 @@ from romou.api.bench import bench_of, check_rounds
 from romou.api.place import Place, timing
 from romou.core.errors import DeviceError, UsageError
 from romou.core.space import Config
+from romou.frontend import Precision
 from romou.module import TunedModel
 from romou.regression import Bench, Comparison, compare_benches, compare_recorded, load_module, parse_threshold, time_in_turns, with_times
 from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
@@ -18,6 +19,7 @@ from romou.target import Target
 if TYPE_CHECKING:
     from typing import TypeGuard
 
+    import numpy as np
     import onnx
 
 
@@ -28,6 +30,9 @@ def compare(
     fail_over: float | str = 0.05,
     work_dir: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     repeats: int = 16,
     seed: int = 0,
     times: bool = True,
@@ -54,6 +59,8 @@ def compare(
         Folder of the records of `tune`, to take configs from. None: the baseline's configs.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    precision, io_precision, calibration
+        What the model computes with, as in `tune`.
     repeats
         Pairs that are timed at first, at least 8; what stays open is measured with up to four times as many.
     seed
@@ -76,6 +83,7 @@ def compare(
     """
     share = parse_threshold(fail_over)
     check_rounds(repeats)
+    asked = Precision.checked(precision, io_precision, calibration)
     if not times and not measures:
         raise UsageError("neither times nor measures are left to compare")
     before = baseline if isinstance(baseline, Bench) else Bench.load(baseline)
@@ -85,7 +93,7 @@ def compare(
         if not isinstance(after, Bench):
             configs = None if work_dir is not None else {o.key: Config(o.config) for o in before.operators if o.config}
             # Timed below, when it is known against what.
-            how: dict[str, Any] = {"shapes": shapes, "repeats": 0, "seed": seed, "label": label, "place": place if times else None}
+            how: dict[str, Any] = {"shapes": shapes, "precision": asked, "repeats": 0, "seed": seed, "label": label, "place": place if times else None}
             after = bench_of(after, target, work_dir=work_dir, configs=configs, **how)
         common_operators(before, after)  # before the long part
         if not times:

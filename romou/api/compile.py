@@ -8,15 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.assemble import host_rows, layer_rows, model_of
+from romou.api.assemble import layer_rows, model_of, unmeasured
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target
 from romou.api.verify import is_attached, verified
-from romou.module import Summary, TunedModel
+from romou.frontend import Precision
+from romou.module import TunedModel
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
     from romou.frontend import ImportedModel
@@ -27,6 +29,9 @@ def compile(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     device: int | None = None,
     verify: bool = True,
     strict: bool = False,
@@ -41,6 +46,8 @@ def compile(
         What to compile for, as in `tune`; no device is needed for a target that names one.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    precision, io_precision, calibration
+        What the model computes with, as in `tune`.
     device
         Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
         compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
@@ -73,13 +80,12 @@ def compile(
 
     def compiled(imported: ImportedModel) -> TunedModel:
         graph = lower(imported, here, is_compiled=True, strict=strict)
-        summary = Summary.unmeasured(target=str(target), rows=layer_rows(graph, {}), seconds=time.monotonic() - started, host=host_rows(graph))
-        return model_of(graph, place, {}, summary)
+        return model_of(graph, place, {}, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
 
-    imported = import_model(model, shapes)
+    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
     made = compiled(imported)
     if verify and is_attached(target, device):
-        error, limit = verified(made, imported, here, lambda part: compiled(import_model(part, None)))
+        error, limit = verified(made, imported, here, lambda part: compiled(import_model(part, None, imported.precision.of_parts())))
         # As if it had not run: its memory is free, and `capture` may still be chosen.
         made.release()
         made.with_summary(replace(made.summary(), relative_l2_error=error, tolerance=limit))

@@ -24,7 +24,7 @@ from romou.tvm_patches.quiet import quiet_stderr
 if TYPE_CHECKING:
     import onnx
 
-    from romou.frontend import ImportedModel
+    from romou.frontend import ImportedModel, Precision
     from romou.tasks.tunable import TunableTask
 
 logger = logging.getLogger("romou")
@@ -84,9 +84,9 @@ class Graph:
         return self.joined_where(is_faster)
 
 
-def import_model(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None) -> ImportedModel:
+def import_model(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None, precision: Precision | None = None) -> ImportedModel:
     with quiet_stderr():
-        return import_onnx(model, shapes)
+        return import_onnx(model, shapes, precision)
 
 
 def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False, strict: bool = False) -> Graph:

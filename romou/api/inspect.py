@@ -11,12 +11,14 @@ from romou.api.place import as_target
 from romou.api.records import recorded_configs
 from romou.core.arguments import instance_of, path_of
 from romou.core.errors import unknown_name
+from romou.frontend import Precision
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.module import scheduled_functions
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
 
@@ -25,6 +27,9 @@ def inspect(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     work_dir: str | Path | None = None,
     kernel: str | None = None,
     passes: bool = False,
@@ -39,6 +44,8 @@ def inspect(
         What to compile for, as in `tune`; no device is needed for a target that names one.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    precision, io_precision, calibration
+        What the model computes with, as in `tune`.
     work_dir
         Folder of the records of `tune`: a task with a measured candidate gets the config of the fastest one, whatever device it was
         measured on. None: default schedules.
@@ -66,7 +73,7 @@ def inspect(
     if work_dir is not None:
         path_of("work_dir", work_dir)
     target = as_target(target)
-    graph = lower(import_model(model, shapes), target)
+    graph = lower(import_model(model, shapes, Precision.checked(precision, io_precision, calibration)), target)
     seconds, configs = recorded_configs(work_dir, graph, target)
     graph = graph.joined_where_faster(seconds)
     functions = scheduled_functions(graph.fused, graph.task_of, configs, target)

@@ -10,21 +10,27 @@ from romou.api.graph import import_model, lower
 from romou.api.place import as_target
 from romou.core.arguments import instance_of
 from romou.core.space import Space
+from romou.frontend import Precision
 from romou.pruning import PrunedSpace, Rules
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
     from romou.tasks.tunable import TunableTask
 
 
 def knob_spaces(
-    model: onnx.ModelProto | str | Path, *, target: Target | str | Mapping[str, object] = "opencl", shapes: Mapping[str, Sequence[int]] | None = None
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
 ) -> list[tuple[TunableTask, Space]]:
     """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors are those of `tune`."""
-    target, tasks = _tasks(model, target, shapes)
+    target, tasks = _tasks(model, target, shapes, Precision.checked(precision, None, None))
     return [(task, task.space(target)) for task in tasks]
 
 
@@ -33,6 +39,9 @@ def pruned_spaces(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     rules: Rules | None = None,
 ) -> list[tuple[TunableTask, PrunedSpace]]:
     """Return each task of a model with its knob space, less what the criteria exclude; `PrunedSpace.report` counts what went.
@@ -45,6 +54,8 @@ def pruned_spaces(
         What to compile for, as in `tune`; no device is needed for a target that names one.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    precision, io_precision, calibration
+        What the model computes with, as in `tune`.
     rules
         What the criteria leave to choose, e.g. `Rules(count_per_work_item=True)` for the paper's way to count bytes.
 
@@ -61,13 +72,13 @@ def pruned_spaces(
     """
     if rules is not None:
         instance_of("rules", rules, Rules)
-    target, tasks = _tasks(model, target, shapes)
+    target, tasks = _tasks(model, target, shapes, Precision.checked(precision, io_precision, calibration))
     return [(task, task.pruned_space(target, rules)) for task in tasks]
 
 
 def _tasks(
-    model: onnx.ModelProto | str | Path, target: Target | str | Mapping[str, object], shapes: Mapping[str, Sequence[int]] | None
+    model: onnx.ModelProto | str | Path, target: Target | str | Mapping[str, object], shapes: Mapping[str, Sequence[int]] | None, precision: Precision
 ) -> tuple[Target, list[TunableTask]]:
     check_versions()
     target = as_target(target)
-    return target, lower(import_model(model, shapes), target).tasks
+    return target, lower(import_model(model, shapes, precision), target).tasks

@@ -13,6 +13,7 @@ from romou.api.graph import import_model, lower
 from romou.api.place import allowing_tf32, as_target, local_runner, remote_runner
 from romou.api.records import open_records
 from romou.core.errors import UsageError
+from romou.frontend import Precision
 from romou.layout import tasks_of
 from romou.measure import LocalBuilder, MeasureOptions
 from romou.module import TunedModel
@@ -23,6 +24,7 @@ from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
 
@@ -35,6 +37,9 @@ def tune(
     no_progress: int | None = None,
     work_dir: str | Path | Literal[False] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     seed: int = 0,
     progress: bool = False,
     prune: bool = True,
@@ -68,6 +73,13 @@ def tune(
         ~/.cache/romou); `summary().records` says which. False: nothing is kept.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    precision
+        What the model computes with: "float32" leaves its types as they are; "float16" makes an fp32 model one of fp16; "mixed" keeps in fp32 what
+        a check of the whole model against onnxruntime shows to be sensitive. See docs/precision.md.
+    io_precision
+        "float16": float inputs and outputs are fp16, too. None: as the model has them.
+    calibration
+        Inputs, each as {name: array}, on which ranges and errors are found, and outputs are checked with the first. None: random ones.
     seed
         Seed of the search and of the inputs that candidates are checked with.
     progress
@@ -112,7 +124,7 @@ def tune(
     options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
     measuring = _measuring(measure, seed)
     address = None if rpc is None else Address.parse(rpc)
-    imported = import_model(model, shapes)
+    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
     with local_runner(target, measuring) if address is None else remote_runner(target, measuring, address) as (place, runner):
         graph = lower(imported, place.target, is_compiled=True, strict=strict or rpc is not None)
         results: Mapping[str, TaskResult] = {}

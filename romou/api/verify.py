@@ -12,6 +12,8 @@ import onnx
 from romou.core.errors import DeviceError, NumericError, RomouError
 from romou.core.linking import is_here
 from romou.frontend.graph import shapes_of
+from romou.frontend.precision import AS_GIVEN, FP16, MIXED
+from romou.frontend.precision import TOLERANCE as MADE_FP16
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.module import TunedModel, random_inputs
 from romou.target import Target
@@ -26,6 +28,11 @@ logger = logging.getLogger("romou")
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 # Errors of outputs that are smaller than this, by their root mean square, are relative to it: what cancels out leaves rounding errors alone.
 _LEAST_RMS = 1e-3
+_HINT = "Replace the operator, or export with another opset."
+_HINTS = {
+    FP16: "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for.",
+    MIXED: "Give calibration inputs like those of the model's use.",
+}
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
@@ -37,7 +44,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
     """
     if any(_is_random(node) for node in imported.onnx_model.graph.node):
         return None, None
-    inputs = random_inputs(imported.inputs, seed=0)
+    inputs = next(iter(imported.precision.calibration), None) or random_inputs(imported.inputs, seed=0)
     reference = run_onnxruntime(imported.onnx_model, inputs)
     if reference is None:
         return None, None
@@ -46,7 +53,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
         # Random bounds of a Slice, say, that break the promise of the shape that the model gives.
         logger.warning("random inputs give outputs of other shapes than the model declares, so its outputs are not checked")
         return None, None
-    limit = _limit(reference, target)
+    limit = _limit(reference, target, imported.precision.kind)
     return max((_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True)), default=0.0), limit
 
 
@@ -85,12 +92,12 @@ def verified(
         raise DeviceError(f"the compiled model does not run on {target.kind}:{model.device_index}: {reason}", hint=hint) from problem
     if error is None or limit is None or error <= limit:
         return error, limit
-    node = _first_wrong(imported.onnx_model, compiled, target)
+    node = _first_wrong(imported.onnx_model, compiled, target, imported.precision.kind)
     name = node.name or ", ".join(node.output)
     raise NumericError(
         f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is {limit:.0e}; "
         f"the first operator whose output differs is {node.op_type} {name!r}",
-        hint="Replace the operator, or export with another opset. verify=False (--no-verify) compiles without this check.",
+        hint=f"{_HINTS.get(imported.precision.kind, _HINT)} verify=False (--no-verify) compiles without this check.",
         operator=node.op_type,
         node=name,
         error=error,
@@ -98,9 +105,11 @@ def verified(
     )
 
 
-def _limit(reference: list[np.ndarray], target: Target) -> float:
-    precision = "tf32" if target.limits.allows_tf32 else "float32"
-    return max(TOLERANCE[precision], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
+def _limit(reference: list[np.ndarray], target: Target, precision: str) -> float:
+    if precision != AS_GIVEN:
+        return MADE_FP16
+    product = "tf32" if target.limits.allows_tf32 else "float32"
+    return max(TOLERANCE[product], *(TOLERANCE.get(str(output.dtype), 0.0) for output in reference))
 
 
 def _is_random(node: onnx.NodeProto) -> bool:
@@ -122,7 +131,7 @@ def _error(found: np.ndarray, right: np.ndarray) -> float:
     return error
 
 
-def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target) -> onnx.NodeProto:
+def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str) -> onnx.NodeProto:
     """The first node, in the graph's order, after which some tensor that is needed later is wrong, found by bisection.
 
     A wrong tensor is needed by the outputs, or makes others wrong that are: so what is wrong after one node is wrong after all later ones.
@@ -130,7 +139,7 @@ def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], T
     right, wrong = 0, len(model.graph.node)
     while wrong - right > 1:
         count = (right + wrong) // 2
-        if _is_wrong(_first_nodes(model, count), compiled, target):
+        if _is_wrong(_first_nodes(model, count), compiled, target, precision):
             wrong = count
         else:
             right = count
@@ -139,7 +148,7 @@ def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], T
     return node
 
 
-def _is_wrong(part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target) -> bool:
+def _is_wrong(part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str) -> bool:
     """What cannot be compared counts as right."""
     if not part.graph.output:
         return False
@@ -147,7 +156,9 @@ def _is_wrong(part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], Tuned
         model = compiled(part)
         inputs = random_inputs(model.inputs, seed=0)
         reference = run_onnxruntime(part, inputs)
-        return reference is not None and any(not _error(a, b) <= _limit(reference, target) for a, b in zip(model.run(inputs), reference, strict=True))
+        return reference is not None and any(
+            not _error(a, b) <= _limit(reference, target, precision) for a, b in zip(model.run(inputs), reference, strict=True)
+        )
     except (RomouError, RuntimeError):
         return False
 

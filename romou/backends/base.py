@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from romou.backends.programs import Programs
 from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
@@ -18,11 +19,22 @@ if TYPE_CHECKING:
 
     from romou.backends.dialect import Dialect
 
+
+class Connection(Protocol):
+    """A device machine behind a connection: its packed functions, and the facts of its devices."""
+
+    @property
+    def session(self) -> Any: ...
+
+    @property
+    def devices(self) -> Sequence[Mapping[str, Any]]: ...
+
+
 # Limits that the text of any target may set, by TVM's names; all are whole numbers above zero.
 COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetOption:
     """An option of a target's text.
 
@@ -49,6 +61,7 @@ HOST = TargetOption(
     error="host {value!r} is not an LLVM triple",
     hint="For example aarch64-linux-android; leave it out for this machine.",
 )
+IMAGES = TargetOption(name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never")
 FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 
 
@@ -82,6 +95,7 @@ class Backend:
     has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels on a device
     has_images          whether kernels can read and write images
     is_served           whether `romou serve` offers such devices over RPC
+    keeps_programs      whether its runtime compiles the kernels of a model in one go, and keeps them: functions "prepare", "keep" and "program_folder"
     is_optional         whether a machine without such a device is as it should be
     """
 
@@ -97,6 +111,7 @@ class Backend:
     has_kernels: bool = True
     has_images: bool = False
     is_served: bool = False
+    keeps_programs: bool = False
     is_optional: bool = True
 
     @property
@@ -133,6 +148,14 @@ class Backend:
     def device_of(self, facts: Mapping[str, Any]) -> str | None:
         """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there is none, and for a CPU."""
         return None if facts["type"] == "cpu" else device_called(f"{facts['name']} {facts.get('version', '')}")
+
+    def with_known_facts(self, asked: HardwareSpec, facts: Mapping[str, Any]) -> HardwareSpec:
+        """`asked`, what a driver says of a device whose entry of `list_devices` is `facts`, with what only the device's file knows, if there is one."""
+        name = self.device_of(facts)
+        if name is None:
+            return asked
+        known = load_device(name)
+        return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
 
     def spec(self, device_name: str | None) -> HardwareSpec:
         """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""
@@ -300,10 +323,29 @@ class Backend:
             compiler(module, index)
         return compiler is not None
 
+    def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
+        """The programs of a model on a device, of this machine or behind a connection; None where its runtime does not keep programs.
+
+        library: TVM's executable or module, or the connection's.
+        """
+        import tvm
+
+        if not self.keeps_programs:
+            return None
+        find = tvm.get_global_func if connection is None else connection.session.get_function
+        facts = self.facts(index) if connection is None else connection.devices[index]
+        prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
+        threads = 0 if self.compiles_in_parallel(facts) else 1
+        return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads)
+
+    def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
+        """Whether the driver's compiler may be called by several threads, and gains by it."""
+        return False
+
     # Over RPC
 
     def function(self, name: str) -> str:
-        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel"."""
+        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel", "prepare"."""
         return f"romou.{self.name}.{name}"
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:

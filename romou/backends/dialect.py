@@ -16,6 +16,7 @@ class Dialect:
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
+    names_fp16_images         whether a kernel has to say that an image it writes holds fp16
     """
 
     has_vector_arithmetic = True
@@ -24,6 +25,7 @@ class Dialect:
     has_unroll_pragma = False
     takes_vectors_apart = False
     converts_fp16_in_memory = True
+    names_fp16_images = False
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """A vector of copies, where there is vector arithmetic."""
@@ -32,6 +34,10 @@ class Dialect:
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """A scalar in the place of a vector, where there is vector arithmetic."""
         raise NotImplementedError
+
+    def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
+        """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so, or cannot be told to."""
+        return quotient
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         """A pointer to fp16 numbers that are declared as anything else."""
@@ -44,6 +50,10 @@ class Dialect:
     def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
         """Write fp32 numbers as fp16 from pointer[lanes * offset] on."""
         raise NotImplementedError
+
+    def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:
+        """A maximum or minimum of floats that keeps NaN; None where comparisons do (`passes/nan.py`)."""
+        return None
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
         """The bits of fp16 numbers, as unsigned integers, as fp32."""

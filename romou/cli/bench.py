@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
+from romou.cli.common import console, debug_option, json_option, precision_options, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
 
 
@@ -22,6 +22,7 @@ from romou.cli.tune import parse_shapes, read_model
 @click.option("--times/--no-times", default=True, show_default=True, help="Without times no device is needed.")
 @click.option("--module/--no-module", default=True, show_default=True, help="Keep the compiled model beside the file, to time it again.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of the measurements.")
+@precision_options
 @rpc_option
 @json_option
 @debug_option
@@ -35,6 +36,7 @@ def command(
     times: bool,
     module: bool,
     seed: int,
+    precision: dict[str, Any],
     rpc: str | None,
     is_json: bool,
 ) -> None:
@@ -50,7 +52,7 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    how: dict[str, Any] = {"work_dir": work_dir, "shapes": fixed or None, "repeats": repeats, "seed": seed, "rpc": rpc}
+    how: dict[str, Any] = {"work_dir": work_dir, "shapes": fixed or None, "repeats": repeats, "seed": seed, "rpc": rpc, **precision}
     made = romou.bench(source, target=parsed, times=times, label=model, **how)
     made.save(path, module=module)
     if is_json:

@@ -52,6 +52,34 @@ def debug_option(function: _F) -> _F:
     )(function)
 
 
+def precision_options(function: _F) -> _F:
+    """`--precision`, `--io-precision` and `--calibration`, as one argument `precision`: what the functions of `romou` take by these names."""
+
+    @functools.wraps(function)
+    def with_precision(*arguments: Any, precision: str, io_precision: str | None, calibration: tuple[Path, ...], **options: Any) -> Any:
+        how = {"precision": precision, "io_precision": io_precision, "calibration": [_arrays_of(path) for path in calibration] or None}
+        return function(*arguments, precision=how, **options)
+
+    path = click.Path(exists=True, dir_okay=False, path_type=Path)
+    text = "Inputs that ranges and errors are taken of, by name. May be repeated. [default: random]"
+    with_precision = click.option("--calibration", multiple=True, type=path, metavar="FILE.npz", help=text)(with_precision)
+    text = "float16: inputs and outputs, too. [default: the model's types]"
+    with_precision = click.option("--io-precision", type=click.Choice(["float32", "float16"]), default=None, help=text)(with_precision)
+    text = "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own types."
+    choices = click.Choice(["float32", "float16", "mixed"])
+    return cast(_F, click.option("--precision", type=choices, default="float32", show_default=True, help=text)(with_precision))
+
+
+def _arrays_of(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    try:
+        with np.load(path) as found:
+            return dict(found)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"--calibration {str(path)!r} is no file of numpy.savez with arrays by the names of inputs: {error}") from error
+
+
 def rpc_option(function: _F) -> _F:
     text = (
         "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under a key. "

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
+from romou.cli.common import console, debug_option, json_option, precision_options, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
 from romou.core.errors import EXIT_FAILED, UsageError
 
@@ -24,6 +24,7 @@ from romou.core.errors import EXIT_FAILED, UsageError
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write JUnit XML here.")
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write a Markdown table here.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of the measurements.")
+@precision_options
 @rpc_option
 @json_option
 @debug_option
@@ -39,6 +40,7 @@ def command(
     junit: Path | None,
     markdown_path: Path | None,
     seed: int,
+    precision: dict[str, Any],
     rpc: str | None,
     is_json: bool,
 ) -> None:
@@ -73,6 +75,7 @@ def command(
         recorded=recorded,
         label=current,
         rpc=rpc,
+        **precision,
     )
     from romou.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
 

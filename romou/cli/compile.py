@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json, strict_option
+from romou.cli.common import console, debug_option, json_option, precision_options, print_json, strict_option
 from romou.cli.tune import default_output, parse_shapes, read_model
 
 
@@ -18,10 +18,21 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 @click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl or .cu file each.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Check the outputs against onnxruntime's, where the device is attached.")
+@precision_options
 @strict_option
 @json_option
 @debug_option
-def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path | None, output: Path | None, verify: bool, strict: bool, is_json: bool) -> None:
+def command(
+    model: str,
+    target: str,
+    shapes: tuple[str, ...],
+    emit_source: Path | None,
+    output: Path | None,
+    verify: bool,
+    precision: dict[str, Any],
+    strict: bool,
+    is_json: bool,
+) -> None:
     """Compile MODEL with default schedules and save it.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is measured.
@@ -34,7 +45,7 @@ def command(model: str, target: str, shapes: tuple[str, ...], emit_source: Path 
     source: Any = read_model(model)
     import romou
 
-    compiled = romou.compile(source, target=parsed, shapes=fixed or None, verify=verify, strict=strict)
+    compiled = romou.compile(source, target=parsed, shapes=fixed or None, verify=verify, strict=strict, **precision)
     path = compiled.save(output or default_output(model))
     sources = compiled.sources()
     suffix = parsed.backend.source_suffix

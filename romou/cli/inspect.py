@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, precision_options, print_json
 from romou.cli.tune import parse_shapes, read_model
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ OWN = "own"
 @click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
 @click.option("--knobs", "has_knobs", is_flag=True, help="Explain the knobs of the tasks instead: choices on the target, default, meaning.")
+@precision_options
 @json_option
 @debug_option
 def command(
@@ -51,6 +52,7 @@ def command(
     passes: bool,
     has_source: bool,
     has_knobs: bool,
+    precision: dict[str, Any],
     is_json: bool,
 ) -> None:
     """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
@@ -71,7 +73,7 @@ def command(
         raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
     if has_knobs:
-        _explain_knobs(source, parsed, fixed, kernel, is_json=is_json)
+        _explain_knobs(source, parsed, fixed, kernel, precision=precision["precision"], is_json=is_json)
         return
     if gpus:
         from romou.mobile_compilers import compiler_for, find_compilers, mobile_gpu
@@ -82,7 +84,7 @@ def command(
         find_compilers()  # before the long part
     import romou
 
-    kernels = romou.inspect(source, target=parsed, shapes=fixed or None, work_dir=work_dir, kernel=kernel, passes=passes)
+    kernels = romou.inspect(source, target=parsed, shapes=fixed or None, work_dir=work_dir, kernel=kernel, passes=passes, **precision)
     said = _ask(kernels, gpus)
     if is_json:
         rows = []
@@ -102,12 +104,12 @@ def command(
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
 
 
-def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], task: str | None, *, is_json: bool) -> None:
+def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], task: str | None, *, precision: str, is_json: bool) -> None:
     from romou.api.spaces import knob_spaces
     from romou.core.errors import unknown_name
     from romou.report.spaces import knob_rows, knob_table
 
-    found = knob_spaces(source, target=target, shapes=shapes or None)
+    found = knob_spaces(source, target=target, shapes=shapes or None, precision=precision)
     spaces = [space for one, space in found if task in (None, one.name)]
     if task is not None and not spaces:
         raise unknown_name("task", task, {one.name for one, _ in found})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
     described = [{"name": name, **_describe(outputs[name])} for name in outputs.names]
     if is_json:
         data: dict[str, Any] = {"module": str(module), "outputs": described, "time_ms": time_ms, "launching": model.launching}
+        data["programs"] = None if model.programs is None else dataclasses.asdict(model.programs)
         if profile:
             data["summary"] = model.summary().to_dict()
         print_json(data)
@@ -79,6 +81,8 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
     for i, entry in enumerate(described):
         out.print(f"output {i} {entry['name']}: {entry['dtype']} {entry['shape']}, {_range_text(entry)}", markup=False)
     out.print(f"time: {time_ms:.3f} ms (median of {repeat} runs)", markup=False)
+    if model.programs is not None:
+        out.print(f"programs: {model.programs}", markup=False)
     out.print(f"launched: {model.launching}", markup=False)
     if profile:
         from romou.report.table import print_summary

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json, rpc_option, strict_option
+from romou.cli.common import console, debug_option, json_option, precision_options, print_json, rpc_option, strict_option
 from romou.core.errors import UsageError
 
 _BUNDLED = "bundled:"
@@ -60,6 +60,7 @@ def default_output(model: str) -> Path:
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
 @click.option("--allow-tf32", is_flag=True, help="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.")
+@precision_options
 @rpc_option
 @click.option("--explorer", default="evolution", show_default=True, help="evolution, annealing, random or exhaustive: how candidates are chosen.")
 @click.option("--build-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate's build. [default: 30]")
@@ -82,6 +83,7 @@ def command(
     prune: bool,
     allow_tf32: bool,
     explorer: str,
+    precision: dict[str, Any],
     rpc: str | None,
     build_timeout: float | None,
     run_timeout: float | None,
@@ -106,7 +108,7 @@ def command(
 
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
     how |= {"work_dir": False if no_records else work_dir, "measure": {name: value for name, value in measure.items() if value is not None}}
-    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "strict": strict}
+    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "strict": strict, **precision}
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
     path = output or default_output(model)
     tuned.save(path)

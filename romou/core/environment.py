@@ -26,7 +26,7 @@ VARIABLES = {
     "HOME": Variable("Mesa's compilers keep their cache below it"),
     "OCL_ICD_VENDORS": Variable("folder in which the OpenCL loader finds platforms; `romou doctor` looks there as well", "/etc/OpenCL/vendors"),
     "PATH": Variable("where Mesa's compilers find their tools"),
-    "ROMOU_CACHE_DIR": Variable("folder of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"),
+    "ROMOU_CACHE_DIR": Variable("folder of compiled programs, and of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"),
     "ROMOU_DEBUG": Variable("1: show tracebacks of errors that are otherwise one message", "0"),
     "ROMOU_DEVICES": Variable("folder of device files, JSON as in romou/hardware/devices or reports of ArchProbe, whose names `-device=` knows"),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
@@ -35,6 +35,7 @@ VARIABLES = {
     "ROMOU_OPENCL_DEVICE": Variable("part of an OpenCL device's name: only devices that match it are used", "all"),
     "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "a new private folder romou-opencl-* in TMPDIR"),
     "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
+    "ROMOU_PROGRAM_CACHE_MB": Variable("megabytes of compiled programs that are kept below ROMOU_CACHE_DIR; 0: none", "256"),
     "ROMOU_RPC_KEY": Variable("key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"),
     "TMPDIR": Variable("folder for temporary files", "/tmp"),
     "XDG_CACHE_HOME": Variable("folder of caches, without ROMOU_CACHE_DIR", "~/.cache"),
@@ -49,6 +50,7 @@ class Settings:
     is_debug: bool = False
     opencl_device: str | None = None
     cache_dir: Path = Path("~/.cache/romou")
+    program_cache_mb: int = 256
     mobile_compilers: Path = Path(VARIABLES["ROMOU_MOBILE_COMPILERS"].default)
     unknown: tuple[str, ...] = ()
 
@@ -67,6 +69,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         is_debug=_flag("ROMOU_DEBUG", env),
         opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
         cache_dir=Path(env.get("ROMOU_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "romou"),
+        program_cache_mb=_count("ROMOU_PROGRAM_CACHE_MB", env, Settings.program_cache_mb),
         mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
         unknown=tuple(unknown),
     )
@@ -77,6 +80,13 @@ def _flag(name: str, env: Mapping[str, str]) -> bool:
     if text not in _TRUE + _FALSE:
         raise UsageError(f"{name}={env[name]!r}: must be 1 or 0", name=name, value=env[name])
     return text in _TRUE
+
+
+def _count(name: str, env: Mapping[str, str], default: int) -> int:
+    text = env.get(name, "").strip() or str(default)
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"{name}={env[name]!r}: must be a whole number", name=name, value=env[name])
+    return int(text)
 
 
 def _complaint(name: str) -> str:

@@ -12,7 +12,7 @@ import difflib
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,10 @@ from romou.frontend.damage import check_weights
 from romou.frontend.declared import settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
+from romou.frontend.fp16 import Fp16Plan, first_output, to_fp16, with_fp16_borders, without_batch_norms
 from romou.frontend.host_groups import CARRIED, Values, alone, split
 from romou.frontend.host_table import unserved
+from romou.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.frontend.sizes import check_sizes
 from romou.frontend.to_relax import to_relax
 
@@ -43,12 +45,13 @@ class ImportedModel:
     """A checked model in both forms.
 
     mod: Relax module with one function `main`, weights embedded as constants.
-    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference.
+    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference, in its own precision.
     inputs: name -> (shape, numpy dtype name), in call order.
     outputs: names, in the order in which the module returns them.
     host_groups: names of the nodes that run on the host, by sub-model, see `host_groups.node_name`.
     folded: the model that was imported, before it was split.
     on_host: positions of its nodes that were asked to run on the host.
+    precision: what was asked for; of "mixed", `kept` says what stays fp32.   unconverted: `folded` before it became fp16; None where it did not.
     """
 
     mod: tvm.IRModule
@@ -58,13 +61,16 @@ class ImportedModel:
     folded: onnx.ModelProto
     on_host: frozenset[int] = frozenset()
     host_groups: tuple[tuple[str, ...], ...] = ()
+    precision: Precision = field(default_factory=Precision)
+    unconverted: onnx.ModelProto | None = None
 
 
-def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None) -> ImportedModel:
+def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None, precision: Precision | None = None) -> ImportedModel:
     """Read, check and import an ONNX model.
 
     model: path of an ONNX file, or a loaded model.
     shapes: shape by input name, for inputs whose shape the model leaves open (or to override it).
+    precision: which numbers it computes with; None: those of the model.
 
     Raises
     ------
@@ -77,10 +83,26 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     _check_types(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
     check_sizes(proto)
-    folded = _without_constants(simplify(proto))
+    asked = precision or Precision()
+    if asked.io == FP16:
+        proto = with_fp16_borders(proto)
+    folded, unconverted, inputs = _without_constants(simplify(proto)), None, _inputs_of(proto)
+    if asked.kind != AS_GIVEN:
+        unconverted = without_batch_norms(folded)
+        asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))
+        folded = to_fp16(Fp16Plan(unconverted, asked.kept))
     on_host = frozenset(unserved(folded))
     outputs = tuple(o.name for o in proto.graph.output)
-    imported = ImportedModel(mod=tvm.IRModule(), onnx_model=proto, inputs=_inputs_of(proto), outputs=outputs, folded=folded, on_host=on_host)
+    imported = ImportedModel(
+        mod=tvm.IRModule(),
+        onnx_model=proto,
+        inputs=inputs,
+        outputs=outputs,
+        folded=folded,
+        on_host=on_host,
+        precision=asked,
+        unconverted=unconverted,
+    )
     try:
         return _import(imported, on_host)
     except ModelError as error:
@@ -92,7 +114,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
 def with_more_on_host(imported: ImportedModel, attempt: Callable[[onnx.ModelProto], object]) -> Iterator[ImportedModel]:
     """The model with more and more of its nodes on the host, least first; `attempt` raises for a model of one node that has to go there.
 
-    At last all of them, where two nodes can be compiled and both together cannot.
+    At last all of them, where two nodes can be compiled and both together cannot. First of all, nodes that fail as fp16 are tried in fp32.
     """
     nodes, values = imported.folded.graph.node, Values(imported.folded)
     failing, unknown = set(imported.on_host), set(imported.on_host)
@@ -105,6 +127,12 @@ def with_more_on_host(imported: ImportedModel, attempt: Callable[[onnx.ModelProt
             if key not in known:
                 known[key] = _succeeds(attempt, alone(imported.folded, node, values))
             failing |= set() if known[key] else {i}
+    if imported.unconverted is not None and failing != imported.on_host:
+        names = {first_output(nodes[i]) for i in failing}
+        kept = imported.precision.kept | names | {name.removesuffix("_fp16") for name in names}
+        converted = to_fp16(Fp16Plan(imported.unconverted, kept))
+        with contextlib.suppress(ModelError):
+            yield _import(replace(imported, folded=converted, precision=replace(imported.precision, kept=kept)), frozenset(unserved(converted)))
     tried = {imported.on_host}
     for chosen in (failing, failing | unknown, set(range(len(nodes)))):
         if frozenset(chosen) not in tried:

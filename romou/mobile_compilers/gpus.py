@@ -68,5 +68,7 @@ def compiler_for(device_name: str | None) -> str:
     found = next((name for name, gpu in MOBILE_GPUS.items() if device_name in gpu.devices), None)
     if found is None:
         what = "a target without -device=" if device_name is None else device_name
-        raise UsageError(f"Mesa has no compiler for {what}; it has them for {', '.join(GPUS)}", hint="Name one, e.g. --gpu a740; its code is then another GPU's.")
+        raise UsageError(
+            f"Mesa has no compiler for {what}; it has them for {', '.join(GPUS)}", hint="Name one, e.g. --gpu a740; its code is then another GPU's."
+        )
     return found

@@ -1,7 +1,7 @@
 """The tuned model: assembled, run, saved, loaded."""
 
+from romou.core.inputs import random_inputs
 from romou.module.assemble import ScheduledFunction, compile_model, schedule_model, scheduled_functions
-from romou.module.inputs import random_inputs
 from romou.module.outputs import Outputs
 from romou.module.saved import load
 from romou.module.summary import HostRow, LayerRow, Summary

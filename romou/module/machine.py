@@ -13,6 +13,7 @@ import numpy as np
 
 from romou.backends import backend
 from romou.backends.base import CapturedRun
+from romou.backends.programs import ProgramReport, Programs
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
 from romou.module.host_nodes import LEDGER
@@ -39,7 +40,7 @@ class Machine:
 
     module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
     for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.   has_host_nodes: whether nodes run on
-    the host between kernels; then nothing is captured.
+    the host between kernels; then nothing is captured.   programs: those of the library; None where they are compiled at their first launch.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Machine:
         kind: str | None = None,
         capture: bool | None = None,
         has_host_nodes: bool = False,
+        programs: Programs | None = None,
     ) -> None:
         from tvm import relax
 
@@ -77,17 +79,27 @@ class Machine:
         if self._is_open and has_host_nodes:
             self._is_open = False
             self.launching = "kernel by kernel: nodes run on the host between kernels"
+        self._programs = programs
+        self.program_report: ProgramReport | None = None
         if self._is_open:
             self.launching = "kernel by kernel so far: the second run is captured"
+
+    def prepare(self) -> None:
+        """Have all programs compiled or loaded now, before the first run. DeviceError where the driver refuses one."""
+        if self._programs is not None:
+            with self._lock, self._driver():
+                self.program_report = self._programs.prepare()
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for inputs in call order; DeviceError where the driver fails."""
         with self._lock, self._driver():
-            # The first run is not captured: drivers compile kernels in it, and many a process ends after it.
+            # The first run is not captured: some drivers compile kernels in it, and many a process ends after it.
             captured = self._captured_run() if self._has_run else None
             self._set(inputs)
             if captured is None:
-                return [o.numpy() for o in self._invoke()]
+                outputs = [o.numpy() for o in self._invoke()]
+                self._keep_programs()
+                return outputs
             captured.launch()
             return [o.numpy() for o in self._outputs]
 
@@ -99,6 +111,7 @@ class Machine:
             captured = self._captured_run() if is_captured else None
             launch = self._launch if captured is None else captured.launch
             self._device.sync()
+            self._keep_programs()
             if is_wall or self._has_host_nodes:
                 return [self._wall_ms(launch) for _ in range(repeat)]
             if captured is not None:
@@ -156,6 +169,10 @@ class Machine:
                 raise LEDGER.failure from None
             raise
         self._has_run = True
+
+    def _keep_programs(self) -> None:
+        if self._programs is not None:
+            self._programs.keep()
 
     def _invoke(self) -> list[Any]:
         """Launch kernel by kernel; the outputs, new tensors."""

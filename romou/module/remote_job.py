@@ -13,7 +13,7 @@ from romou.rpc import Address, Connection
 from romou.rpc import connect as open_connection
 
 _connection: Connection | None = None
-_device = 0
+_device, _kind = 0, ""
 _machines: dict[str, Machine] = {}
 
 
@@ -22,7 +22,8 @@ def connect(address: Address, kind: str, device_name: str | None, wanted: str | 
 
     DeviceError where another device answers. Other errors are those of `romou.rpc.connect`.
     """
-    global _connection, _device
+    global _connection, _device, _kind
+    _kind = kind
     _connection = open_connection(address, kind=kind, patience_s=patience_s)
     _device = backend(kind).device_index(device_name, list(_connection.devices))
     found = str(_connection.devices[_device]["name"])
@@ -36,7 +37,10 @@ def load(library: str, name: str) -> None:
     with _connection.calling("loading a model"):
         _connection.session.upload(library, name)
         module_of = _connection.session.get_function("romou.rpc.module_of")
-        _machines[name] = Machine(_connection.session.load_module(name), _connection.device(_device), module_of)
+        library = _connection.session.load_module(name)
+        programs = backend(_kind).programs(library, _device, _connection)
+        _machines[name] = Machine(library, _connection.device(_device), module_of, programs=programs)
+        _machines[name].prepare()
 
 
 def run(name: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

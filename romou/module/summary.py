@@ -46,6 +46,7 @@ class Summary:
     tolerance: what `relative_l2_error` may be.   launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
     outcomes: how the trials of this run and its resumed ones ended, by name.   records: the folder that keeps them; None where they were not kept.
     host: nodes that run on the host, in order.
+    precision: what was asked for: "float32", "float16" or "mixed".   fp32_layers: in fp16 and mixed models, first outputs of the nodes that stayed fp32.
     """
 
     target: str
@@ -60,6 +61,8 @@ class Summary:
     launching: str = ""
     records: str | None = None
     host: tuple[HostRow, ...] = ()
+    precision: str = "float32"
+    fp32_layers: tuple[str, ...] = ()
 
     @property
     def host_share(self) -> float | None:

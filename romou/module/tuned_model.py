@@ -15,13 +15,14 @@ import tvm
 from tvm import relax
 
 from romou.backends.base import HOST
+from romou.backends.programs import ProgramReport
 from romou.core.arguments import path_of, whole_of
 from romou.core.errors import DeviceError, ModelError, UsageError
 from romou.core.folders import HeldFolder, replacing
+from romou.core.inputs import checked_inputs, random_inputs
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
 from romou.module.host_nodes import LEDGER
-from romou.module.inputs import checked_inputs, random_inputs
 from romou.module.machine import Machine, check_process
 from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs
@@ -167,8 +168,17 @@ class TunedModel:
                     raise DeviceError(f"{where} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
                 with quiet_stderr():
                     how: dict[str, Any] = {"kind": self.target.kind, "capture": self.capture, "has_host_nodes": bool(self.host_nodes)}
-                    self._local = Machine(self._executable, self.device, _module_of, **how)
+                    programs = self.target.backend.programs(self._executable, self.device_index)
+                    machine = Machine(self._executable, self.device, _module_of, programs=programs, **how)
+                # It may have something to tell.
+                machine.prepare()
+                self._local = machine
             return self._local
+
+    @property
+    def programs(self) -> ProgramReport | None:
+        """Where the model's compiled programs came from: the cache or the driver's compiler. None behind a connection, and where no cache is kept."""
+        return None if self.remote is not None else self._machine().program_report
 
     @property
     def launching(self) -> str:

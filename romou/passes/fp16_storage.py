@@ -128,7 +128,8 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
         # TVM makes workspaces, which lie in no parameter of the function, arrays of vectors.
         if isinstance(parameter.ty, PointerType) and str(parameter.ty.element_type).partition("x")[0] == "float16":
             # The text of a kernel that names the type half asks for the extension; 16 bits of anything else do not.
-            stored = "float32" if "texture" in str(parameter.ty.storage_scope) else "uint16"
+            image = "float16" if dialect.names_fp16_images else "float32"
+            stored = image if "texture" in str(parameter.ty.storage_scope) else "uint16"
             pointers[parameter] = tirx.Var(parameter.name, PointerType(PrimType(stored), parameter.ty.storage_scope))
 
     def declare(stmt: tirx.DeclBuffer) -> tirx.Stmt:

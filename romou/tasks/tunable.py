@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_hash
 
 from romou.analysis.launch import launch_size, thread_extents
@@ -29,6 +29,7 @@ from romou.schedules.families import template_of
 from romou.schedules.winograd import StoredWeight
 from romou.tir.primitives import FREE_IMAGES
 from romou.tir.slices import without_slices
+from romou.tir.traversal import nodes_in
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -195,7 +196,9 @@ def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)
-    if any("int64" in str(p.dtype) for p in func.params):
+    # Numbers between the operators that were fused into it count too: TVM casts a float to int32 by way of int64.
+    between = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
+    if any("int64" in str(p.dtype) for p in (*func.params, *between)):
         return func  # numbers of 64 bits stay what they are, and so do the indices that are made of them
     narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
     return narrow["main"]

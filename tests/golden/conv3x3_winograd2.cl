@@ -1,8 +1,8 @@
 // Function: main_kernel
-__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
-__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
-__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
-__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr) {
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr) {
   int group_x = (convert_int(get_group_id(0)));
   float4 data_rows_local_ptr[16];
   float4 data_tile_local_ptr[4];
@@ -173,10 +173,10 @@ __kernel void main_kernel(__global float4* restrict data_ptr, __global float4* r
 }
 
 // Function: main_kernel_1
-__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
-__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
-__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
-__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr) {
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr) {
   int group_y = (convert_int(get_group_id(1)));
   float4 acc_local_ptr[4];
   float4 patch_local_ptr[4];
@@ -240,10 +240,10 @@ __kernel void main_kernel_1(__global float4* restrict products_ptr, __global flo
 }
 
 // Function: main_kernel_2
-__kernel void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
-__kernel void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
-__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
-__kernel void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr) {
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr) {
   int group_x = (convert_int(get_group_id(0)));
   float4 output_rows_local_ptr[8];
   float4 output_tile_local_ptr[2];

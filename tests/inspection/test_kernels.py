@@ -88,7 +88,8 @@ def test_a_kernel_taken_apart() -> None:
     (kernel,) = inspect_function(func, TARGET, name="conv", task=task.name, config=config, with_passes=True)
     assert kernel.name == "conv_kernel"
     assert kernel.function == "conv"
-    assert "__kernel void conv_kernel(" in kernel.source
+    sides = ", ".join(map(str, kernel.work_group))
+    assert f"__kernel __attribute__((reqd_work_group_size({sides}))) void conv_kernel(" in kernel.source
     assert kernel.work_group == (config["wg_w"], config["wg_o"], config["split_k"])
     names = [step.name for step in kernel.passes]
     assert names.index("tirx.VectorizeLoop") < names.index("address_images") < names.index("tirx.FlattenBuffer") < names.index("tirx.MakePackedAPI")

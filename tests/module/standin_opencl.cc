@@ -1,4 +1,4 @@
-// The system's OpenCL library with flaws in its command buffers, as $STANDIN names them. What is not defined here is found in that library, which this one
+// The system's OpenCL library with a flaw, which $STANDIN names: in its command buffers, or in what it does with binaries. What is not defined here is found in that library, which this one
 // is linked to: dlsym looks there too.
 #include <dlfcn.h>
 
@@ -33,6 +33,12 @@ extern "C" __attribute__((visibility("default"))) int32_t clGetDeviceInfo(void* 
     if (char* found = std::strstr(static_cast<char*>(value), "cl_khr_command_buffer ")) std::memcpy(found, "cl_khr_command_bufferX", 22);
   }
   return code;
+}
+
+extern "C" __attribute__((visibility("default"))) void* clCreateProgramWithBinary(void* context, uint32_t count, void* const* devices, const size_t* lengths,
+                                                                                  const unsigned char** binaries, int32_t* status, int32_t* code) {
+  if (is("crashes on binaries")) std::abort();
+  return real<decltype(&clCreateProgramWithBinary)>("clCreateProgramWithBinary")(context, count, devices, lengths, binaries, status, code);
 }
 
 extern "C" __attribute__((visibility("default"))) void* clGetExtensionFunctionAddressForPlatform(void* platform, const char* name) {

@@ -75,3 +75,12 @@ def test_nan_is_kept_where_onnxruntime_keeps_it(dtype: str) -> None:
     found = romou.compile(model, target="opencl").run(inputs)
     for name, a, b in zip(found.names, found, expected, strict=True):
         np.testing.assert_allclose(a, b, 2e-2, 2e-2, err_msg=name)
+
+
+def test_casts_to_integers_stay_on_the_device() -> None:
+    """TVM casts a float to int32 by way of int64, whose numbers no index is."""
+    x = np.array([[70001, -3.5, 2.5, -2147483648, 2147483520]], np.float32)
+    model = model_of({"y": ("Cast", "x", {"to": 6}), "z": ("Cast", "y", {"to": 1})}, {"x": x})
+    found = romou.compile(model, target="opencl", strict=True).run({"x": x})
+    np.testing.assert_array_equal(found["y"], x.astype(np.int32))
+    np.testing.assert_array_equal(found["z"], x.astype(np.int32).astype(np.float32))

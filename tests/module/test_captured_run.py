@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import standin
 import tvm
 from operators import target_of
 from small_networks import prime_net, residual_net
@@ -186,28 +187,12 @@ for flaw in sys.argv[2:]:
 
 def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
     """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or captured runs compute nothing."""
-    library = tmp_path / "standin.so"
-    subprocess.run(
-        [
-            "g++",
-            "-shared",
-            "-fPIC",
-            "-Wall",
-            str(Path(__file__).parent / "standin_opencl.cc"),
-            "-o",
-            str(library),
-            "-Wl,--no-as-needed",
-            "-l:libOpenCL.so.1",
-            "-ldl",
-        ],
-        check=True,
-    )
     model = compiled(prime_net(), False)
     saved = model.save(tmp_path / "m.romou")
     printed = ""
     # What a device offers is read once in a process.
     for flaws in (["no extension"], [flaw for flaw in FLAWS if flaw != "no extension"]):
-        environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library), "STANDIN": flaws[0]}
+        environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": flaws[0]}
         done = subprocess.run([sys.executable, "-c", _SCRIPT, str(saved), *flaws], env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         printed += done.stdout

@@ -18,8 +18,8 @@ import romou
 
 HERE = Path(__file__).parent
 RUNTIME = Path(__file__).parents[2] / "romou/tvm_patches/opencl_runtime"
-OPTIONS = ["-std=c++20", "-O0", "-g1", "-fPIC", "-Wall", f"-I{RUNTIME}", f"-I{RUNTIME}/shim"]
-CHECKS = ("failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails", "threads", "sizes", "lengths")
+OPTIONS = ["-std=c++20", "-O0", "-g1", "-fPIC", "-Wall", '-DROMOU_VERSION="0"', f"-I{RUNTIME}", f"-I{RUNTIME}/shim"]
+CHECKS = ("failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails", "threads", "sizes", "lengths", "plain_options", "exact_options")
 # A data race is one of several threads.
 OF_THREADS = ("waiting_holds_no_queue", "dropped_elsewhere", "threads")
 

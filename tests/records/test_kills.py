@@ -1,63 +1,64 @@
 """kill -9 while a trial is measured or written: nothing that was acknowledged is lost, nothing is there twice, and no temporary folder stays.
 
-KILLS=100 in the environment kills as many processes.
+scripts/check_kills.py does the same to real tuners.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-from romou.records import RecordStore
+import pytest
+from check_kills import Place, kill_one
 
-KILLS = int(os.environ.get("KILLS", "12"))
+KILLS = 12
 
 # A tuner without a device: takes up where the records end, measures into temporary folders, and tells of each record that is on disk.
 _TUNER = """
-import os, sys
+import json, os, sys, tempfile
 from pathlib import Path
 from romou.core.folders import HeldFolder
 from romou.core.outcome import Outcome
 from romou.records import Record, RecordStore
 
-with RecordStore(sys.argv[1]) as store, HeldFolder("build") as built, HeldFolder("run"):
+with RecordStore(sys.argv[2]) as store, HeldFolder("build") as built, HeldFolder("run"):
     done = {record.config["number"] for record in store}
-    print("ready", flush=True)
-    for number in range(10**9):
+    for number in range(int(sys.argv[3])):
         if number not in done:
             Path(built, f"{number}.so").write_bytes(os.urandom(20_000))
             store.append(Record(task_key="a", task_name="a", config={"number": number}, device={"name": "x" * 2000}, outcome=Outcome.OK, times_s=(1.0,)))
-            print(number, flush=True)
+            print(json.dumps({"number": number}), flush=True)
 """
 
 
 def test_killed_tuners_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    told: set[int] = set()
+    rng, place = random.Random(0), Place(tmp_path, _TUNER)
+    records: list[str] = []
     for _ in range(KILLS):
-        tuner = subprocess.Popen([sys.executable, "-c", _TUNER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment)
-        assert tuner.stdout is not None
-        assert tuner.stdout.readline() == "ready\n"
-        # What the one before left is gone; these are its own.
-        assert len(list(temporary.iterdir())) == 2
-        time.sleep(rng.uniform(0, 0.05))
-        tuner.kill()
-        told |= {int(line) for line in tuner.stdout if line.endswith("\n")}
-        tuner.wait()
-        with RecordStore(tmp_path) as store:
-            numbers = [record.config["number"] for record in store]
-        assert len(set(numbers)) == len(numbers)
-        assert told <= set(numbers)
-        # A record may be on disk that the tuner had no time to tell of, but only the last one of each.
-        assert set(numbers) == set(range(len(numbers)))
-    assert len(told) > KILLS
-    assert len(list(temporary.iterdir())) == 2
-    subprocess.run([sys.executable, "-c", "from romou.core.folders import HeldFolder; HeldFolder('build').cleanup()"], env=environment, check=True)
-    assert list(temporary.iterdir()) == []
+        records, _ = kill_one(place, rng, records, 0.05)
+        assert len(place.left()) == 2
+    assert len(records) > KILLS
+    with place.start(len(records)) as last:
+        last.communicate()
+    assert not place.left()
+
+
+FAULTS = {
+    "tells before it has written": (("store.append", "pass; late = lambda: store.append"), "told of 1 trials, the records have 0"),
+    "writes twice": (("print(", "store.append(list(store)[-1]); print("), "a record is there twice"),
+    "leaves a folder": (('HeldFolder("run")', "tempfile.TemporaryDirectory()"), "outlive a tuner that was killed and the start of the next"),
+    "leaves a worker": (
+        ("print(", "__import__('subprocess').Popen(['sleep', '2'], stdin=-3, stdout=-3); print("),
+        "outlive their tuner",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_planted_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same check, which is scripts/check_kills.py's."""
+    monkeypatch.setattr("check_kills._PATIENCE_S", 0.2)
+    (old, new), found = FAULTS[fault]
+    place, rng = Place(tmp_path, _TUNER.replace(old, new)), random.Random(0)
+    with pytest.raises(SystemExit, match=found):
+        kill_one(place, rng, kill_one(place, rng, [], 0.0)[0], 0.0)

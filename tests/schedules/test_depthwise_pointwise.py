@@ -6,9 +6,8 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 import tvm
-from operators import assert_agrees, error_of, has_device, pair_of, random_arrays, reference, run, target_of
+from operators import assert_agrees, each_kind, error_of, has_device, pair_of, quick_configs, random_arrays, random_configs, reference, run, target_of
 
 from romou.core.space import Config
 from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
@@ -33,13 +32,17 @@ def made(name: str, dtype: str = "float32") -> TunableTask:
     return pair_of(channels, size, outputs, dtype, **given)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("primes", "float32"), ("stride", "float16"), ("uneven", "float32"), ("dilated", "float16"), ("few", "float32")])
-def test_configs_agree_with_both_functions(name: str, dtype: str, target: Target) -> None:
+PAIR_TYPES = [("primes", "float32"), ("stride", "float16"), ("uneven", "float32"), ("dilated", "float16"), ("few", "float32")]
+
+
+@random_configs
+@each_kind("pair", PAIR_TYPES, opencl=range(5), cuda=(0, 1))
+def test_configs_agree_with_both_functions(pair: tuple[str, str], target: Target, drawn: int) -> None:
+    name, dtype = pair
     task, rng = made(name, dtype), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    drawn = task.space(target).sample(rng, 3 if has_device(target) else 1)
-    for config in [task.default_config(target), *drawn]:
+    for config in [task.default_config(target), *(quick_configs(task, target, rng, drawn) if has_device(target) else ())]:
         assert_agrees(target, task, config, arrays, expected, LIMITS[dtype])
 
 

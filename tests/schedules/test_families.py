@@ -7,7 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from operators import assert_agrees, conv, conv_transpose, error_of, has_device, matmul, quick_configs, random_arrays, reference, target_of, task_of
+from exhaustive import exhaustive
+from operators import (
+    assert_agrees,
+    conv,
+    conv_transpose,
+    each_kind,
+    error_of,
+    has_device,
+    matmul,
+    quick_configs,
+    random_arrays,
+    random_configs,
+    reference,
+    target_of,
+    task_of,
+)
 
 from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.families.dense import Dense
@@ -16,10 +31,6 @@ from romou.target import Target
 from romou.tasks.build import build_task
 
 SEED = 20
-# Where there is no GPU, CUDA kernels are only compiled: fewer do.
-CONFIGS_PER_SHAPE, COMPILED_PER_SHAPE = 2, 1
-
-
 SHAPES = [
     conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)),
     conv(31, (17, 17), 37, (1, 7), padding=(0, 3, 0, 3)),
@@ -52,37 +63,45 @@ SHAPES = [
 MATMULS = [matmul((2,), 7, 32, 12), matmul((2,), 7, 32, 10), matmul((2,), 7, 32, 10, is_transposed=True)]
 
 
-@pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
-def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
+# Other shapes of every family are run by test_family_contract.py.
+@random_configs
+@each_kind("work", SHAPES, opencl=(0, 3, 4, 6, 7, 10, 11, 12, 15, 17, 19, 20, 22, 23, 24), cuda=(0, 4, 10, 15, 19, 22))
+def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | BatchMatmul, target: Target, drawn: int) -> None:
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    drawn = quick_configs(task, target, rng, CONFIGS_PER_SHAPE if has_device(target) else COMPILED_PER_SHAPE)
-    for config in [task.default_config(target), *drawn]:
+    # Where there is no GPU, CUDA kernels are only compiled: fewer do.
+    count = drawn if has_device(target) else drawn // 4
+    for config in [task.default_config(target), *(quick_configs(task, target, rng, count) if count else ())]:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
-@pytest.mark.parametrize(("split_k", "local", "local_buffers"), [(1, 0, 1), (1, 4, 1), (1, 2, 2), (2, 0, 1), (8, 0, 1)])
-@pytest.mark.parametrize(("vector_width", "arrangement"), [(1, "blocked"), (2, "striped"), (4, "blocked"), (4, "striped")])
-def test_each_way_to_share_work(split_k: int, local: int, local_buffers: int, vector_width: int, arrangement: str, target: Target) -> None:
+# Knobs of each way, and of how it reads.
+SHARED = [{"split_k": k, "local": local, "local_buffers": buffers} for k, local, buffers in ((1, 0, 1), (1, 4, 1), (1, 2, 2), (2, 0, 1), (8, 0, 1))]
+READS = [{"vector_width": width, "arrangement": order} for width, order in ((1, "blocked"), (2, "striped"), (4, "blocked"), (4, "striped"))]
+
+
+# On OpenCL each way with two reads, each read with two ways or more; on CUDA each way once.
+@each_kind("knobs", [{**way, **read} for way in SHARED for read in READS], opencl=(0, 2, 5, 7, 8, 10, 13, 15, 18, 19), cuda=(1, 6, 11, 12, 19))
+def test_each_way_to_share_work(knobs: dict[str, int | str], target: Target) -> None:
     """Local memory and split reductions meet every vector width and arrangement, on a shape that no tile divides."""
     task, rng = task_of(conv(32, (7, 9), 10, (3, 3), padding=(1, 1, 1, 1))), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    tiles = {"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4, "local_buffers": local_buffers}
-    config = task.default_config(target).replace(split_k=split_k, local=local, vector_width=vector_width, arrangement=arrangement, **tiles)
+    config = task.default_config(target).replace(**{"tile_o": 2, "tile_w": 2, "wg_o": 2, "wg_w": 4, **knobs})
     assert task.space(target).is_valid(config)
     assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("work", "split_k", "local", "local_buffers"),
-    # What has no vectors on the right is not staged.
-    [(MATMULS[0], 1, 4, 1), (MATMULS[0], 4, 0, 1), (MATMULS[1], 4, 0, 1), (MATMULS[2], 1, 4, 1), (MATMULS[2], 1, 2, 2), (MATMULS[2], 4, 0, 1)],
-)
-def test_each_way_to_share_a_product(work: BatchMatmul, split_k: int, local: int, local_buffers: int, target: Target) -> None:
+# What has no vectors on the right is not staged.
+PRODUCTS = [(0, 1, 4, 1), (0, 4, 0, 1), (1, 4, 0, 1), (2, 1, 4, 1), (2, 1, 2, 2), (2, 4, 0, 1)]
+
+
+@each_kind("way", PRODUCTS, opencl=(0, 2, 4, 5), cuda=(1, 3))
+def test_each_way_to_share_a_product(way: tuple[int, int, int, int], target: Target) -> None:
     """Right sides whose lanes are neighbours in memory, neither, and whose steps are; tiles of several texels; no tile divides the shape."""
-    task, rng = task_of(work), np.random.default_rng(SEED)
+    place, split_k, local, local_buffers = way
+    task, rng = task_of(MATMULS[place]), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     config = task.default_config(target).replace(split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
@@ -90,17 +109,18 @@ def test_each_way_to_share_a_product(work: BatchMatmul, split_k: int, local: int
     assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
+@pytest.mark.parametrize("configs", [3, pytest.param(20, marks=exhaustive)])
 @pytest.mark.parametrize("work", SHAPES, ids=lambda w: w.name)
-def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense | BatchMatmul) -> None:
+def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense | BatchMatmul, configs: int) -> None:
     task, target = task_of(work), target_of("opencl")
     space = task.space(target)
-    for config in space.sample(np.random.default_rng(SEED), 10):
+    for config in space.sample(np.random.default_rng(SEED), configs):
         assert not (config["split_k"] > 1 and config["local"])
         task.schedule(config, target)  # InvalidConfigError would end the test
     assert space.is_valid(task.default_config(target))
 
 
-@pytest.mark.parametrize("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS], ids=lambda w: w.name)
+@each_kind("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS], opencl=(0, 1, 2, 3, 4, 6, 8), cuda=(0, 1, 4, 7))
 def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
     """Rounded once at the end, so close to double precision, on a device that need not know halfs."""
     task, rng = task_of(replace(work, dtype="float16")), np.random.default_rng(SEED)

@@ -78,7 +78,9 @@ def test_configs_agree_with_the_plain_definition(family: Family, case: Case, ope
     task, target, rng = task_of_case(family, case), Target("opencl"), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    for config in [task.default_config(target), *quick_configs(task, target, rng, 1)]:
+    # One random config for each family.
+    drawn = quick_configs(task, target, rng, 1) if case is family.cases[0] else []
+    for config in [task.default_config(target), *drawn]:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import pytest
 import tvm
 from operator_lists import attention, conv43, paper_operators, transposed_convolutions
-from operators import compile_only, task_of
+from operators import compile_only, each_kind, task_of
 
 from romou.schedules.workload import Conv2d
 from romou.target import Target
@@ -32,7 +31,8 @@ def test_every_operator_has_a_template_and_a_default_config(target: Target) -> N
         assert task.space(target).is_valid(config), work.name
 
 
-@pytest.mark.parametrize("work", ONE_OF_EACH, ids=lambda w: w.name)
+# On OpenCL tests of the families run such kernels.
+@each_kind("work", ONE_OF_EACH, opencl=range(0, len(ONE_OF_EACH), 3), cuda=range(1, len(ONE_OF_EACH), 3))
 def test_default_configs_compile(work: Conv2d, target: Target) -> None:
     task = task_of(work, has_epilogue=False)
     module = build_task(task, task.default_config(target), target)

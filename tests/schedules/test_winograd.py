@@ -12,9 +12,10 @@ import onnx
 import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
-from operators import assert_agrees, conv, error_of, has_device, random_arrays, reference, run, target_of, task_of
+from exhaustive import few
+from operators import assert_agrees, conv, each_kind, error_of, has_device, random_arrays, random_configs, reference, run, target_of, task_of
 from rpc_servers import serving
-from small_networks import Graph, random_inputs, residual_net
+from small_networks import Graph, random_inputs
 from tvm import te, tirx
 
 import romou
@@ -78,15 +79,18 @@ def residual_task(w: Conv2d) -> TunableTask:
     return task
 
 
-@pytest.mark.parametrize("work", SHAPES, ids=lambda w: f"{w.name}_{w.padding[0]}")
-def test_configs_agree_with_the_plain_definition(work: Conv2d, target: Target) -> None:
+# Each window and tile, whole and cut tiles, padding on some sides, a batch.
+@random_configs
+@each_kind("work", SHAPES, opencl=(0, 5, 7), cuda=(1, 6))
+def test_configs_agree_with_the_plain_definition(work: Conv2d, target: Target, drawn: int) -> None:
     task, rng = residual_task(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     _, *starts = task.starts(target)
     assert {c["algorithm"] for c in starts} >= {"winograd2", "winograd4"}
     for start in starts:
-        for config in [start, *configs_of(task, target, start["algorithm"], 1)] if has_device(target) else [start]:
+        # Long kernels are run by tests/schedules/test_other_compilers.py.
+        for config in [start, *configs_of(task, target, start["algorithm"], drawn, unroll="lanes")] if has_device(target) else [start]:
             assert task.space(target).is_valid(config)
             assert_agrees(target, task, config, arrays, expected, 1e-5)
 
@@ -132,9 +136,10 @@ def test_long_sums_keep_their_digits(window: int, algorithm: str) -> None:
     assert found < 3e-5, found
 
 
-@pytest.mark.parametrize(("window", "algorithm"), [(3, "winograd2"), (5, "winograd4")])
-def test_each_way_to_share_work(window: int, algorithm: str, target: Target) -> None:
+@each_kind("form", [(3, "winograd2"), (5, "winograd4")], opencl=(0,), cuda=(1,))
+def test_each_way_to_share_work(form: tuple[int, str], target: Target) -> None:
     """Local memory and split reductions, with tiles and groups that divide nothing."""
+    window, algorithm = form
     task = task_of(conv(32, (11, 11), 20, (window, window), padding=SAME))
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(task, arrays)
@@ -145,7 +150,7 @@ def test_each_way_to_share_work(window: int, algorithm: str, target: Target) -> 
         assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
-@pytest.mark.parametrize(("window", "algorithm"), FORMS)
+@pytest.mark.parametrize(("window", "algorithm"), few(FORMS, 1, 3))
 def test_the_text_of_cuda_kernels(window: int, algorithm: str) -> None:
     """Run on the CPU: no barrier is missing, and nothing is read or written beside an array."""
     target = target_of("cuda")
@@ -157,7 +162,10 @@ def test_the_text_of_cuda_kernels(window: int, algorithm: str) -> None:
 
 @pytest.mark.parametrize(
     ("window", "algorithm", "dtype"),
-    [(3, "winograd2", "float32"), (5, "winograd2", "float32"), (5, "winograd4", "float32"), (3, "winograd4", "float16"), (5, "winograd2", "float16")],
+    few(
+        [(3, "winograd2", "float32"), (5, "winograd2", "float32"), (5, "winograd4", "float32"), (3, "winograd4", "float16"), (5, "winograd2", "float16")],
+        *(0, 2, 4),
+    ),
 )
 def test_images(window: int, algorithm: str, dtype: str, opencl_device: tvm.runtime.Device) -> None:
     """Read by the transform of the data, by the products, and written by the transform of the output."""
@@ -165,9 +173,9 @@ def test_images(window: int, algorithm: str, dtype: str, opencl_device: tvm.runt
     task = task_of(work).with_free_images()
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(task_of(replace(work, dtype="float32")), [a.astype("float32") for a in arrays])
-    for names in (("data", "weight", "output"), ("data",), ("output",)) if dtype == "float32" else (("data", "weight", "output"),):
+    for names in (("data", "weight", "output"), ("data",), ("output",)) if algorithm == "winograd4" else (("data", "weight", "output"),):
         places = {name: "image" if name in names else "buffer" for name in ("data", "weight", "output")}
-        (config,) = configs_of(task, PHONE, algorithm, 1, **places)
+        (config,) = configs_of(task, PHONE, algorithm, 1, **places, unroll="lanes")
         assert set(task.image_scopes(config, PHONE)) == {task.template.names[name] for name in names}
         error = error_of(run(task, config, arrays, PHONE, opencl_device), expected)
         assert error < (1e-5 if dtype == "float32" else 1e-2), f"{config}: {error}"
@@ -277,8 +285,11 @@ def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target:
 
 
 def test_a_model_in_images(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph puts data, output and what the epilogue adds into images. In buffers, tests/module/test_workspaces.py runs the same model."""
-    model, target, algorithm = residual_net(channels=10, size=23), "opencl -device=adreno640", "winograd4"
+    """The graph puts data, output and what the epilogue adds into images. In buffers, tests/module/test_workspaces.py runs such a model."""
+    g = Graph({"image": (1, 6, 12, 12)})
+    x = g.add("Relu", g.conv("image", 6, 10, pads=[1, 1, 1, 1]))
+    model = g.model(g.add("Relu", g.add("Add", g.conv(x, 10, 10, pads=[1, 1, 1, 1]), x)))
+    target, algorithm = "opencl -device=adreno640", "winograd4"
     assert model_error(monkeypatch, model, target, algorithm) < 1e-5
     kernels = Counter(kernel.function for kernel in romou.inspect(model, target=target) if kernel.config.get("algorithm") == algorithm)
     assert set(kernels.values()) == {3}

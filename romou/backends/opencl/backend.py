@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, Backend, CapturedRun, TargetOption
+from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, Backend, CapturedRun, TargetOption
+from romou.backends.command_buffer import CommandBuffer
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
 from romou.tvm_patches import pypi_driver
@@ -48,7 +49,7 @@ class OpenCL(Backend):
         DEVICE,
         HOST,
         TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"),
-        TargetOption(name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never"),
+        IMAGES,
         FACTS,
     )
     limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], "texture_depth_limit", "texture_spatial_limit", *COMMON_LIMITS[2:])
@@ -56,6 +57,7 @@ class OpenCL(Backend):
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
     has_images = True
     is_served = True
+    keeps_programs = True
     is_optional = False
 
     @cached_property
@@ -76,13 +78,8 @@ class OpenCL(Backend):
         return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
 
     def attached_spec(self) -> HardwareSpec:
-        """See `Backend.attached_spec`; what the driver does not say is in the device's file, if there is one."""
         facts = self.facts(self.device_index(None))
-        asked, name = _spec_of(facts), self.device_of(facts)
-        if name is None:
-            return asked
-        known = load_device(name)
-        return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
+        return self.with_known_facts(_spec_of(facts), facts)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
@@ -100,6 +97,13 @@ class OpenCL(Backend):
     def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
         found = super().narrower_options(limits, abilities, facts)
         return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
+
+    def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+        """See `Backend.tvm_config`; from here on kernels name their work groups."""
+        from romou.backends.opencl import compiler
+
+        compiler.install()
+        return super().tvm_config(options, limits)
 
     def list_devices(self) -> list[dict[str, Any]]:
         import tvm
@@ -164,13 +168,20 @@ class OpenCL(Backend):
             kernels[name.strip()] = "\n".join(lines).strip() + "\n"
         return kernels
 
+    def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
+        """See `Backend.compiles_in_parallel`.
+
+        Not on phones: Adreno's compiler makes slower code of the same source in another order (llama.cpp#22117). PoCL compiles under one lock.
+        """
+        return "NVIDIA" in facts["platform"] or (facts["type"] == "cpu" and "Portable Computing Language" not in facts["platform"])
+
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return "cl_khr_command_buffer" in facts["extensions"].split()
 
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
         import tvm_ffi
 
-        return CommandBuffer(device.index, run, tvm_ffi.get_global_func(self.function("record")))
+        return CommandBuffer("an OpenCL command buffer", device.index, run, tvm_ffi.get_global_func(self.function("record")))
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
         import numpy as np
@@ -186,24 +197,6 @@ class OpenCL(Backend):
         if not np.allclose(found, 8.0, rtol=1e-3):
             raise DeviceError(f"computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
         return max(min(times), 1) * 1e-9
-
-
-class CommandBuffer:
-    """A run recorded by Romou's OpenCL runtime, which keeps the memory of it. start: its function `record`, here or behind a connection."""
-
-    def __init__(self, index: int, run: Callable[[], None], start: Callable[[int], Any]) -> None:
-        recording = start(index)
-        # Let go of it ends the recording, whatever happened.
-        run()
-        launches = recording["finish"]()
-        self.what = f"an OpenCL command buffer of {launches} launches"
-        self._launch, self._time_ns = recording["launch"], recording["time_ns"]
-
-    def launch(self) -> None:
-        self._launch()
-
-    def time_ms(self) -> float:
-        return float(self._time_ns()) * 1e-6
 
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:

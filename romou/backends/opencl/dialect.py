@@ -45,6 +45,10 @@ class OpenCLC(Dialect):
         """See `Dialect.bare_scalar`: a call of a function without a name prints its argument in parentheses."""
         return tirx.call_pure_extern(dtype, "", scalar)
 
+    def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
+        # `opencl_runtime/program.cc` looks for the comment.
+        return tirx.call_pure_extern(quotient.ty, "/* correctly rounded */", quotient)
+
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
         return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)

@@ -51,6 +51,7 @@ constexpr cl_int CL_DEVICE_NOT_FOUND = -1;
 constexpr cl_int CL_MEM_OBJECT_ALLOCATION_FAILURE = -4;
 constexpr cl_int CL_OUT_OF_RESOURCES = -5;
 constexpr cl_int CL_OUT_OF_HOST_MEMORY = -6;
+constexpr cl_int CL_BUILD_PROGRAM_FAILURE = -11;
 constexpr cl_int CL_PLATFORM_NOT_FOUND_KHR = -1001;
 
 constexpr cl_bool CL_FALSE = 0;
@@ -64,6 +65,7 @@ constexpr cl_bitfield CL_DEVICE_TYPE_CPU = 1 << 1;
 constexpr cl_bitfield CL_DEVICE_TYPE_GPU = 1 << 2;
 constexpr cl_bitfield CL_DEVICE_TYPE_ACCELERATOR = 1 << 3;
 constexpr cl_bitfield CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
+constexpr cl_bitfield CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT = 1 << 7;
 constexpr cl_uint CL_DEVICE_TYPE = 0x1000;
 constexpr cl_uint CL_DEVICE_MAX_COMPUTE_UNITS = 0x1002;
 constexpr cl_uint CL_DEVICE_MAX_WORK_GROUP_SIZE = 0x1004;
@@ -74,6 +76,7 @@ constexpr cl_uint CL_DEVICE_IMAGE2D_MAX_WIDTH = 0x1011;
 constexpr cl_uint CL_DEVICE_IMAGE2D_MAX_HEIGHT = 0x1012;
 constexpr cl_uint CL_DEVICE_IMAGE_SUPPORT = 0x1016;
 constexpr cl_uint CL_DEVICE_MEM_BASE_ADDR_ALIGN = 0x1019;
+constexpr cl_uint CL_DEVICE_SINGLE_FP_CONFIG = 0x101B;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE = 0x101D;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_CACHE_SIZE = 0x101E;
 constexpr cl_uint CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F;
@@ -102,6 +105,8 @@ constexpr cl_uint CL_MEM_OBJECT_IMAGE2D_ARRAY = 0x10F3;
 constexpr cl_uint CL_MEM_OBJECT_IMAGE1D = 0x10F4;
 
 // Programs, kernels, events
+constexpr cl_uint CL_PROGRAM_BINARY_SIZES = 0x1165;
+constexpr cl_uint CL_PROGRAM_BINARIES = 0x1166;
 constexpr cl_uint CL_PROGRAM_BUILD_LOG = 0x1183;
 constexpr cl_uint CL_KERNEL_NUM_ARGS = 0x1191;
 constexpr cl_uint CL_KERNEL_WORK_GROUP_SIZE = 0x11B0;
@@ -144,6 +149,9 @@ using ContextCallback = void (*)(const char*, const void*, size_t, void*);
   X(cl_int, clEnqueueCopyBufferToImage,                                                                                    \
     (cl_command_queue, cl_mem, cl_mem, size_t, const size_t*, const size_t*, cl_uint, const cl_event*, cl_event*))         \
   X(cl_program, clCreateProgramWithSource, (cl_context, cl_uint, const char**, const size_t*, cl_int*))                    \
+  X(cl_program, clCreateProgramWithBinary,                                                                                 \
+    (cl_context, cl_uint, const cl_device_id*, const size_t*, const unsigned char**, cl_int*, cl_int*))                    \
+  X(cl_int, clGetProgramInfo, (cl_program, cl_uint, size_t, void*, size_t*))                                               \
   X(cl_int, clBuildProgram, (cl_program, cl_uint, const cl_device_id*, const char*, BuildCallback, void*))                 \
   X(cl_int, clGetProgramBuildInfo, (cl_program, cl_device_id, cl_uint, size_t, void*, size_t*))                            \
   X(cl_int, clReleaseProgram, (cl_program))                                                                                \

@@ -2,25 +2,33 @@
 //
 // A module of OpenCL kernels: created by TVM's code generator, saved into and loaded from a library, launched from host code.
 //
-// Every kernel is a program of its own, compiled at its first launch on a device. So a model starts with the kernels it runs, a
-// failed build names its kernel, and the driver compiles no source twice.
+// Every kernel is a program of its own, compiled at its first launch on a device or, for a model, all in one go before. So a failed build
+// names its kernel, the driver compiles no source twice, and several threads may compile.
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/container/map.h>
+#include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/support/serializer.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "command_buffer.h"
 #include "device.h"
 #include "memory.h"
 #include "program.h"
+#include "program_cache.h"
 #include "runtime/metadata.h"
 #include "runtime/pack_args.h"
 #include "runtime/thread_storage_scope.h"
@@ -29,6 +37,7 @@
 namespace romou::opencl {
 namespace {
 
+namespace json = tvm::ffi::json;
 using tvm::ffi::Any;
 using tvm::ffi::Array;
 using tvm::ffi::Bytes;
@@ -127,11 +136,14 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
     return String(source_);
   }
 
-  Kernel& kernel_on(Device& device, const std::string& name);
+  Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
 
-  /// Compile every kernel for a device now.
-  void compile_for(Device& device) {
-    for (const auto& [name, info] : functions_) kernel_on(device, info->name);
+  /// Names of all kernels, in an order that depends on nothing else.
+  std::vector<std::string> kernel_names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, info] : functions_) names.push_back(info->name);
+    std::sort(names.begin(), names.end());
+    return names;
   }
 
  private:
@@ -206,16 +218,100 @@ Optional<Function> OpenCLModule::GetFunction(const String& name) {
   return tvm::runtime::PackFuncVoidAddr(launcher, info.value()->arg_types);
 }
 
-Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<Kernel>& kernel = kernels_[{device.index, name}];
-  if (kernel == nullptr) kernel = std::make_unique<Kernel>();
-  if (!kernel->handle) {
-    auto part = parts_.find(name);
-    // A source without markers, written by hand, has the empty name.
-    kernel->build(device, name, part != parts_.end() ? part->second : source_);
+Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, ProgramCache* cache) {
+  Kernel* kernel = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<Kernel>& found = kernels_[{device.index, name}];
+    if (found == nullptr) found = std::make_unique<Kernel>();
+    kernel = found.get();
   }
+  auto part = parts_.find(name);
+  // Held while it is compiled: other kernels can be, on other threads.
+  std::lock_guard<std::mutex> lock(kernel->mutex);
+  // A source without markers, written by hand, has the empty name.
+  kernel->build(device, name, part != parts_.end() ? part->second : source_, cache);
   return *kernel;
+}
+
+/// The modules of OpenCL kernels in a library and all that it imports.
+void collect(const tvm::ffi::Module& module, std::vector<OpenCLModule*>& found) {
+  if (std::string(module->kind()) == "opencl") found.push_back(static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(module.get())));
+  for (const Any& item : module->imports()) collect(item.cast<tvm::ffi::Module>(), found);
+}
+
+/// Do `work(module, kernel name)` for every kernel of a library: on one thread in a fixed order, or begun in that order on several. All of them
+/// are done before the first error in that order is raised.
+template <typename Work>
+void for_each_kernel(const tvm::ffi::Module& library, size_t threads, const Work& work) {
+  std::vector<OpenCLModule*> modules;
+  collect(library, modules);
+  std::vector<std::pair<OpenCLModule*, std::string>> kernels;
+  for (OpenCLModule* module : modules) {
+    for (std::string& name : module->kernel_names()) kernels.emplace_back(module, std::move(name));
+  }
+  std::vector<std::exception_ptr> errors(kernels.size());
+  std::atomic<size_t> next{0};
+  const auto run = [&] {
+    for (size_t i = next++; i < kernels.size(); i = next++) {
+      try {
+        work(*kernels[i].first, kernels[i].second);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < std::min(threads, kernels.size()); ++i) others.emplace_back(run);
+  run();
+  for (std::thread& other : others) other.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+String report(const std::chrono::steady_clock::time_point& start, ProgramCache& cache, std::initializer_list<std::pair<const char*, int64_t>> counts) {
+  json::Object object;
+  for (const auto& [name, count] : counts) object.Set(name, count);
+  object.Set("seconds", seconds_since(start));
+  json::Array notes;
+  for (const std::string& line : cache.take_notes()) notes.push_back(String(line));
+  object.Set("notes", notes);
+  return json::Stringify(object);
+}
+
+/// Compile every kernel of a library for a device now, or load it from the programs kept in `folder` (empty: nothing is kept), on `threads` threads
+/// (0: one for each core). Returns a report in JSON.
+String prepare(const tvm::ffi::Module& library, int index, const String& folder, int64_t threads) {
+  const auto start = std::chrono::steady_clock::now();
+  Device& device = DeviceTable::global().at(index);
+  ProgramCache cache(std::string(folder), program_key(device));
+  std::atomic<int64_t> cached{0}, compiled{0};
+  const size_t width = threads > 0 ? static_cast<size_t>(threads) : std::max(1u, std::thread::hardware_concurrency());
+  for_each_kernel(library, width, [&](OpenCLModule& module, const std::string& name) {
+    (module.kernel_on(device, name, &cache).is_from_cache ? cached : compiled) += 1;
+  });
+  if (cached != 0) cache.trust();
+  return report(start, cache, {{"cached", cached.load()}, {"compiled", compiled.load()}});
+}
+
+/// Write what `prepare` had to compile to `folder`, behind the first run: some drivers compile no earlier. Returns a report in JSON.
+String keep(const tvm::ffi::Module& library, int index, const String& folder) {
+  const auto start = std::chrono::steady_clock::now();
+  Device& device = DeviceTable::global().at(index);
+  ProgramCache cache(std::string(folder), program_key(device));
+  int64_t stored = 0;
+  for_each_kernel(library, 1, [&](OpenCLModule& module, const std::string& name) {
+    Kernel& kernel = module.kernel_on(device, name);
+    std::lock_guard<std::mutex> lock(kernel.mutex);
+    stored += kernel.keep(name, cache) ? 1 : 0;
+  });
+  if (stored != 0) cache.trim(program_cache_limit());
+  return report(start, cache, {{"stored", stored}});
 }
 
 }  // namespace
@@ -231,13 +327,13 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            })
       .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes)
       // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
-      .def("romou.opencl.compile", [](const tvm::ffi::Module& module, int device) {
-        for (const Any& item : module->imports()) {
-          auto import = item.cast<tvm::ffi::Module>();
-          if (std::string(import->kind()) != "opencl") continue;
-          static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(import.get()))->compile_for(DeviceTable::global().at(device));
-        }
-      });
+      .def("romou.opencl.compile",
+           [](const tvm::ffi::Module& module, int device) {
+             for_each_kernel(module, 1, [&](OpenCLModule& each, const std::string& name) { each.kernel_on(DeviceTable::global().at(device), name); });
+           })
+      .def("romou.opencl.program_folder", [] { return String(default_program_folder()); })
+      .def("romou.opencl.prepare", prepare)
+      .def("romou.opencl.keep", keep);
 }
 
 }  // namespace romou::opencl

@@ -5,33 +5,128 @@
 
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "loader.h"
+#include "sha256.h"
 #include "statistics.h"
 
-namespace romou::opencl {
+#if !defined(ROMOU_VERSION)
+#error "set ROMOU_VERSION to the version of romou, as a text"
+#endif
 
-void Kernel::build(Device& device, const std::string& name, const std::string& source) {
-  const char* content = source.c_str();
-  const size_t length = source.size();
-  cl_int code = CL_SUCCESS;
+namespace romou::opencl {
+namespace {
+
+/// What the user asks for, and what the source does: romou/passes/exact_division.py marks divisions whose last bit counts.
+std::string options_for(const Device& device, const std::string& source) {
+  const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
+  std::string options = given == nullptr ? "" : given;
+  if (device.facts().divides_exactly && source.find("/* correctly rounded */") != std::string::npos) {
+    options += " -cl-fp32-correctly-rounded-divide-sqrt";
+  }
+  return options;
+}
+
+}  // namespace
+
+std::string program_key(const Device& device, const std::string& name, const std::string& source) {
+  const DeviceFacts& facts = device.facts();
+  std::string all;
+  for (const std::string& part : {std::string("opencl"), std::string(ROMOU_VERSION), facts.platform, facts.platform_version, facts.vendor, facts.name,
+                                  facts.version, facts.driver, options_for(device, source), name, source}) {
+    all += std::to_string(part.size()) + ":" + part;
+  }
+  return sha256_hex(all);
+}
+
+namespace {
+
+std::string build_log(cl_program program, cl_device_id id) {
+  size_t bytes = 0;
+  api().clGetProgramBuildInfo(program, id, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes);
+  std::string log(bytes, '\0');
+  if (bytes != 0) api().clGetProgramBuildInfo(program, id, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr);
+  while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
+  return log;
+}
+
+}  // namespace
+
+void Kernel::build(Device& device, const std::string& name, const std::string& source, ProgramCache* cache) {
+  if (handle) return;
+  const auto refused = [&](const std::string& log) { return "source saved in " + save_source(name, source) + "\nbuild log:\n" + log; };
+  if (!program && cache != nullptr && cache->is_usable()) {
+    key_ = program_key(device, name, source);
+    const auto entry = cache->find(key_, name);
+    if (entry.has_value() && entry->kind == ProgramCache::Kind::kRefused) {
+      device.check(CL_BUILD_PROGRAM_FAILURE, "clBuildProgram", name,
+                   "refused before, to try again remove " + cache->path_of(std::exchange(key_, {})) + "; " + refused(entry->content));
+    }
+    const bool is_binary = entry.has_value() && entry->kind == ProgramCache::Kind::kBinary;
+    if (is_binary && cache->loads_binaries() && load(device, name, source, entry->content, *cache)) return;
+    // What is not to be loaded is not to be written.
+    if (!cache->loads_binaries() || (entry.has_value() && entry->kind == ProgramCache::Kind::kSourceOnly)) key_.clear();
+  }
   if (!program) {
+    const char* content = source.c_str();
+    const size_t length = source.size();
+    cl_int code = CL_SUCCESS;
     Program made(api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code));
     device.check(code, "clCreateProgramWithSource", name);
-    const char* options = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
     cl_device_id id = device.id();
-    code = api().clBuildProgram(made.get(), 1, &id, options == nullptr ? "" : options, nullptr, nullptr);
+    code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
     if (code != CL_SUCCESS) {
-      size_t bytes = 0;
-      api().clGetProgramBuildInfo(made.get(), id, CL_PROGRAM_BUILD_LOG, 0, nullptr, &bytes);
-      std::string log(bytes, '\0');
-      if (bytes != 0) api().clGetProgramBuildInfo(made.get(), id, CL_PROGRAM_BUILD_LOG, bytes, log.data(), nullptr);
-      while (!log.empty() && (log.back() == '\0' || log.back() == '\n')) log.pop_back();
-      device.check(code, "clBuildProgram", name, "source saved in " + save_source(name, source) + "\nbuild log:\n" + log);
+      const std::string log = build_log(made.get(), id);
+      // Other codes may be gone the next time: no memory, a lost device.
+      if (code == CL_BUILD_PROGRAM_FAILURE && !key_.empty()) cache->store(key_, ProgramCache::Kind::kRefused, log);
+      device.check(code, "clBuildProgram", name, refused(log));
     }
     program = std::move(made);
   }
   create(device, name, program.get());
+}
+
+bool Kernel::load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache) {
+  const ProgramCache::Attempt attempt(cache, key_);
+  if (!attempt.may_load()) {
+    key_.clear();
+    return false;
+  }
+  const size_t length = binary.size();
+  const auto* bytes = reinterpret_cast<const unsigned char*>(binary.data());
+  cl_device_id id = device.id();
+  cl_int status = CL_SUCCESS, code = CL_SUCCESS;
+  Program made(api().clCreateProgramWithBinary(device.context(), 1, &id, &length, &bytes, &status, &code));
+  if (code == CL_SUCCESS) code = status;
+  if (code == CL_SUCCESS) code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
+  KernelObject created;
+  if (code == CL_SUCCESS) created = KernelObject(api().clCreateKernel(made.get(), name.c_str(), &code));
+  if (code != CL_SUCCESS) {
+    cache.note("the driver does not take the kept program of " + name + " (" + error_name(code) + "), which is compiled again");
+    cache.remove(key_);
+    return false;
+  }
+  program = std::move(made);
+  handle = std::move(created);
+  is_from_cache = true;
+  key_.clear();
+  return true;
+}
+
+bool Kernel::keep(const std::string& name, ProgramCache& cache) {
+  const std::string key = std::exchange(key_, {});
+  if (key.empty() || !program || !cache.is_usable()) return false;
+  size_t bytes = 0;
+  cl_int code = api().clGetProgramInfo(program.get(), CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes, nullptr);
+  std::string binary(code == CL_SUCCESS ? bytes : 0, '\0');
+  char* start = binary.data();
+  if (code == CL_SUCCESS && bytes != 0) code = api().clGetProgramInfo(program.get(), CL_PROGRAM_BINARIES, sizeof(start), &start, nullptr);
+  if (code != CL_SUCCESS || bytes == 0) {
+    cache.note("the driver gives no binary of " + name + " (" + error_name(code) + ")");
+    return false;
+  }
+  return cache.store(key, ProgramCache::Kind::kBinary, binary);
 }
 
 void Kernel::create(Device& device, const std::string& name, cl_program built) {

@@ -10,8 +10,13 @@
 
 #include "cl_api.h"
 #include "device.h"
+#include "program_cache.h"
 
 namespace romou::opencl {
+
+/// A key of everything that the compiled program depends on: the device, its driver's version, options, the source. Without a name and a source
+/// it stands for the device.
+std::string program_key(const Device& device, const std::string& name = {}, const std::string& source = {});
 
 /// The kernel object of one function on one device. Setting arguments and launching is one step under its lock: OpenCL keeps
 /// arguments in the kernel object.
@@ -20,8 +25,12 @@ struct Kernel {
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  /// Compile `source` and take the function `name` from it. Raises RuntimeError with the build log and where the source was saved.
-  void build(Device& device, const std::string& name, const std::string& source);
+  /// Compile `source` and take the function `name` from it, by the binary that `cache` has of it if there is one. Raises RuntimeError with the
+  /// build log and where the source was saved. Does nothing where that was done.
+  void build(Device& device, const std::string& name, const std::string& source, ProgramCache* cache = nullptr);
+  /// Give `cache` the binary of a program that was compiled from source with a cache; true if it was stored. Some drivers compile as late as
+  /// the first launch: call it behind that.
+  bool keep(const std::string& name, ProgramCache& cache);
   /// Take the function `name` from a program that lives longer.
   void create(Device& device, const std::string& name, cl_program built);
   /// Raises RuntimeError that names the kernel and the argument.
@@ -32,6 +41,12 @@ struct Kernel {
   std::mutex mutex;
   Program program;
   KernelObject handle;
+  bool is_from_cache = false;
+
+ private:
+  bool load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache);
+
+  std::string key_;  ///< of the cache's entry to be; empty where there is none to be written
 };
 
 }  // namespace romou::opencl

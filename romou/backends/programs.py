@@ -1,0 +1,67 @@
+"""A model's programs on one device: compiled or loaded in one go before the first run, and kept on disk behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger("romou")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramReport:
+    """Where a model's programs came from. seconds: until all of them were there.   notes: what went wrong with kept ones, a line each."""
+
+    cached: int
+    compiled: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.cached} loaded from the cache, {self.compiled} compiled, in {self.seconds:.2f} s"
+
+
+class Programs:
+    """The programs of `library` on device number `index`. A driver's compiler is slow, so what it made is kept for the next start of the model.
+
+    prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
+    threads: how many compile; 0: one for each core.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        index: int,
+        *,
+        prepare: Callable[[Any, int, str, int], str],
+        keep: Callable[[Any, int, str], str],
+        folder: Callable[[], str],
+        threads: int = 0,
+        is_kept: bool = True,
+    ) -> None:
+        self._library, self._index, self._threads = library, index, threads
+        self._prepare, self._keep = prepare, keep
+        self._folder = str(folder()) if is_kept else ""
+        self._is_to_keep = False
+
+    def prepare(self) -> ProgramReport:
+        """Make every program ready, from the cache where it is there. Warns of entries of the cache that had to be given up.
+
+        RuntimeError where the driver refuses one; names the kernel.
+        """
+        found = json.loads(str(self._prepare(self._library, self._index, self._folder, self._threads)))
+        report = ProgramReport(cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"]))
+        for line in report.notes:
+            logger.warning("%s", line)
+        self._is_to_keep = bool(self._folder) and report.compiled > 0
+        return report
+
+    def keep(self) -> None:
+        """Write what was compiled to the cache, once. Some drivers finish compiling in a kernel's first launch: call it behind that."""
+        if self._is_to_keep:
+            self._is_to_keep = False
+            for line in json.loads(str(self._keep(self._library, self._index, self._folder)))["notes"]:
+                logger.warning("%s", line)

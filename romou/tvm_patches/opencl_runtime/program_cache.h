@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compiled programs on disk, one file each: `<key>.program`, where the key is the SHA-256 of everything that the compiler's answer depends on.
+//
+// Writing: to a temporary file, then renamed, so a reader sees a whole entry or none.
+// Reading: an entry carries its key and a SHA-256 of its content. What does not match is removed, told in one line, and compiled again.
+// Loading: a driver may crash on a binary that it wrote itself, so a mark `<key>.try` stands beside the entry while the driver has it. A mark that
+// nobody holds a lock on was left by a crash: that program is compiled from source from then on, and in this process all are. Where the next
+// process that loads binaries of this device crashes as well, none of them is loaded any more.
+#ifndef ROMOU_OPENCL_PROGRAM_CACHE_H_
+#define ROMOU_OPENCL_PROGRAM_CACHE_H_
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace romou {
+
+/// $ROMOU_CACHE_DIR/programs, else below $XDG_CACHE_HOME or ~/.cache. Empty where programs are not to be kept, or there is no such folder.
+std::string default_program_folder();
+/// $ROMOU_PROGRAM_CACHE_MB in bytes; 0: programs are not kept.
+uint64_t program_cache_limit();
+
+/// One folder of programs. Thread-safe, and safe against other processes with the same folder. Never raises: what goes wrong costs a compilation
+/// and is told in a note.
+class ProgramCache {
+ public:
+  /// What is known of a program: its binary, the log of a driver that refuses its source, or that its binary is not to be loaded (and why).
+  enum class Kind : char { kBinary = 'b', kRefused = 'r', kSourceOnly = 's' };
+  struct Entry {
+    Kind kind;
+    std::string content;
+  };
+
+  /// Make the folder where it is missing, and look for marks of crashes. Not usable where `folder` is empty, cannot be made, or may be written by
+  /// others: entries are code. `device` is a key that names the device and its driver.
+  ProgramCache(const std::string& folder, std::string device);
+  bool is_usable() const { return !folder_.empty(); }
+  /// False where the driver crashed on binaries: the last time, or twice in a row.
+  bool loads_binaries() const { return loads_binaries_; }
+  /// Binaries were loaded without a crash.
+  void trust();
+
+  /// The entry of a key, whole and unchanged since it was stored; none otherwise. `what` names the program in notes.
+  std::optional<Entry> find(const std::string& key, const std::string& what);
+  /// Write an entry in the place of what is there; false where that fails.
+  bool store(const std::string& key, Kind kind, const std::string& content);
+  void remove(const std::string& key);
+  /// Remove the entries that were used longest ago until the rest has `limit` bytes, and what writers that were killed left.
+  void trim(uint64_t limit);
+
+  /// Stands while a driver loads a binary.
+  class Attempt {
+   public:
+    Attempt(ProgramCache& cache, const std::string& key);
+    Attempt(const Attempt&) = delete;
+    Attempt& operator=(const Attempt&) = delete;
+    ~Attempt();
+    /// False where no mark can be written.
+    bool may_load() const { return may_load_; }
+
+   private:
+    std::string path_;
+    int file_ = -1;
+    bool may_load_ = false;
+  };
+
+  void note(const std::string& line);
+  /// The notes so far, each at most once; they are forgotten here.
+  std::vector<std::string> take_notes();
+  std::string path_of(const std::string& key) const { return folder_ + "/" + key + ".program"; }
+
+ private:
+  void look_for_crashes();
+
+  std::string folder_, device_;
+  int crashes_ = 0;  ///< in a row
+  bool loads_binaries_ = true;
+  std::mutex mutex_;  ///< guards the notes
+  std::vector<std::string> notes_;
+};
+
+}  // namespace romou
+
+#endif  // ROMOU_OPENCL_PROGRAM_CACHE_H_

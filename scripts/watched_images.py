@@ -1,0 +1,35 @@
+"""OpenCL C in which Oclgrind follows uninitialised values through images, for check_kernels.py.
+
+Oclgrind 21.10 takes a texel for uninitialised or not by what happens to lie in its memory behind the image's handle, and looks neither at coordinates nor at
+what is written. So a texel is read through atomics, which pass its bits on as known: inputs and outputs are filled by the host. Coordinates, and
+what is written, are handed to a built-in function, whose arguments Oclgrind checks. Work-items run one after another between barriers, so one word of
+local memory serves a group.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DEFINITIONS = """
+float4 romou_known(float4 texel, volatile __local int *word) {
+  float4 known;
+  for (int lane = 0; lane < 4; ++lane) {
+    atomic_cmpxchg(word, 0, as_int(((float *)&texel)[lane]));
+    ((float *)&known)[lane] = as_float(atomic_xchg(word, 0));
+  }
+  return known;
+}
+int4 romou_checked_place(int4 place) { abs(place); return place; }
+float4 romou_checked_value(float4 value) { fabs(value); return value; }
+#define read_imagef(image, sampler, place) romou_known(read_imagef(image, sampler, romou_checked_place(place)), &romou_word)
+#define write_imagef(image, place, value) write_imagef(image, romou_checked_place(place), romou_checked_value(value))
+"""
+_START = r"""\g<0>
+  volatile __local int romou_word;
+  if (get_local_id(0) + get_local_id(1) + get_local_id(2) == 0) romou_word = 0;
+  barrier(CLK_LOCAL_MEM_FENCE);"""
+
+
+def watched(source: str) -> str:
+    """The source with its kernels' texels, coordinates and writes of images watched."""
+    return _DEFINITIONS + re.sub(r"__kernel [^;{]* image2d_array_t [^;{]*\{", _START, source)

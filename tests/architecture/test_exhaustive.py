@@ -1,0 +1,60 @@
+"""Exhaustive tests are left out by default, and nobody fails to notice; what a run cost is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documents import ROOT
+from exhaustive import few
+
+TESTS = """
+import subprocess, sys
+import pytest
+from exhaustive import exhaustive, few
+
+@pytest.mark.parametrize(("a", "b"), few([(1, 2), (3, 4), (5, 6)], 1))
+def test_sampled(a, b):
+    assert (a, b) == (3, 4)
+
+@exhaustive
+def test_whole():
+    assert False, "it was run"
+
+def test_busy():
+    subprocess.run([sys.executable, "-c", "import time; begin = time.process_time()\\nwhile time.process_time() < begin + 1.2: pass"], check=True)
+"""
+
+
+def run(folder: Path, *options: str) -> list[str]:
+    (folder / "conftest.py").write_text('pytest_plugins = ["left_out"]\n')
+    (folder / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", *options, str(folder)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(command, cwd=folder, env={**environment, "PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def test_the_last_lines_say_what_was_left_out_and_what_it_cost(tmp_path: Path) -> None:
+    """With workers as without: the time of each process counts."""
+    *_, passed, time, left_out = run(tmp_path, "-n", "2")
+    assert "2 passed" in passed
+    # pytest in three processes, and a second in a fourth.
+    assert int(time.removeprefix("processor time of this run and of all that it started: ").removesuffix(" s")) >= 2
+    assert left_out == "3 exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive"
+    assert run(tmp_path, "-k", "busy or whole")[-1].startswith("1 exhaustive tests were left out")
+
+
+def test_they_are_run_when_asked_for(tmp_path: Path) -> None:
+    *_, passed, time = run(tmp_path, "--exhaustive", "-k", "not busy")
+    assert "3 failed, 1 passed" in passed
+    assert time.startswith("processor time")
+
+
+@pytest.mark.parametrize("kept", [(), (0, 1, 2), (0, 0), (3,)])
+def test_a_sample_is_a_sample(kept: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError):
+        few("abc", *kept)

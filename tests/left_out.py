@@ -1,0 +1,58 @@
+"""What a run leaves out unless it is asked for, and what it cost: its last lines say both (`exhaustive`)."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import resource
+from typing import Any
+
+import pytest
+
+_LEFT_OUT = pytest.StashKey[int]()
+_PROCESS = os.getpid()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="Run the exhaustive tests too, which check by many cases what others check by a few.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "exhaustive: left out without --exhaustive")
+    config.stash[_LEFT_OUT] = 0
+    if not hasattr(config, "workerinput"):
+        # Before any other: at the exit it is called last, when children have ended and are counted.
+        atexit.register(_tell, config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect exhaustive tests, behind all other selections, and count them."""
+    if config.getoption("--exhaustive"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[_LEFT_OUT] = len(left_out)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash[_LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep what a worker of pytest-xdist counted: every one collects all tests, and the first process none."""
+    config = node.config
+    config.stash[_LEFT_OUT] = max(config.stash[_LEFT_OUT], getattr(node, "workeroutput", {}).get("left_out", 0))
+
+
+def _tell(config: pytest.Config) -> None:
+    if os.getpid() != _PROCESS:  # a fork
+        return
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    # Under scripts/test.sh, what it did before is counted, too: it becomes this process.
+    print(f"processor time of this run and of all that it started: {sum(u.ru_utime + u.ru_stime for u in used):.0f} s")
+    if left_out := config.stash[_LEFT_OUT]:
+        print(f"{left_out} exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive", flush=True)

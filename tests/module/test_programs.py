@@ -1,0 +1,271 @@
+"""Compiled programs are kept: the next start loads them, and whatever is wrong with one costs a compilation and a line, never a wrong result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import standin
+from small_networks import prime_net
+
+import romou
+from romou.backends.programs import ProgramReport
+from romou.core.environment import from_environment
+from romou.core.errors import DeviceError, UsageError
+from romou.module import random_inputs
+
+# Processes that are killed: a few in the suite, 100 on demand.
+KILLS = int(os.environ.get("PROGRAM_CACHE_KILLS", "2"))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return romou.compile(prime_net(), target="opencl -device=host", verify=False).save(tmp_path_factory.mktemp("saved") / "m.romou")
+
+
+@pytest.fixture(scope="module")
+def right(saved: Path) -> bytes:
+    """Outputs without kept programs."""
+    return outputs_of(romou.load(saved))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own; the folder of its entries, which is not there yet."""
+    monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
+    return tmp_path / "cache" / "programs"
+
+
+def outputs_of(model: romou.TunedModel) -> bytes:
+    return b"".join(o.tobytes() for o in model.run(random_inputs(model.inputs, seed=0)))
+
+
+def start(saved: Path, right: bytes) -> ProgramReport:
+    """A start of the model in this process, whose outputs are right."""
+    model = romou.load(saved)
+    report = model.programs
+    assert report is not None
+    assert outputs_of(model) == right
+    return report
+
+
+def entries(cache: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cache.glob("*.program")}
+
+
+def test_the_second_start_compiles_nothing(saved: Path, right: bytes, cache: Path) -> None:
+    first = start(saved, right)
+    kept = entries(cache)
+    second = start(saved, right)
+    assert first.cached == 0 < first.compiled == len(kept)
+    assert (second.cached, second.compiled, second.notes) == (first.compiled, 0, ())
+    assert second.seconds < first.seconds
+    assert entries(cache) == kept
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (cache, *cache.iterdir()))
+    assert not [path for path in cache.iterdir() if path.suffix != ".program"]
+
+
+def test_an_entry_is_described_by_its_hashes(saved: Path, right: bytes, cache: Path) -> None:
+    """What another program has to write: magic, key, kind, SHA-256 of these and the content, content."""
+    start(saved, right)
+    for name, content in entries(cache).items():
+        head, digest, payload = content[:73], content[73:137], content[137:]
+        assert head == b"ROMOUPC1" + name.removesuffix(".program").encode() + b"b"
+        assert digest.decode() == hashlib.sha256(head + payload).hexdigest()
+
+
+def entry(path: Path, kind: bytes, content: bytes) -> bytes:
+    head = b"ROMOUPC1" + path.stem.encode() + kind
+    return head + hashlib.sha256(head + content).hexdigest().encode() + content
+
+
+DAMAGES: dict[str, tuple[Callable[[Path, bytes], bytes], str]] = {
+    "flipped": (lambda path, other: path.read_bytes()[:-9] + bytes([path.read_bytes()[-9] ^ 1]) + path.read_bytes()[-8:], "is damaged"),
+    "kind": (lambda path, other: path.read_bytes()[:72] + b"r" + path.read_bytes()[73:], "is damaged"),
+    "truncated": (lambda path, other: path.read_bytes()[: path.stat().st_size // 2], "is damaged"),
+    "short": (lambda path, other: path.read_bytes()[:50], "is no whole entry"),
+    "empty": (lambda path, other: b"", "is no whole entry"),
+    "foreign": (lambda path, other: other, "belongs to another program"),
+    "not the driver's": (lambda path, other: entry(path, b"b", b"no program at all"), "the driver does not take the kept program of"),
+}
+
+
+def test_a_damaged_entry_costs_a_compilation_and_a_line(saved: Path, right: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    start(saved, right)
+    for name, (damage, reason) in DAMAGES.items():
+        whole = entries(cache)
+        path, other = sorted(cache.glob("*.program"))[:2]
+        path.write_bytes(damage(path, other.read_bytes()))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="romou"):
+            report = start(saved, right)
+        assert (report.compiled, report.cached, len(report.notes)) == (1, len(whole) - 1, 1), name
+        assert reason in report.notes[0], name
+        assert [record.message for record in caplog.records] == list(report.notes), name
+        assert entries(cache).keys() == whole.keys(), name
+    assert start(saved, right).compiled == 0
+
+
+def test_the_cache_keeps_to_its_limit_and_drops_what_was_used_longest_ago(saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(saved, right)
+    cache.joinpath("partial-1-0").write_bytes(b"of a killed process")
+    os.utime(cache / "partial-1-0", (1, 1))
+    old = []
+    for number in range(3):
+        old.append(cache / f"{number:064x}.program")
+        old[-1].write_bytes(bytes(400_000))
+        os.utime(old[-1], (number + 1, number + 1))
+    for path in sorted(cache.glob("*.program"))[3:4]:
+        path.unlink()
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "1")
+    start(saved, right)
+    sizes = sum(len(content) for content in entries(cache).values())
+    assert sizes <= 1 << 20
+    assert not old[0].exists()
+    assert old[2].exists()
+    assert not cache.joinpath("partial-1-0").exists()
+
+
+def test_no_cache_where_others_may_write(saved: Path, right: bytes, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    report = start(saved, right)
+    assert "others may write to" in report.notes[0]
+    assert entries(cache) == {}
+
+
+def test_a_limit_of_zero_keeps_nothing(saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "0")
+    assert start(saved, right).notes == ()
+    assert not cache.exists()
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "many")
+    with pytest.raises(UsageError, match="ROMOU_PROGRAM_CACHE_MB='many': must be a whole number"):
+        from_environment()
+
+
+def test_what_a_driver_refuses_is_remembered_with_its_log(saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second start says the same without the compiler; other options are another program."""
+    monkeypatch.setenv("ROMOU_OPENCL_DUMP_DIR", str(cache.parent / "dump"))
+    monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-Dfloat=no_such_type")
+    texts = []
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="clBuildProgram failed: CL_BUILD_PROGRAM_FAILURE") as raised:
+            outputs_of(romou.load(saved))
+        texts.append(str(raised.value))
+    refused = {path for path in cache.glob("*.program") if path.read_bytes()[72:73] == b"r"}
+    assert all("no_such_type" in text and "source saved in" in text for text in texts)
+    assert "refused before" not in texts[0]
+    (named,) = re.findall(r"refused before, to try again remove (\S+);", texts[1])
+    assert Path(named) in refused
+    monkeypatch.delenv("ROMOU_OPENCL_BUILD_OPTIONS")
+    assert start(saved, right).compiled > 0
+
+
+# A process that has loaded TVM and no driver; each start of the model is a fork of it.
+_STARTS = """
+import json, os, random, signal, sys, time
+import romou, tvm
+from romou.module import random_inputs
+saved, right = sys.argv[1], open(sys.argv[2], "rb").read()
+inputs = random_inputs(romou.load(saved).inputs, seed=0)
+
+def begin(**environment):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.environ.update(environment)
+            model = romou.load(saved)
+            os.write(write, b"[")
+            report = model.programs
+            assert b"".join(o.tobytes() for o in model.run(inputs)) == right
+            os.write(write, json.dumps([report.cached, report.compiled, report.notes]).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write)
+    assert os.read(read, 1) == b"["
+    return pid, read
+
+def end(pid, read):
+    with os.fdopen(read) as file:
+        text = file.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), json.loads(text) if text else None
+"""
+_CRASHES = """
+for flaw in sys.argv[3:]:
+    print(json.dumps(end(*begin(STANDIN=flaw))), flush=True)
+"""
+_KILLS = """
+cache, kills, moments = sys.argv[3], int(sys.argv[4]), random.Random(17)
+start_s = time.monotonic()
+assert end(*begin(ROMOU_CACHE_DIR=cache + "/timed"))[0] == 0
+longest_s = time.monotonic() - start_s
+killed = with_entries = partial = 0
+for number in range(kills):
+    # Folders are used several times: some kills meet an empty one, some a full one.
+    folder = f"{cache}/{number // 3}"
+    child = begin(ROMOU_CACHE_DIR=folder)
+    time.sleep(moments.uniform(0, longest_s))
+    os.kill(child[0], signal.SIGKILL)
+    killed += end(*child)[0] == -signal.SIGKILL
+    names = os.listdir(folder + "/programs") if os.path.isdir(folder + "/programs") else []
+    with_entries += any(name.endswith(".program") for name in names)
+    partial += any(not name.endswith(".program") for name in names)
+    code, report = end(*begin(ROMOU_CACHE_DIR=folder))
+    # Wrong outputs end a process with 1, a crash with the number of its signal.
+    assert code == 0, f"moment {number}: {code}"
+print(json.dumps([killed, with_entries, partial]))
+"""
+
+
+def starts(script: str, *arguments: object, **environment: str) -> list[str]:
+    command = [sys.executable, "-c", _STARTS + script, *map(str, arguments)]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60 + 30 * KILLS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def right_file(right: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "right").write_bytes(right)
+    return tmp_path / "right"
+
+
+def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: Path, cache: Path) -> None:
+    """One crash makes the program at fault a source for good, a second one in a row all programs of the device. Every other start is right."""
+    flaws = ["", *["crashes on binaries"] * 5, ""]
+    lines = starts(_CRASHES, saved, right_file, *flaws, ROMOU_OPENCL_LIBRARY=str(standin.library()))
+    codes, reports = zip(*map(json.loads, lines), strict=True)
+    assert codes == (0, -signal.SIGABRT, 0, -signal.SIGABRT, 0, 0, 0)
+    count = reports[0][1]
+    assert count > 2
+    assert [report[:2] for report in reports if report is not None] == [[0, count]] * 5
+    first, second, *later = (report[2] for report in reports[2:] if report is not None)
+    assert re.search("a process ended while the driver loaded a kept program, that program is compiled from source from now on", first[0])
+    assert re.search("a process ended while the driver loaded a kept program, again: all programs of this device are compiled", second[0])
+    assert (len(first), len(second), later) == (1, 1, [[], []])
+    # What the line says to remove.
+    Path(re.findall(r"remove (\S+)\)", second[0])[0]).unlink()
+    (line,) = starts(_CRASHES, saved, right_file, "", ROMOU_OPENCL_LIBRARY=str(standin.library()))
+    assert json.loads(line) == [0, [count - 2, 2, []]]
+
+
+def test_a_process_killed_at_any_moment_leaves_no_wrong_program(saved: Path, right_file: Path, tmp_path: Path) -> None:
+    """Processes that write the cache are killed at random moments; each next start gives the right outputs, without a crash."""
+    # PoCL compiles anew each time, so the moments spread over compiling, launching and writing.
+    (line,) = starts(_KILLS, saved, right_file, tmp_path, KILLS, ROMOU_PROGRAM_CACHE_MB="64", POCL_KERNEL_CACHE="0")
+    killed, with_entries, partial = json.loads(line)
+    print(f"{killed} of {KILLS} processes were killed before they ended; behind {with_entries} there were entries, behind {partial} an unfinished file")
+    assert killed > 0
