@@ -1,6 +1,6 @@
 """Mesa's mobile compilers: what they print is read right, everywhere on kept output and live where they are set up.
 
-data/a630.txt and data/g76.txt are what the compilers print for data/kernels.cl, less the intermediate forms that are not read.
+data/a630.txt, g57.txt and g76.txt are what the compilers print for data/kernels.cl, less the intermediate forms that are not read.
 """
 
 from __future__ import annotations
@@ -79,6 +79,15 @@ def test_mali() -> None:
     assert dot4.cycles_by_unit == {"arith": 2.416667, "texture": 0.5, "vary": 0.0, "ldst": 5.0}
     assert dot4.inner == LoopStatistics(instructions=22, multiply_adds=4, memory=2)
     assert (shuffle.spills, shuffle.private_memory_bytes, [loop.instructions for loop in shuffle.code.inner]) == (2, 256, [20, 24])
+
+
+def test_valhall() -> None:
+    """Its jumps are distances, and only the form before its machine code tells private memory."""
+    dot4, shuffle = kept("g57")
+    assert (dot4.name, dot4.instructions, dot4.registers, dot4.occupancy, dot4.cycles, dot4.is_adreno) == ("dot4", 85, 10, 1.0, 5.0, False)
+    assert dot4.inner == LoopStatistics(instructions=27, multiply_adds=4, memory=2)
+    assert dot4.code.instructions + dot4.inner.instructions == dot4.instructions
+    assert (shuffle.spills, shuffle.private_memory_bytes, [loop.instructions for loop in shuffle.code.inner]) == (2, 256, [24, 28])
 
 
 @pytest.mark.parametrize("gpu", GPUS)
