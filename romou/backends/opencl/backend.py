@@ -57,7 +57,6 @@ class OpenCL(Backend):
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
     has_images = True
     is_served = True
-    keeps_programs = True
     is_optional = False
 
     @cached_property
