@@ -78,7 +78,10 @@ class OpenCL(Backend):
         return super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
-        return {"has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic)}
+        # What is not known of a device, the user may say.
+        asked = options.get("half")
+        has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
+        return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)}
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
         """See `Backend.allowed_limits`. Without images nothing fits into one texel: everything stays in buffers."""
