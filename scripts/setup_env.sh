@@ -42,6 +42,8 @@ setup_system() {
   if [[ " $* " = *" compilers "* ]]; then
     has_platform pocl || wanted+=(pocl-opencl-icd)
     has_platform rusticl || wanted+=(mesa-opencl-icd)
+    # Opens reports, as a reader's browser does.
+    command -v chromium > /dev/null || command -v google-chrome > /dev/null || wanted+=(chromium)
     has_library libOpenCL || wanted+=(ocl-icd-libopencl1)
     [ -f /usr/lib/oclgrind/liboclgrind-rt.so ] || wanted+=(oclgrind)
   fi

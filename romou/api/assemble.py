@@ -112,6 +112,7 @@ def layer_rows(graph: Graph, results: Mapping[str, TaskResult], alternatives: Ma
                 default_ms=default_ms(task.key),
                 tuned_ms=result.best_ms if result else None,
                 config=dict(result.config) if result and result.config else {},
+                key=task.key,
             )
         )
     return tuple(rows)
