@@ -4,7 +4,8 @@
     python scripts/bench_launches.py --target vulkan                 100 kernels: a wait behind each, one wait behind all, recorded once
     python scripts/bench_launches.py --target vulkan --target opencl --target cuda --length 100 --json launches.json
 
-The wall time of a chain is the median of several, taken alternately. On Vulkan a wait ends a submission, so the first two columns are a hundred submissions and one.
+The wall time of a chain is the median of several, taken alternately. On Vulkan a wait ends a submission, so the first two columns
+are a hundred submissions and one.
 MetaGPU ran equal kernels on an NVIDIA GPU 1.86 times as fast by Vulkan as by OpenCL, 1.54 times as fast as by CUDA, and puts that down to kernel batching.
 """
 
@@ -23,15 +24,12 @@ import tvm
 from rich.console import Console
 from rich.table import Table
 from tvm import tirx
-from tvm.script import ir as I
-from tvm.script import tirx as T
 
 from romou.core.errors import DeviceError
 from romou.target import Target
 
-SIZE, GROUP = 1024, 64
-
-
+SIZE = 1024
+STEP = """
 @I.ir_module
 class Step:
     @T.prim_func
@@ -39,13 +37,14 @@ class Step:
         for block in T.thread_binding(16, thread="blockIdx.x"):
             for i in T.thread_binding(64, thread="threadIdx.x"):
                 B[block * 64 + i] = A[block * 64 + i] * T.float32(0.5) + T.float32(1)
+"""
 
 
 def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
     """Microseconds of a launch in a chain, three ways; RuntimeError where the chain computes wrong numbers."""
     target = Target(text)
     device = target.backend.device(target.backend.device_index(None))
-    step = tirx.build(Step, target=target.tvm_target)["main"]
+    step = tirx.build(tvm.script.from_source(STEP), target=target.tvm_target)["main"]
     start = np.random.default_rng(0).standard_normal(SIZE).astype("float32")
     a, b = tvm.runtime.tensor(start, device), tvm.runtime.empty((SIZE,), "float32", device)
 
