@@ -78,6 +78,7 @@ def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], s
         summary=summary,
         device_index=place.index,
         remote=place.remote,
+        settled=graph.imported.settled,
         rebuild=lambda host: compiled(Target(place.target, host=host)),
     )
 
