@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from exhaustive import exhaustive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,15 +75,23 @@ def search(options: TuningOptions, trials: int) -> list[tuple[Config, float]]:
     return [(c, t or 0.0) for c, t in measured.values()]
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(
-    knobs=st.lists(st.integers(1, 3), min_size=1, max_size=3),
-    forbidden=st.integers(0, 2),
-    count=st.integers(1, 9),
-    failing=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_every_valid_config_once_and_no_other(knobs: list[int], forbidden: int, count: int, failing: bool, seed: int) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=exhaustive)])
+def test_every_valid_config_once_and_no_other(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(
+        knobs=st.lists(st.integers(1, 3), min_size=2, max_size=3),
+        forbidden=st.integers(0, 2),
+        count=st.integers(2, 9),
+        failing=st.booleans(),
+        seed=st.integers(0, 1000),
+    )
+    def check(knobs: list[int], forbidden: int, count: int, failing: bool, seed: int) -> None:
+        every_valid_config_once_and_no_other(knobs, forbidden, count, failing, seed)
+
+    check()
+
+
+def every_valid_config_once_and_no_other(knobs: list[int], forbidden: int, count: int, failing: bool, seed: int) -> None:
     space = Space()
     for i, choices in enumerate(knobs):
         space.define_knob(f"k{i}", list(range(choices)))
