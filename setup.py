@@ -1,4 +1,4 @@
-"""Builds Romou: its Python packages, and the OpenCL runtime that TVM loads (see romou/tvm_patches/README.md).
+"""Builds Romou: its Python packages, and the OpenCL and Vulkan runtimes that TVM loads (see romou/tvm_patches/README.md).
 
 Metadata, dependencies and tool settings are in pyproject.toml.
 """
@@ -21,29 +21,34 @@ try:
 except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
-RUNTIME = "romou/tvm_patches/opencl_runtime"
-# libtvm_runtime and libtvm_ffi are in the process already when TVM loads this library: nothing is linked but libdl.
-LIBRARY = Extension(
-    f"{RUNTIME}/libtvm_runtime_opencl".replace("/", "."),
-    sorted(map(str, Path(RUNTIME).glob("*.cc"))),
-    depends=sorted(map(str, Path(RUNTIME).rglob("*.h"))),
-    include_dirs=[RUNTIME, f"{RUNTIME}/shim"],
-    libraries=["dl", "pthread"],
-    extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden", "-Wall"],
-    language="c++",
-)
+PATCHES = Path("romou/tvm_patches")
+COMMON = PATCHES / "device_runtime"
+
+
+def runtime(kind: str) -> Extension:
+    """The library of a device kind. libtvm_runtime and libtvm_ffi are in the process already when TVM loads it: nothing is linked but libdl."""
+    folder = PATCHES / f"{kind}_runtime"
+    return Extension(
+        ".".join((folder / f"libtvm_runtime_{kind}").parts),
+        sorted(map(str, folder.glob("*.cc"))),
+        depends=sorted(map(str, (*folder.rglob("*.h"), *COMMON.rglob("*.h")))),
+        include_dirs=[str(folder), str(COMMON), str(COMMON / "shim"), str(folder / "khronos")],
+        libraries=["dl", "pthread"],
+        extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden", "-Wall"],
+        language="c++",
+    )
 
 
 def site_folder(package: str) -> Path:
     """Return the folder of an installed package; SystemExit with what to do where it is missing."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise SystemExit(f"building Romou's OpenCL runtime needs the headers in the {package} wheel; install with build isolation (pip's default)")
+        raise SystemExit(f"building Romou's runtimes needs the headers in the {package} wheel; install with build isolation (pip's default)")
     return Path(spec.origin).parent
 
 
 class BuildRuntime(build_ext):
-    """Build one shared library for TVM to load. It is no Python extension module: its name has no Python version, and nothing of Python is linked."""
+    """Build shared libraries for TVM to load. They are no Python extension modules: their names have no Python version, and nothing of Python is linked."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
@@ -51,7 +56,7 @@ class BuildRuntime(build_ext):
     def build_extension(self, ext: Extension) -> None:
         cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
         if cxx is None:
-            raise SystemExit("Romou's OpenCL runtime needs a C++20 compiler and there is none: apt-get install g++, or set CXX")
+            raise SystemExit("Romou's runtimes need a C++20 compiler and there is none: apt-get install g++, or set CXX")
         # Python's own flags belong to the compiler that Python was built with.
         commands = {"compiler_so": "-fPIC", "compiler_so_cxx": "-fPIC", "linker_so": "-shared", "linker_so_cxx": "-shared", "compiler_cxx": "-shared"}
         self.compiler.set_executables(**{name: [*shlex.split(cxx), flag] for name, flag in commands.items() if name in self.compiler.executables})
@@ -63,7 +68,7 @@ class BuildRuntime(build_ext):
         try:
             super().build_extension(ext)
         except CCompilerError as error:
-            raise SystemExit(f"compiling Romou's OpenCL runtime failed ({error}); it needs g++ 11 or clang++ 14, or newer (C++20)") from error
+            raise SystemExit(f"compiling {ext.name} failed ({error}); it needs g++ 11 or clang++ 14, or newer (C++20)") from error
 
 
 class AnyPython(bdist_wheel):
@@ -80,6 +85,6 @@ setup(
     include_package_data=False,
     package_data={"": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "h", "html", "md", "txt")] + ["py.typed"]},
     packages=find_packages(include=["romou*", "archprobe*"]),
-    ext_modules=[LIBRARY],
+    ext_modules=[runtime("opencl"), runtime("vulkan")],
     cmdclass={"build_ext": BuildRuntime, "bdist_wheel": AnyPython},
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from romou.api.compare import compare as compare
     from romou.api.compile import compile as compile
     from romou.api.inspect import inspect as inspect
+    from romou.api.report import write_report as write_report
     from romou.api.spaces import pruned_spaces as pruned_spaces
     from romou.api.tune import tune as tune
     from romou.core.errors import BrokenModelError as BrokenModelError
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _NAMES = {
     **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "inspect", "bench", "compare")},
     "romou.api.spaces": ("pruned_spaces",),
+    "romou.api.report": ("write_report",),
     "romou.module.saved": ("load",),
     "romou.module.tuned_model": ("TunedModel",),
     "romou.module.outputs": ("Outputs",),

@@ -25,6 +25,7 @@ from rich.console import Console
 from romou.core.errors import RomouError
 from romou.core.space import Config
 from romou.frontend import import_onnx
+from romou.inspection.breakdown import TECHNIQUES, without
 from romou.inspection.kernels import inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.measure.run_job import device_tensor
@@ -34,8 +35,7 @@ from romou.tasks.build import build_reference, build_task
 from romou.tasks.extract import extract_tasks
 from romou.tasks.tunable import TunableTask
 
-PASSES = {"addresses": ("eliminate_addresses", "share_loads"), "broadcast": ("spell_arithmetic",), "vectors": ("vectorize_pointers",)}
-VARIANTS = ("none", "images", *PASSES, "all")
+VARIANTS = ("none", "images", *TECHNIQUES, "all")
 TOLERANCE = 1e-4
 
 
@@ -55,7 +55,7 @@ def config_of(task: TunableTask, target: Target, *, in_images: bool) -> Config:
 
 def left_out(variant: str) -> list[str]:
     """Names of the passes that a variant does without."""
-    return [name for technique, names in PASSES.items() if variant not in (technique, "all") for name in names]
+    return without(*(technique for technique in TECHNIQUES if variant not in (technique, "all")))
 
 
 def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the folder that a phone needs: an RPC server, TVM's runtime, tvm-ffi and Romou's OpenCL runtime, from the sources in the installed wheels and
+# Builds the folder that a phone needs: an RPC server, TVM's runtime, tvm-ffi and Romou's OpenCL and Vulkan runtimes, from the sources in the installed wheels and
 # those in tvm_patches. No TVM checkout is needed.
 #   scripts/build_phone_runtime.sh [--target android-arm64|linux-arm64|host] --out DIR      default: android-arm64; `romou phone push DIR` comes next
 # android-arm64  the NDK (r26 or newer) that ANDROID_NDK_HOME names
@@ -85,7 +85,7 @@ mkdir -p "$CACHE"
 if command -v flock > /dev/null; then exec 9> "$CACHE/lock" && flock 9; fi
 WORK=$(mktemp -d -- "$CACHE/work.XXXXXX")
 trap 'rm -rf -- "$WORK"' EXIT
-INCLUDES=(-I"$PATCHES/phone_runtime/include" -I"$PATCHES/opencl_runtime/shim" -isystem"$TVM/include" -isystem"$FFI/include" -isystem"$FFI/3rdparty/dlpack/include")
+INCLUDES=(-I"$PATCHES/phone_runtime/include" -I"$PATCHES/device_runtime" -I"$PATCHES/device_runtime/shim" -isystem"$TVM/include" -isystem"$FFI/include" -isystem"$FFI/3rdparty/dlpack/include")
 read -ra optimise <<< "${CXXFLAGS:--O2}"
 COMPILE=(-std=c++20 "${optimise[@]}" -fPIC -DNDEBUG)
 DEFINES=(-DROMOU_TVM_VERSION="\"$TVM_VERSION\"" -DROMOU_TVM_FFI_VERSION="\"$FFI_VERSION\"" -DROMOU_VERSION="\"$ROMOU_VERSION\"")
@@ -105,7 +105,7 @@ build() {
     echo "$COMPILER_VERSION" "${CXX[*]}" "${COMPILE[*]}" "${DEFINES[*]}" "${LINK[*]}" "${flags[*]/$WORK/}" "${more[*]/$WORK/}"
     # TVM's sources are told by their version; ours by what is in them.
     printf '%s\n' "${sources[@]#"$WORK"}"
-    find "$PATCHES/phone_runtime" "$PATCHES/opencl_runtime" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
+    find "$PATCHES/phone_runtime" "$PATCHES"/{device,opencl,vulkan}_runtime -type f -name '*.h' -print0 | sort -z | xargs -0 cat
     for source in "${sources[@]}"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
   } | sha256sum | cut -c1-24)
   if [ ! -f "$CACHE/$key/$name" ]; then
@@ -124,8 +124,9 @@ build() {
 NEW=$WORK/phone
 mkdir "$NEW"
 if [ "$TARGET" = host ]; then
-  opencl=$("$python" -c 'import romou.tvm_patches as p; print(p.RUNTIME)') && [ -f "$opencl" ] || fail "Romou is not installed for $python; pip install '$ROOT'"
-  cp "$FFI/lib/libtvm_ffi.so" "$TVM/lib/libtvm_runtime.so" "$opencl" "$NEW/"
+  mapfile -t devices < <("$python" -c 'import romou.tvm_patches as p; print(*p.RUNTIMES.values(), sep="\n")')
+  for library in "${devices[@]:-none}"; do [ -f "$library" ] || fail "Romou is not installed for $python; pip install '$ROOT'"; done
+  cp "$FFI/lib/libtvm_ffi.so" "$TVM/lib/libtvm_runtime.so" "${devices[@]}" "$NEW/"
 else
   # The wheel lacks headers that its sources name relative to themselves; those in phone_runtime/support stand in for them.
   mkdir -p "$WORK/src"
@@ -140,8 +141,10 @@ else
   tvm+=("$runtime"/rpc/rpc_{channel,device_api,endpoint,event_impl,local_session,module,server_env,session,socket_impl}.cc)
   build libtvm_ffi.so -shared -Wl,-soname,libtvm_ffi.so -- -w -DTVM_FFI_USE_LIBBACKTRACE=0 -- "${ffi[@]}"
   build libtvm_runtime.so -shared -Wl,-soname,libtvm_runtime.so -Wl,--no-undefined -L"$NEW" -ltvm_ffi -- -w -- "${tvm[@]}"
-  build libtvm_runtime_opencl.so -shared -Wl,-soname,libtvm_runtime_opencl.so -Wl,--no-undefined -L"$NEW" -ltvm_runtime -ltvm_ffi \
-    -- -fvisibility=hidden -Wall -I"$PATCHES/opencl_runtime" -isystem"$TVM/src" -- "$PATCHES"/opencl_runtime/*.cc
+  for kind in opencl vulkan; do
+    build "libtvm_runtime_$kind.so" -shared -Wl,-soname,"libtvm_runtime_$kind.so" -Wl,--no-undefined -L"$NEW" -ltvm_runtime -ltvm_ffi \
+      -- -fvisibility=hidden -Wall -I"$PATCHES/${kind}_runtime" -isystem"$PATCHES/${kind}_runtime/khronos" -isystem"$TVM/src" -- "$PATCHES/${kind}_runtime"/*.cc
+  done
   [ "$TARGET" != android-arm64 ] || cp "$libcxx" "$NEW/"
 fi
 # Nothing in the server names TVM's runtime, which registers what the server calls: the linker must not leave it out.

@@ -1,8 +1,9 @@
 # Sourced by demo.sh and test.sh: system packages and a Python virtual environment with Romou in it.
 #   setup_system [compilers] [vulkan] [arm64]   what Romou is built with (g++, Python's venv), by apt-get where something is missing; with "compilers" OpenCL
-#                                   for the CPU by PoCL and rusticl, its ICD loader, and Oclgrind; with "vulkan" Vulkan for the CPU (lavapipe), its loader
-#                                   and glslang; with "arm64" the cross compiler for arm64. Where apt-get or root is out of reach, what tests can do without
-#                                   is left out: MISSING names it. What nothing can do without ends the script.
+#                                   for the CPU by PoCL and rusticl, its ICD loader, and Oclgrind; with "vulkan" Vulkan for the CPU (lavapipe), its loader,
+#                                   glslang, and what tests check shaders and calls with (spirv-val, the validation layer); with "arm64" the cross compiler
+#                                   for arm64. Where apt-get or root is out of reach, what tests can do without is left out: MISSING names it. What nothing
+#                                   can do without ends the script.
 #   setup_python EXTRAS             $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "[cpu]" or "[test]"; both bring an OpenCL driver
 # Needs bash and python3 3.10 or newer; Debian or Ubuntu for the system part.
 
@@ -41,6 +42,8 @@ setup_system() {
   if [[ " $* " = *" compilers "* ]]; then
     has_platform pocl || wanted+=(pocl-opencl-icd)
     has_platform rusticl || wanted+=(mesa-opencl-icd)
+    # Opens reports, as a reader's browser does.
+    command -v chromium > /dev/null || command -v google-chrome > /dev/null || wanted+=(chromium)
     has_library libOpenCL || wanted+=(ocl-icd-libopencl1)
     [ -f /usr/lib/oclgrind/liboclgrind-rt.so ] || wanted+=(oclgrind)
   fi
@@ -48,6 +51,8 @@ setup_system() {
     { compgen -G "/usr/share/vulkan/icd.d/*.json" || compgen -G "/etc/vulkan/icd.d/*.json"; } > /dev/null || wanted+=(mesa-vulkan-drivers)
     has_library libvulkan || wanted+=(libvulkan1)
     command -v glslangValidator > /dev/null || wanted+=(glslang-tools)
+    command -v spirv-val > /dev/null || wanted+=(spirv-tools)
+    [ -f /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json ] || wanted+=(vulkan-validationlayers)
   fi
   [[ " $* " != *" arm64 "* ]] || command -v aarch64-linux-gnu-g++ > /dev/null || wanted+=(g++-aarch64-linux-gnu)
   # Headers for the extension that setup.py builds are inside the TVM wheel; no -dev package is needed.

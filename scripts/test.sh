@@ -36,11 +36,13 @@ for package in (archprobe, romou):
 from romou.backends import backend, installed
 for kind in installed():
     backend(kind)
-from romou.tvm_patches import RUNTIME, compat
+from romou.tvm_patches import RUNTIMES, compat
 compat.check_versions()
-assert RUNTIME.is_relative_to(root), RUNTIME
-sources = [path for path in RUNTIME.parent.rglob("*") if path.suffix in (".cc", ".h")]
-assert RUNTIME.stat().st_mtime >= max(path.stat().st_mtime for path in sources), "built from older sources"
+for runtime in RUNTIMES.values():
+    assert runtime.is_relative_to(root), runtime
+    folders = (runtime.parent, runtime.parents[1] / "device_runtime")
+    sources = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".cc", ".h")]
+    assert runtime.stat().st_mtime >= max(path.stat().st_mtime for path in sources), f"{runtime} was built from older sources"
 PY
 }
 

@@ -58,3 +58,10 @@ def target(request: pytest.FixtureRequest) -> Target:
 def cuda_target(request: pytest.FixtureRequest) -> Target:
     """CUDA alone, for a test whose id says whether kernels are run."""
     return target_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def vulkan_device() -> tvm.runtime.Device:
+    device = tvm.device("vulkan", 0)
+    assert device.exist, "no Vulkan device: scripts/test.sh installs lavapipe; `romou doctor` says what is wrong"
+    return device

@@ -78,6 +78,7 @@ def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], s
         summary=summary,
         device_index=place.index,
         remote=place.remote,
+        settled=graph.imported.settled,
         rebuild=lambda host: compiled(Target(place.target, host=host)),
     )
 
@@ -112,6 +113,7 @@ def layer_rows(graph: Graph, results: Mapping[str, TaskResult], alternatives: Ma
                 default_ms=default_ms(task.key),
                 tuned_ms=result.best_ms if result else None,
                 config=dict(result.config) if result and result.config else {},
+                key=task.key,
             )
         )
     return tuple(rows)

@@ -93,7 +93,6 @@ class Backend:
     has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels on a device
     has_images          whether kernels can read and write images
     is_served           whether `romou serve` offers such devices over RPC
-    keeps_programs      whether its runtime compiles the kernels of a model in one go, and keeps them: functions "prepare", "keep" and "program_folder"
     is_optional         whether a machine without such a device is as it should be
     """
 
@@ -109,7 +108,6 @@ class Backend:
     has_kernels: bool = True
     has_images: bool = False
     is_served: bool = False
-    keeps_programs: bool = False
     is_optional: bool = True
 
     @property
@@ -310,16 +308,18 @@ class Backend:
         return compiler is not None
 
     def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
-        """The programs of a model on a device, of this machine or behind a connection; None where its runtime does not keep programs.
+        """The programs of a model on a device, of this machine or behind a connection; None where its facts do not say `keeps_programs`.
+
+        A runtime that does has the functions "prepare", "keep" and "program_folder".
 
         library: TVM's executable or module, or the connection's.
         """
         import tvm
 
-        if not self.keeps_programs:
+        facts = self.facts(index) if connection is None else connection.devices[index]
+        if not facts.get("keeps_programs"):
             return None
         find = tvm.get_global_func if connection is None else connection.session.get_function
-        facts = self.facts(index) if connection is None else connection.devices[index]
         prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
         threads = 0 if self.compiles_in_parallel(facts) else 1
         return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads)

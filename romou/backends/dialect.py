@@ -16,6 +16,7 @@ class Dialect:
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
+    names_fp16_images         whether a kernel has to say that an image it writes holds fp16
     """
 
     has_vector_arithmetic = True
@@ -24,6 +25,7 @@ class Dialect:
     has_unroll_pragma = False
     takes_vectors_apart = False
     converts_fp16_in_memory = True
+    names_fp16_images = False
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """A vector of copies, where there is vector arithmetic."""
@@ -33,17 +35,25 @@ class Dialect:
         """A scalar in the place of a vector, where there is vector arithmetic."""
         raise NotImplementedError
 
+    def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
+        """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so, or cannot be told to."""
+        return quotient
+
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         """A pointer to fp16 numbers that are declared as anything else."""
         raise NotImplementedError
 
-    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
-        """Read fp16 numbers from pointer[lanes * offset] on as fp32."""
+    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
+        """Read fp16 numbers from pointer[lanes * offset] on as fp32; is_aligned: whether they begin at a multiple of their bytes."""
         raise NotImplementedError
 
-    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
-        """Write fp32 numbers as fp16 from pointer[lanes * offset] on."""
+    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+        """Write fp32 numbers as fp16 from pointer[lanes * offset] on; is_aligned: as for `load_fp16`."""
         raise NotImplementedError
+
+    def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:
+        """A maximum or minimum of floats that keeps NaN; None where comparisons do (`passes/nan.py`)."""
+        return None
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
         """The bits of fp16 numbers, as unsigned integers, as fp32."""

@@ -26,6 +26,7 @@ COMMANDS = {
     "run": "Run a tuned model.",
     "serve": "Serve this machine's OpenCL devices over TVM RPC, to be tuned on from elsewhere.",
     "bench": "Time a model by operator and save what romou compare needs.",
+    "report": "Draw records, tuned models and benches as one HTML page with figures.",
     "compare": "Compare with a saved bench: is a kernel slower, or worse by what can be read off it?",
     "phone": "Push the runtime to a phone, start, stop and look at its RPC server, over adb.",
     "doctor": "Check this machine: build and run a tiny kernel on every device, with a hint for each problem.",

@@ -58,6 +58,7 @@ def default_output(model: str) -> Path:
 @click.option("--no-records", is_flag=True, help="Keep no records. Without this and --work-dir they go to the user's cache, and a later run resumes from them.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Draw the search and its result on this HTML page.")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
 @click.option("--allow-tf32", is_flag=True, help="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.")
 @precision_options
@@ -80,6 +81,7 @@ def command(
     no_records: bool,
     shapes: tuple[str, ...],
     output: Path | None,
+    report: Path | None,
     prune: bool,
     allow_tf32: bool,
     explorer: str,
@@ -104,6 +106,10 @@ def command(
     measure = {"build_timeout_s": build_timeout, "run_timeout_s": run_timeout, **parse_measures(measures)}
     parsed = Target(target)
     source: Any = read_model(model)
+    if report is not None:
+        from romou.report.page import check_library
+
+        check_library()  # before the long part
     import romou
 
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
@@ -113,6 +119,8 @@ def command(
     path = output or default_output(model)
     tuned.save(path)
     summary = tuned.summary()
+    if report is not None:
+        romou.write_report(path, output=report, model=source, target=tuned.target, shapes=fixed or None)
     if is_json:
         print_json({"model": model, "target": str(parsed), "output": str(path), "summary": summary.to_dict()})
     else:
@@ -127,6 +135,8 @@ def command(
         out.print(f"launched: {summary.launching}", markup=False)
         if summary.records is not None:
             out.print(f"records: {summary.records} (a later run goes on from them)", markup=False)
+        if report is not None:
+            out.print(f"Report: {report}", markup=False)
         out.print(f"Saved to {path}. Run it: romou run {path}{f' --rpc {rpc}' if rpc else ''}", markup=False)
     if summary.is_right is False:
         # The table has said by how much; a script must see it too.

@@ -37,6 +37,10 @@ VARIABLES = {
     "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
     "ROMOU_PROGRAM_CACHE_MB": Variable("megabytes of compiled programs that are kept below ROMOU_CACHE_DIR; 0: none", "256"),
     "ROMOU_RPC_KEY": Variable("key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"),
+    "ROMOU_VULKAN_DEVICE": Variable("part of a Vulkan device's name, or its number: devices that match come first", "all"),
+    "ROMOU_VULKAN_LIBRARY": Variable("Vulkan loader to load, without a fallback", "the system's loader"),
+    "ROMOU_VULKAN_VALIDATE": Variable("1: Vulkan's validation layer checks every call and barrier; what it says is an error at the next wait", "0"),
+    "ROMOU_VULKAN_WITHOUT": Variable("Vulkan extensions that a driver gets wrong and that are left unused, separated by commas; unified_memory counts as one"),
     "TMPDIR": Variable("folder for temporary files", "/tmp"),
     "XDG_CACHE_HOME": Variable("folder of caches, without ROMOU_CACHE_DIR", "~/.cache"),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """One task. Times are medians of one call in milliseconds, None where nothing was measured."""
+    """One task; key is empty in models that older versions saved. Times are medians of one call in milliseconds, None where nothing was measured."""
 
     name: str
     calls: int
@@ -17,6 +17,7 @@ class LayerRow:
     default_ms: float | None
     tuned_ms: float | None
     config: dict[str, Any]
+    key: str = ""
 
     @property
     def gflops(self) -> float | None:

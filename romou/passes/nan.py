@@ -18,6 +18,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_mutate
 
+from romou.backends.dialect import dialect_of
 from romou.tir.primitives import IGNORE_NAN
 
 
@@ -28,9 +29,14 @@ def keep_nan(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.Pa
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         return stmt.body if stmt.attr_key == IGNORE_NAN else mutator.default_mutate(stmt)
 
+    dialect = dialect_of(func)
+
     def extreme(expr: tirx.Max | tirx.Min, mutator: Any) -> tirx.Expr:
         new = mutator.default_mutate(expr)
-        return _keeping(new) if "float" in str(new.ty) else new
+        if "float" not in str(new.ty):
+            return new
+        kept = dialect.keep_nan(new)
+        return _keeping(new) if kept is None else kept
 
     return func.with_body(structural_mutate(func.body, [(tirx.AttrStmt, marked), ((tirx.Max, tirx.Min), extreme)]))
 

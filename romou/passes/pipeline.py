@@ -20,6 +20,7 @@ from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.code_generator import compare_lanes, name_register_reads, number_truth_values, unroll_by_compiler
 from romou.passes.double_buffers import double_buffers
+from romou.passes.exact_division import divide_exactly
 from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.nan import keep_nan
@@ -87,6 +88,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             number_truth_values,
             address_images,
             spell_arithmetic,
+            divide_exactly,
             # Loops to straight-line code
             tirx.transform.FlattenBuffer(),
             tirx.transform.BF16ComputeLegalize(),

@@ -33,7 +33,7 @@ _LISTED = 4096
 class CriterionCount:
     """How a criterion did, in configs of the space before pruning.
 
-    alone: removed by it, whatever the others say.   only: removed by it and by no other.
+    alone: removed by it, whatever the others say.   only: removed by it and by no other.   left: neither by it nor by those before it.
     source: of its limit.
     slack: how many times looser the limit was made, since too few configs would have been left; 1 where it was not, None where the criterion
         was dropped.
@@ -42,6 +42,7 @@ class CriterionCount:
     criterion: str
     alone: int
     only: int
+    left: int
     source: str
     slack: float | None
 
@@ -156,8 +157,9 @@ def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, 
     counts = []
     for place, (name, verdict) in enumerate(parts[0].verdicts.items()):
         alone, only = (sum(part.weight * int(np.count_nonzero(found(part.failed, 1 << place))) for part in parts) for found in (np.bitwise_and, np.equal))
+        left = sum(part.weight * int(np.count_nonzero(part.failed & np.uint32((2 << place) - 1) == 0)) for part in parts)
         slack = None if math.isinf(slacks[name]) else slacks[name]
-        counts.append(CriterionCount(criterion=name, alone=alone, only=only, source=verdict.source, slack=slack))
+        counts.append(CriterionCount(criterion=name, alone=alone, only=only, left=left, source=verdict.source, slack=slack))
     shape, kept = _places(parts, slacks, [len(choices) for choices in space.knobs.values()])
     report = PruningReport(declared=space.size, before=before, kept=_count(parts, slacks), criteria=tuple(counts))
     return PrunedSpace(space, shape, kept, report)

@@ -44,6 +44,7 @@ class Record:
     seed                  of the inputs that it was checked with
     clock_ratio           time of a reference kernel shortly before, over its best on the same device: above 1 where the device throttles;
                           None where it was not measured
+    expected_s            time that the cost model expected when it proposed the candidate; None where it had no say
     is_again              measured a second time, when the search was over: the time that counts
     target, time, romou, tvm       context: target text, UTC time in ISO 8601, versions
     """
@@ -60,6 +61,7 @@ class Record:
     error: str | None = None
     seed: int = 0
     clock_ratio: float | None = None
+    expected_s: float | None = None
     is_again: bool = False
     target: str = ""
     time: str = ""

@@ -36,9 +36,19 @@ class GaussianProcess:
 
     def __call__(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
         """The upper confidence bound: what is expected, corrected, and one standard deviation more, so that what is not known is tried."""
-        shared = np.linalg.solve(self._factor, self._covariance(rows, kinds))
+        shared = self._shared(rows, kinds)
         variance = np.maximum(_OFF**2 + _KIND_OFF**2 - (shared**2).sum(axis=0), 0)
-        return np.asarray(expected + self._offset + self._whitened @ shared + np.sqrt(variance))
+        return np.asarray(self._corrected(shared, expected) + np.sqrt(variance))
+
+    def mean(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """What is expected, corrected."""
+        return self._corrected(self._shared(rows, kinds), expected)
+
+    def _shared(self, rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        return np.linalg.solve(self._factor, self._covariance(rows, kinds))
+
+    def _corrected(self, shared: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        return np.asarray(expected + self._offset + self._whitened @ shared)
 
     def _covariance(self, rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """Covariance of what was measured with others, (measurements, others)."""
@@ -123,6 +133,21 @@ class CostModel:
         if isinstance(self._own, GaussianProcess):
             return self._own(rows, self._kinds(configs), before)
         return before if self._own is None else self._own(rows, self._features.columns, before)
+
+    def expected_s(self, configs: Sequence[Config], best_s: float | None) -> np.ndarray | None:
+        """Return the time in seconds that is expected of each config, without the doubt that `predict` adds; None while times are only ranked.
+
+        best_s: the best time that was measured of the task.
+        """
+        rows = self._features(configs)
+        before = self._before(configs, rows)
+        if self._own is None:
+            return np.exp(-before) if self._features.has_estimate and self._transferred is None else None
+        if best_s is None:
+            return None
+        own = self._own
+        found = own.mean(rows, self._kinds(configs), before) if isinstance(own, GaussianProcess) else own(rows, self._features.columns, before)
+        return np.asarray(best_s * np.exp(-found))
 
     def _kinds(self, configs: Sequence[Config]) -> np.ndarray:
         return np.asarray([str(config.get(self._divided_by or "")) for config in configs])

@@ -49,6 +49,8 @@ class Explorer:
         self._transfer_data = transfer_data
         self._trained_on: int | None = None
         self._proposed: dict[str, Config] = {}
+        # Config key -> seconds that the model expected when it was proposed.
+        self.expected_s: dict[str, float] = {}
         self._in_order: Iterator[Config] = iter(space)
 
     def start_with(self, configs: Sequence[Config]) -> None:
@@ -80,7 +82,14 @@ class Explorer:
                 missing = count - len(chosen)
                 add(iter(self._space.sample(self._rng, missing, exclude=taken | chosen.keys(), where=where) if missing else ()))
         self._proposed |= chosen
+        self._note_expectations(list(chosen.values()), measured)
         return list(chosen.values())
+
+    def _note_expectations(self, chosen: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> None:
+        best_s = min((t for _, t in measured.values() if t is not None), default=None)
+        expected = self._model.expected_s(chosen, best_s) if chosen and EXPLORERS[self._options.explorer] is not None else None
+        if expected is not None:
+            self.expected_s |= dict(zip((c.key for c in chosen), map(float, expected), strict=True))
 
     def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
         explore = EXPLORERS[self._options.explorer]

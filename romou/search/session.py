@@ -296,6 +296,7 @@ class TuningSession:
             error=result.error,
             seed=result.seed,
             clock_ratio=result.clock_ratio,
+            expected_s=self._by_key[task.key].explorer.expected_s.get(result.candidate.config.key),
             target=str(self._target),
             time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             romou=__version__,

@@ -9,9 +9,11 @@ from pathlib import Path
 from romou.tvm_patches import cuda_runtime, pypi_driver
 
 
-def _find_runtime() -> Path:
-    """Return the runtime beside this file. In a checkout that was not built, where Python finds this package before an installed one, the installed runtime."""
-    beside = Path(__file__).parent / "opencl_runtime" / "libtvm_runtime_opencl.so"
+def find_runtime(kind: str) -> Path:
+    """Return a device kind's runtime beside this file. In a checkout that was not built, where Python finds this package before an installed one, the
+    installed runtime.
+    """
+    beside = Path(__file__).parent / f"{kind}_runtime" / f"libtvm_runtime_{kind}.so"
     if beside.exists():
         return beside
     name = beside.relative_to(Path(__file__).parents[2])
@@ -19,31 +21,40 @@ def _find_runtime() -> Path:
     return next((path for path in installed if path.exists()), beside)
 
 
-RUNTIME = _find_runtime()
+# Each kind of device has a folder of sources and, once it was built, the library.
+_KINDS = sorted(path.parent.name.removesuffix("_runtime") for path in Path(__file__).parent.glob("*_runtime/module.cc"))
+RUNTIMES = {kind: find_runtime(kind) for kind in _KINDS}
 
-# Why the runtime could not be loaded; compat.check_versions reports it.
-load_error: str | None = None
+# Why a kind's runtime could not be loaded; compat.check_versions reports it.
+load_errors: dict[str, str] = {}
 
 
 def autoload() -> None:
-    """TVM calls this at `import tvm` (entry point tvm.backends): plain TVM code gets OpenCL. Never raises, and needs no OpenCL."""
-    global load_error
+    """TVM calls this at `import tvm` (entry point tvm.backends): plain TVM code gets OpenCL and Vulkan. Never raises, and needs neither."""
     if _libraries:
         return
+    for kind, path in RUNTIMES.items():
+        try:
+            _load(kind, path)
+        except Exception as error:
+            load_errors[kind] = str(error)
     try:
-        import tvm_ffi  # TVM has it in the process already
-
-        if tvm_ffi.get_global_func("device_api.opencl", allow_missing=True) is not None:
-            # Registering a device twice ends the process inside C++, where nothing can catch it.
-            load_error = "another OpenCL runtime is in the process already (a TVM built with OpenCL?)"
-            return
-        _libraries.append(ctypes.CDLL(str(RUNTIME), mode=ctypes.RTLD_LOCAL))
-        offer = tvm_ffi.get_global_func("romou.opencl.offer_driver", allow_missing=True)
-        if offer is not None:  # None: an editable installation's runtime of before, which finds the system's drivers alone
-            offer(pypi_driver.libraries())
         cuda_runtime.load()
     except Exception as error:
-        load_error = str(error)
+        load_errors[cuda_runtime.__name__] = str(error)
+
+
+def _load(kind: str, path: Path) -> None:
+    import tvm_ffi  # TVM has it in the process already
+
+    if tvm_ffi.get_global_func(f"device_api.{kind}", allow_missing=True) is not None:
+        # Registering a device twice ends the process inside C++, where nothing can catch it.
+        load_errors[kind] = f"another runtime of {kind} devices is in the process already (a TVM built with it?)"
+        return
+    _libraries.append(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL))
+    offer = tvm_ffi.get_global_func(f"romou.{kind}.offer_driver", allow_missing=True)
+    if offer is not None:  # None: there is no such driver on PyPI, or an editable installation's runtime of before finds the system's drivers alone
+        offer(pypi_driver.libraries())
 
 
 _libraries: list[ctypes.CDLL] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+from pathlib import Path
 
 from romou import tvm_patches
 from romou.core.errors import CompatError
@@ -16,7 +17,7 @@ REBUILD = "Reinstall Romou so that its C++ runtime is built: pip install --force
 
 @functools.cache
 def check_versions() -> None:
-    """Raise CompatError unless the TVM packages are the pinned pair and the OpenCL runtime was built for them.
+    """Raise CompatError unless the TVM packages are the pinned pair and the runtimes were built for them.
 
     Called at first use, not at import, so that `romou doctor` can say what is wrong.
     """
@@ -36,14 +37,23 @@ def romou_versions() -> dict[str, str]:
 
 
 def check_runtime() -> None:
-    """Raise CompatError unless Romou's OpenCL runtime is in the process and was built against the pinned TVM."""
+    """Raise CompatError unless Romou's runtimes are in the process and were built against the pinned TVM.
+
+    One that is missing alone says so where its devices are asked for: an editable installation may be older than it.
+    """
     import tvm
 
-    if tvm_patches.load_error is not None:
-        raise CompatError(f"Romou's OpenCL runtime could not be loaded: {tvm_patches.load_error}", hint=REBUILD)
-    ask = tvm.get_global_func("romou.opencl.built_against", allow_missing=True)
-    if ask is None:
-        raise CompatError("Romou's OpenCL runtime was not loaded by TVM: the entry point tvm.backends of the romou package is not installed", hint=REBUILD)
-    built = str(ask())
-    if built != PINNED["apache-tvm"]:
-        raise CompatError(f"Romou's OpenCL runtime was built against TVM {built}, but {PINNED['apache-tvm']} is installed", hint=REBUILD, found=built)
+    for kind, error in tvm_patches.load_errors.items():
+        if tvm_patches.RUNTIMES.get(kind, Path()).exists() or len(tvm_patches.load_errors) >= len(tvm_patches.RUNTIMES):
+            raise CompatError(f"Romou's runtime of {kind} devices could not be loaded: {error}", hint=REBUILD)
+    for kind in tvm_patches.RUNTIMES:
+        ask = tvm.get_global_func(f"romou.{kind}.built_against", allow_missing=True)
+        if ask is None and kind in tvm_patches.load_errors:
+            continue
+        if ask is None:
+            text = f"Romou's runtime of {kind} devices was not loaded by TVM: the entry point tvm.backends of the romou package is not installed"
+            raise CompatError(text, hint=REBUILD)
+        built = str(ask())
+        if built != PINNED["apache-tvm"]:
+            text = f"Romou's runtime of {kind} devices was built against TVM {built}, but {PINNED['apache-tvm']} is installed"
+            raise CompatError(text, hint=REBUILD, found=built)

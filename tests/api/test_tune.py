@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import report_picture
 import tvm
 from exhaustive import exhaustive, few
 from small_networks import Graph, prime_net, random_inputs, residual_net
@@ -23,6 +25,7 @@ from romou import models
 from romou.core.errors import DeviceError, ModelError, UsageError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.records import FILE_NAME
+from romou.report.figures import FIGURES
 
 TARGET = "opencl"
 # What has nothing to do with kernels is tested without them.
@@ -40,13 +43,19 @@ def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
 
 
 @exhaustive
-def test_a_bundled_model_tuned(opencl_device: tvm.runtime.Device) -> None:
+def test_a_bundled_model_tuned_and_its_report(tmp_path: Path, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `test_small_networks`, where depthwise convolutions and residuals are tuned, which this one lacks."""
     model = models.load("squeezenet1_0")
-    tuned = romou.tune(model, target=TARGET, trials=30)
+    tuned = romou.tune(model, target=TARGET, trials=30, work_dir=tmp_path)
     assert_tuned(tuned, model, 30)
     # What is too small to win anything has no trials.
     assert all("elementwise_reshape" in row.name for row in tuned.summary().rows if not row.trials)
+    # Two kernels tell as much of the page as twelve, sooner.
+    monkeypatch.setattr("romou.api.report._BROKEN_DOWN", 2)
+    page = romou.write_report(tmp_path, output=tmp_path / "report.html", model=model, target=TARGET)
+    assert asyncio.run(report_picture.draw(page, tmp_path / "report.png")) == []
+    # Only the device's curves are not known.
+    assert page.read_text(encoding="utf-8").count('"unknown":""') == len(FIGURES) - 1
 
 
 @pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])

@@ -57,7 +57,7 @@ def test_a_branch_on_a_kind_is_found(text: str) -> None:
     assert list(named_kinds(ast.parse(text)))
 
 
-@pytest.mark.parametrize("kind", ["opencl", "cuda", "null"])
+@pytest.mark.parametrize("kind", ["opencl", "cuda", "null", "vulkan"])
 def test_every_backend_has_a_folder_and_says_what_it_is(kind: str) -> None:
     found = backend(kind)
     assert found.name == kind

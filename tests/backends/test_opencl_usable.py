@@ -21,7 +21,7 @@ FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_
 def test_an_unknown_kind_is_one_error_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         backend("opengl")
-    assert str(caught.value) == "unknown target kind 'opengl'; known: cuda, null, opencl\nDid you mean 'opencl'?"
+    assert str(caught.value) == "unknown target kind 'opengl'; known: cuda, null, opencl, vulkan\nDid you mean 'opencl'?"
 
 
 def test_a_device_is_attached_and_described() -> None:

@@ -59,7 +59,7 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tune", "resnet18"], "romou: model file 'resnet18' does not exist\nbundled:resnet18 is a bundled network."),
         (["tune", "bundled:resnet19"], "romou: unknown bundled model 'resnet19'"),
         (["tune", "bundled:squeezenet1_0", "--allow-tf32"], "romou: TF32 is a format of NVIDIA's tensor cores; the target is 'opencl'"),
-        (["tune", "x.onnx", "--target", "vulkan"], "romou: unknown target kind 'vulkan'; known: cuda, null, opencl"),
+        (["tune", "x.onnx", "--target", "metal"], "romou: unknown target kind 'metal'; known: cuda, null, opencl, vulkan"),
         (["tune", "x.onnx", "--shape", "a"], "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224"),
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
         (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),

@@ -73,7 +73,7 @@ def test_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     installed.cache_clear()
     try:
-        assert list(installed()) == ["opencl", "cuda", "null", "toy"]
+        assert list(installed()) == ["opencl", "cuda", "null", "toy", "vulkan"]
         target, model = Target("toy -max_num_threads=64"), residual_net()
         compiled = romou.compile(model, target=target)
         assert Target(target.tvm_target).kind == "opencl", "TVM knows it as what generates its code"

@@ -42,6 +42,7 @@ TABLE: dict[str, tuple[Any, Any, Any]] = {
     "clock_mhz": (710, 585, 800),
     "has_scalar_vector_broadcast": (True, True, True),
     "has_half_arithmetic": (None, True, None),
+    "fp16_rate": (None, 1, 2),
 }
 
 

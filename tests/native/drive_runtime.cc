@@ -22,6 +22,8 @@ void fake_hold(bool held);
 int fake_alive(const char* call);
 int fake_calls(const char* call);
 int fake_misused();
+void fake_divides_exactly();
+const char* fake_build_options();
 }
 
 namespace romou::opencl {
@@ -234,6 +236,24 @@ void lengths() {
   EXPECT(stream.Read(&text) && text == long_text);
 }
 
+std::string options_of(const char* source) {
+  setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-w", 1);
+  Kernel kernel;
+  kernel.build(device(), "k", source);
+  unsetenv("ROMOU_OPENCL_BUILD_OPTIONS");
+  return fake_build_options();
+}
+
+/// A device that cannot divide correctly rounded is not asked to, and no kernel that has no need of it.
+void plain_options() {
+  EXPECT(options_of("rint(/* correctly rounded */(x / y))") == "-w");
+}
+void exact_options() {
+  fake_divides_exactly();
+  EXPECT(options_of("rint(/* correctly rounded */(x / y))") == "-w -cl-fp32-correctly-rounded-divide-sqrt");
+  EXPECT(options_of("x / y") == "-w");
+}
+
 }  // namespace
 }  // namespace romou::opencl
 
@@ -245,7 +265,9 @@ int main(int argc, char** argv) {
                                                     {"every_call_fails", every_call_fails},
                                                     {"threads", threads},
                                                     {"sizes", sizes},
-                                                    {"lengths", lengths}};
+                                                    {"lengths", lengths},
+                                                    {"plain_options", plain_options},
+                                                    {"exact_options", exact_options}};
   if (argc == 4 && std::string(argv[1]) == "save") {
     std::printf("%s\n", save_source(argv[2], argv[3]).c_str());
     return 0;

@@ -48,6 +48,8 @@ std::map<std::string, Failure> failures;
 std::map<std::string, int> calls;
 std::atomic<int> misused{0};
 bool is_held = false;
+bool divides_exactly = false;
+std::string build_options;
 
 PlatformHandle the_platform;
 DeviceHandle the_device;
@@ -152,6 +154,10 @@ int fake_calls(const char* call) {
   return calls[call];
 }
 int fake_misused() { return misused; }
+// Whether the device can divide fp32 numbers correctly rounded; asked when devices are listed.
+void fake_divides_exactly() { divides_exactly = true; }
+// Those of the last program.
+const char* fake_build_options() { return build_options.c_str(); }
 
 cl_int clGetPlatformIDs(cl_uint, cl_platform_id* ids, cl_uint* count) {
   if (ids != nullptr) *ids = &the_platform;
@@ -172,6 +178,8 @@ cl_int clGetDeviceInfo(cl_device_id, cl_uint what, size_t room, void* value, siz
   switch (what) {
     case CL_DEVICE_TYPE:
       return number(CL_DEVICE_TYPE_CPU);
+    case CL_DEVICE_SINGLE_FP_CONFIG:
+      return number(divides_exactly ? CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT : cl_bitfield{0});
     case CL_DEVICE_EXTENSIONS:
       return text("cl_khr_command_buffer");
     case CL_DEVICE_MAX_WORK_ITEM_SIZES:
@@ -277,7 +285,11 @@ cl_int clGetProgramInfo(cl_program program, cl_uint what, size_t room, void* val
   std::memcpy(*static_cast<unsigned char**>(value), "binary", bytes);
   return CL_SUCCESS;
 }
-cl_int clBuildProgram(cl_program program, cl_uint, const cl_device_id*, const char*, BuildCallback, void*) {
+cl_int clBuildProgram(cl_program program, cl_uint, const cl_device_id*, const char* options, BuildCallback, void*) {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    build_options = options;
+  }
   return command("clBuildProgram", {program}, nullptr);
 }
 cl_int clGetProgramBuildInfo(cl_program, cl_device_id, cl_uint, size_t room, void* value, size_t* needed) {

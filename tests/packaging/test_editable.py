@@ -25,8 +25,9 @@ for name, folder in (("romou", "romou"), ("romou.schedules", "romou/schedules"),
     assert found == root / folder, (name, found)
 import tvm
 assert tvm.opencl(0).exist
-from romou.tvm_patches import RUNTIME, compat
-assert RUNTIME.resolve().is_relative_to(root), RUNTIME
+from romou.tvm_patches import RUNTIMES, compat
+for runtime in RUNTIMES.values():
+    assert runtime.exists() and runtime.resolve().is_relative_to(root), runtime
 compat.check_versions()
 """
     for folder in (tmp_path, source):
@@ -37,7 +38,7 @@ compat.check_versions()
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"CXX": "/nonexistent/c++"}, "compiling Romou's OpenCL runtime failed"),
+        ({"CXX": "/nonexistent/c++"}, "libtvm_runtime_opencl failed"),
         ({"CXX": "", "PATH": "/nonexistent"}, "needs a C++20 compiler and there is none: apt-get install g++, or set CXX"),
     ],
 )

@@ -131,7 +131,7 @@ def test_host_is_named_host() -> None:
     assert Target("opencl").device_name is None
 
 
-KINDS_TEXT = "known: cuda, null, opencl"
+KINDS_TEXT = "known: cuda, null, opencl, vulkan"
 DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
 
 
@@ -150,7 +150,7 @@ DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
             "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block, tf32, thread_warp_size",
         ),
         ("cuda -tf32=yes", "target option -tf32=yes: must be allow, or left out"),
-        ("vulkan -device=host", f"unknown target kind 'vulkan'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
+        ("metal -device=host", f"unknown target kind 'metal'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
         ("opencl -device=adreno64", f"unknown device 'adreno64'; {DEVICES_TEXT}\nDid you mean 'adreno640'?"),
         ("opencl -device=Mali-G76x", f"unknown device 'Mali-G76x'; {DEVICES_TEXT}\nDid you mean 'mali_g76'?"),
         ("opencl -device=zzz", f"unknown device 'zzz'; {DEVICES_TEXT}"),

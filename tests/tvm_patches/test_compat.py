@@ -27,7 +27,8 @@ def fresh() -> Iterator[None]:
 
 def test_this_installation_is_right() -> None:
     compat.check_versions()
-    assert str(tvm.get_global_func("romou.opencl.built_against")()) == compat.PINNED["apache-tvm"]
+    for kind in tvm_patches.RUNTIMES:
+        assert str(tvm.get_global_func(f"romou.{kind}.built_against")()) == compat.PINNED["apache-tvm"]
 
 
 @pytest.mark.parametrize("package", sorted(compat.PINNED))
@@ -48,33 +49,35 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
         compat.check_versions()
 
 
-def test_a_runtime_that_did_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tvm_patches, "load_error", "libtvm_runtime_opencl.so: cannot open shared object file")
-    with pytest.raises(CompatError, match="could not be loaded: libtvm_runtime_opencl.so") as caught:
+@pytest.mark.parametrize("kind", sorted(tvm_patches.RUNTIMES))
+def test_a_runtime_that_did_not_load(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(tvm_patches, "load_errors", {kind: f"libtvm_runtime_{kind}.so: undefined symbol"})
+    with pytest.raises(CompatError, match=f"could not be loaded: libtvm_runtime_{kind}.so") as caught:
         compat.check_versions()
     assert "Reinstall Romou" in (caught.value.hint or "")
 
 
-def test_a_runtime_of_another_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", sorted(tvm_patches.RUNTIMES))
+def test_a_runtime_of_another_tvm(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     real = tvm.get_global_func
-    monkeypatch.setattr(tvm, "get_global_func", lambda name, *a, **k: (lambda: "0.26.0") if name == "romou.opencl.built_against" else real(name, *a, **k))
+    monkeypatch.setattr(tvm, "get_global_func", lambda name, *a, **k: (lambda: "0.26.0") if name == f"romou.{kind}.built_against" else real(name, *a, **k))
     with pytest.raises(CompatError, match=r"built against TVM 0\.26\.0"):
         compat.check_versions()
 
 
 def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tvm_patches, "RUNTIME", tmp_path / "absent.so")
-    monkeypatch.setattr(tvm_patches, "load_error", None)
+    monkeypatch.setattr(tvm_patches, "RUNTIMES", {"opencl": tmp_path / "absent.so"})
+    monkeypatch.setattr(tvm_patches, "load_errors", {})
     monkeypatch.setattr(tvm_patches, "_libraries", [])
     monkeypatch.setattr(tvm_ffi, "get_global_func", lambda name, allow_missing: None)
     tvm_patches.autoload()
-    assert "absent.so" in (tvm_patches.load_error or "")
+    assert "absent.so" in tvm_patches.load_errors["opencl"]
 
 
 def test_another_runtime_is_left_alone(tmp_path: Path) -> None:
     """A copy of the library stands for the OpenCL runtime of some other TVM: loading ours on top of it would end the process."""
     other = tmp_path / "libtvm_runtime_opencl.so"
-    shutil.copy(tvm_patches.RUNTIME, other)
+    shutil.copy(tvm_patches.RUNTIMES["opencl"], other)
     code = f"""
 import ctypes, os
 os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -92,4 +95,4 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("CompatError")
-    assert "another OpenCL runtime is in the process already" in done.stdout
+    assert "another runtime of opencl devices is in the process already" in done.stdout

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
+from romou.backends.command_buffer import CommandBuffer
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
 from romou.tvm_patches import pypi_driver
@@ -50,7 +51,6 @@ class OpenCL(Backend):
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
     has_images = True
     is_served = True
-    keeps_programs = True
     is_optional = False
 
     @cached_property
@@ -78,7 +78,10 @@ class OpenCL(Backend):
         return super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
-        return {"has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic)}
+        # What is not known of a device, the user may say.
+        asked = options.get("half")
+        has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
+        return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)}
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
         """See `Backend.allowed_limits`. Without images nothing fits into one texel: everything stays in buffers."""
@@ -173,7 +176,7 @@ class OpenCL(Backend):
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
         import tvm_ffi
 
-        return CommandBuffer(device.index, run, tvm_ffi.get_global_func(self.function("record")))
+        return CommandBuffer("an OpenCL command buffer", device.index, run, tvm_ffi.get_global_func(self.function("record")))
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
         import numpy as np
@@ -189,24 +192,6 @@ class OpenCL(Backend):
         if not np.allclose(found, 8.0, rtol=1e-3):
             raise DeviceError(f"computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
         return max(min(times), 1) * 1e-9
-
-
-class CommandBuffer:
-    """A run recorded by Romou's OpenCL runtime, which keeps the memory of it. start: its function `record`, here or behind a connection."""
-
-    def __init__(self, index: int, run: Callable[[], None], start: Callable[[int], Any]) -> None:
-        recording = start(index)
-        # Let go of it ends the recording, whatever happened.
-        run()
-        launches = recording["finish"]()
-        self.what = f"an OpenCL command buffer of {launches} launches"
-        self._launch, self._time_ns = recording["launch"], recording["time_ns"]
-
-    def launch(self) -> None:
-        self._launch()
-
-    def time_ms(self) -> float:
-        return float(self._time_ns()) * 1e-6
 
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:

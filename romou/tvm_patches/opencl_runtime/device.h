@@ -29,6 +29,7 @@ struct DeviceFacts {
   cl_ulong local_mem_bytes = 0, constant_mem_bytes = 0, global_mem_bytes = 0, global_cache_bytes = 0, max_alloc_bytes = 0;
   cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, global_cache_line_bytes = 0, mem_base_align_bits = 0, image_pitch_align_texels = 0;
   bool has_images = false;
+  bool divides_exactly = false;  ///< fp32, where a program is built for it
   size_t image_max_width = 0, image_max_height = 0, image_max_layers = 0;
   size_t timer_resolution_ns = 0;
 };

@@ -310,7 +310,8 @@ String keep(const tvm::ffi::Module& library, int index, const String& folder) {
     std::lock_guard<std::mutex> lock(kernel.mutex);
     stored += kernel.keep(name, cache) ? 1 : 0;
   });
-  if (stored != 0) cache.trim(program_cache_limit());
+  // Without a limit there is no folder of the user's; this one was chosen.
+  if (const uint64_t limit = program_cache_limit(); stored != 0 && limit != 0) cache.trim(limit);
   return report(start, cache, {{"stored", stored}});
 }
 

@@ -18,9 +18,14 @@
 namespace romou::opencl {
 namespace {
 
-const char* build_options() {
-  const char* options = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
-  return options == nullptr ? "" : options;
+/// What the user asks for, and what the source does: romou/passes/exact_division.py marks divisions whose last bit counts.
+std::string options_for(const Device& device, const std::string& source) {
+  const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
+  std::string options = given == nullptr ? "" : given;
+  if (device.facts().divides_exactly && source.find("/* correctly rounded */") != std::string::npos) {
+    options += " -cl-fp32-correctly-rounded-divide-sqrt";
+  }
+  return options;
 }
 
 }  // namespace
@@ -29,7 +34,7 @@ std::string program_key(const Device& device, const std::string& name, const std
   const DeviceFacts& facts = device.facts();
   std::string all;
   for (const std::string& part : {std::string("opencl"), std::string(ROMOU_VERSION), facts.platform, facts.platform_version, facts.vendor, facts.name,
-                                  facts.version, facts.driver, std::string(build_options()), name, source}) {
+                                  facts.version, facts.driver, options_for(device, source), name, source}) {
     all += std::to_string(part.size()) + ":" + part;
   }
   return sha256_hex(all);
@@ -59,7 +64,7 @@ void Kernel::build(Device& device, const std::string& name, const std::string& s
                    "refused before, to try again remove " + cache->path_of(std::exchange(key_, {})) + "; " + refused(entry->content));
     }
     const bool is_binary = entry.has_value() && entry->kind == ProgramCache::Kind::kBinary;
-    if (is_binary && cache->loads_binaries() && load(device, name, entry->content, *cache)) return;
+    if (is_binary && cache->loads_binaries() && load(device, name, source, entry->content, *cache)) return;
     // What is not to be loaded is not to be written.
     if (!cache->loads_binaries() || (entry.has_value() && entry->kind == ProgramCache::Kind::kSourceOnly)) key_.clear();
   }
@@ -70,7 +75,7 @@ void Kernel::build(Device& device, const std::string& name, const std::string& s
     Program made(api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code));
     device.check(code, "clCreateProgramWithSource", name);
     cl_device_id id = device.id();
-    code = api().clBuildProgram(made.get(), 1, &id, build_options(), nullptr, nullptr);
+    code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
     if (code != CL_SUCCESS) {
       const std::string log = build_log(made.get(), id);
       // Other codes may be gone the next time: no memory, a lost device.
@@ -82,7 +87,7 @@ void Kernel::build(Device& device, const std::string& name, const std::string& s
   create(device, name, program.get());
 }
 
-bool Kernel::load(Device& device, const std::string& name, const std::string& binary, ProgramCache& cache) {
+bool Kernel::load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache) {
   const ProgramCache::Attempt attempt(cache, key_);
   if (!attempt.may_load()) {
     key_.clear();
@@ -94,7 +99,7 @@ bool Kernel::load(Device& device, const std::string& name, const std::string& bi
   cl_int status = CL_SUCCESS, code = CL_SUCCESS;
   Program made(api().clCreateProgramWithBinary(device.context(), 1, &id, &length, &bytes, &status, &code));
   if (code == CL_SUCCESS) code = status;
-  if (code == CL_SUCCESS) code = api().clBuildProgram(made.get(), 1, &id, build_options(), nullptr, nullptr);
+  if (code == CL_SUCCESS) code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
   KernelObject created;
   if (code == CL_SUCCESS) created = KernelObject(api().clCreateKernel(made.get(), name.c_str(), &code));
   if (code != CL_SUCCESS) {

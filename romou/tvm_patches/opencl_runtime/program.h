@@ -44,7 +44,7 @@ struct Kernel {
   bool is_from_cache = false;
 
  private:
-  bool load(Device& device, const std::string& name, const std::string& binary, ProgramCache& cache);
+  bool load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache);
 
   std::string key_;  ///< of the cache's entry to be; empty where there is none to be written
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A byte stream over a string, for saving and loading modules.
-#ifndef ROMOU_OPENCL_STREAM_H_
-#define ROMOU_OPENCL_STREAM_H_
+#ifndef ROMOU_DEVICE_RUNTIME_STREAM_H_
+#define ROMOU_DEVICE_RUNTIME_STREAM_H_
 
 #include <tvm/support/io.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace romou::opencl {
+namespace romou {
 
 /// Writes append to `content`; reads continue where the last one ended and are short at the end.
 class StringStream final : public tvm::support::Stream {
@@ -39,6 +39,6 @@ class StringStream final : public tvm::support::Stream {
   size_t position_ = 0;
 };
 
-}  // namespace romou::opencl
+}  // namespace romou
 
-#endif  // ROMOU_OPENCL_STREAM_H_
+#endif  // ROMOU_DEVICE_RUNTIME_STREAM_H_

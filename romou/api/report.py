@@ -1,0 +1,150 @@
+"""romou.write_report: what is known of a tuned model as one HTML page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from romou.api.graph import import_model, lower
+from romou.api.place import as_target
+from romou.api.records import recorded_configs
+from romou.core.arguments import path_of
+from romou.core.errors import UsageError
+from romou.hardware import load_device, load_spec
+from romou.inspection.breakdown import operations_step_by_step
+from romou.inspection.memory import live_memory
+from romou.module import Summary
+from romou.module.manifest import META, read_manifest
+from romou.records import RecordStore
+from romou.records.store import FILE_NAME
+from romou.regression import Bench
+from romou.regression.bench import KIND
+from romou.report.evidence import Evidence
+from romou.report.page import check_library, write_page
+from romou.target import Target
+from romou.tvm_patches.compat import check_versions
+
+if TYPE_CHECKING:
+    import onnx
+
+# Kernels of which the passes are told apart: the slowest.
+_BROKEN_DOWN = 12
+
+
+def write_report(
+    *sources: str | Path,
+    output: str | Path = "report.html",
+    model: onnx.ModelProto | str | Path | None = None,
+    target: Target | str | Mapping[str, object] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Path:
+    """Write a page with figures of what tuning did, as one HTML file that needs no network; returns its path.
+
+    It shows time per layer, the search, the roofline, pruning, knobs, registers, passes, memory and the device. A figure that lacks something says what.
+
+    Parameters
+    ----------
+    sources
+        What is known, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file of `romou bench`, a report of `archprobe run`.
+    output
+        The page's file.
+    model
+        The ONNX file or loaded model that was tuned. Without it the figures that look at kernels stay empty: nothing of them is kept in records.
+    target
+        What it was tuned for; None: what the sources say.
+    shapes
+        Shape by name, for inputs whose shape the model leaves open.
+
+    Raises
+    ------
+    UsageError
+        A source is none of these, a wrong argument, or the page cannot be written.
+    ModelError
+        The model, or a saved one, is missing or broken.
+    RecordError
+        The records are unreadable, or another process tunes with them.
+    """
+    check_library()
+    if not sources:
+        raise UsageError("there is nothing to report on; give a folder of records, a .romou folder, a bench's file or an ArchProbe report")
+    evidence, found, folder = Evidence(title=", ".join(Path(source).stem for source in sources)), None, None
+    for source in sources:
+        path = path_of("source", source)
+        if _is_records(path):
+            folder = path
+        elif (path / META).is_file():
+            about = read_manifest(path)
+            summary = Summary.from_dict(about["summary"])
+            evidence, found = replace(evidence, summary=summary), Target.from_json(about["target"])
+            # The records that it was made from, if they are still there and no others are given.
+            kept = Path(summary.records) if summary.records is not None else None
+            folder = folder or (kept if kept is not None and _is_records(kept) else None)
+        else:
+            evidence = _with_document(evidence, path)
+    if folder is not None:
+        with RecordStore(folder) as store:
+            evidence = replace(evidence, records=tuple(store))
+    texts = [record.target for record in evidence.records if record.target] + ([evidence.bench.target] if evidence.bench else [])
+    target = as_target(target) if target is not None else found or (_target_of(texts[-1]) if texts else None)
+    evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
+    if model is not None:
+        evidence = _with_model(evidence, model, target, shapes, folder)
+    return write_page(evidence, path_of("output", output))
+
+
+def _target_of(text: str) -> Target:
+    return Target.from_json(text) if text.startswith("{") else Target(text)
+
+
+def _spec_of(target: Target | None) -> Any:
+    return None if target is None or target.device_name is None else load_device(target.device_name)
+
+
+def _is_records(path: Path) -> bool:
+    return (path / FILE_NAME).is_file()
+
+
+def _with_document(evidence: Evidence, path: Path) -> Evidence:
+    """Evidence of a bench's file or of an ArchProbe report as well."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        text = f"{path}: no folder of records, saved model, bench or ArchProbe report: {error}"
+        raise UsageError(text, hint="`romou tune --work-dir` and --output, `romou bench --save` and `archprobe run` write them.", path=str(path)) from error
+    if isinstance(data, dict) and data.get("kind") == KIND:
+        return replace(evidence, bench=Bench.load(path))
+    spec = load_spec(path)
+    return replace(evidence, spec=spec, curves=tuple(_curves(data)))
+
+
+def _curves(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for aspect, found in data.items():
+        for curve in found.get("Details", {}).get("Curves", ()) if isinstance(found, dict) else ():
+            yield aspect, curve
+
+
+def _with_model(
+    evidence: Evidence,
+    model: onnx.ModelProto | str | Path,
+    target: Target | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    folder: Path | None,
+) -> Evidence:
+    """Evidence of the model's kernels as well: their spaces, what passes do to them, and the memory of a run."""
+    if target is None:
+        raise UsageError("the sources do not say the target; name it, for example target='opencl -device=host'")
+    check_versions()
+    graph = lower(import_model(model, shapes), target)
+    seconds, configs = recorded_configs(folder, graph, target)
+    graph = graph.joined_where_faster(seconds)
+    evidence = replace(evidence, spaces=tuple((task, task.pruned_space(target)) for task in graph.tasks), memory=tuple(live_memory(graph.fused)))
+    worth = [task for task in graph.tasks if task.template.sums_products]
+    slowest = sorted(worth, key=lambda task: -task.calls * evidence.best_s.get(task.key, 0.0))[:_BROKEN_DOWN]
+    operations = {}
+    for task in slowest:
+        config = configs.get(task.key) or task.default_config(target)
+        operations[task.key] = operations_step_by_step(task.schedule(config, target)["main"], target)
+    return replace(evidence, operations=operations)

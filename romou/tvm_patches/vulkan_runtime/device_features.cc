@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_features.h"
+
+#include <algorithm>
+
+namespace romou::vulkan {
+
+Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vector<std::string>& extensions) {
+  const auto has = [&](const char* name) { return std::find(extensions.begin(), extensions.end(), name) != extensions.end(); };
+  // A structure is part of the question where the device's version knows it, or an extension brings it; `core` 0: none does.
+  const auto ask = [&](auto& structure, const char* extension, uint32_t core) {
+    const bool is_core = core != 0 && api_version >= core;
+    if (!is_core && !has(extension)) return;
+    if (!is_core) extensions_.push_back(extension);
+    structure.pNext = base_.pNext;
+    base_.pNext = &structure;
+  };
+  ask(storage16_, "VK_KHR_16bit_storage", VK_API_VERSION_1_1);
+  ask(storage8_, "VK_KHR_8bit_storage", VK_API_VERSION_1_2);
+  ask(float16_, "VK_KHR_shader_float16_int8", VK_API_VERSION_1_2);
+  ask(memory_model_, "VK_KHR_vulkan_memory_model", VK_API_VERSION_1_2);
+  ask(subgroup_types_, "VK_KHR_shader_subgroup_extended_types", VK_API_VERSION_1_2);
+  ask(dot_product_, "VK_KHR_shader_integer_dot_product", VK_API_VERSION_1_3);
+  ask(robustness_, "VK_EXT_robustness2", 0);
+  ask(matrix_, "VK_KHR_cooperative_matrix", 0);
+  if (has(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME)) {
+    has_push_descriptors_ = true;
+    extensions_.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
+  }
+  instance().vkGetPhysicalDeviceFeatures2(device, &base_);
+  // What kernels use stays; the rest costs time (checks of every buffer access) or is of no use here.
+  VkPhysicalDeviceFeatures used{};
+  used.shaderInt64 = base_.features.shaderInt64;
+  used.shaderInt16 = base_.features.shaderInt16;
+  used.shaderFloat64 = base_.features.shaderFloat64;
+  base_.features = used;
+  robustness_.robustBufferAccess2 = robustness_.nullDescriptor = VK_FALSE;
+  matrix_.cooperativeMatrixRobustBufferAccess = VK_FALSE;
+  memory_model_.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
+}
+
+const char* Features::missing(uint32_t capability) const {
+  // Numbers of the SPIR-V specification, section 3.31.
+  switch (capability) {
+    case 9:
+      return float16_.shaderFloat16 != 0 ? nullptr : "arithmetic on float16 (SPIR-V capability Float16, VK_KHR_shader_float16_int8)";
+    case 10:
+      return base_.features.shaderFloat64 != 0 ? nullptr : "float64 (SPIR-V capability Float64)";
+    case 11:
+      return base_.features.shaderInt64 != 0 ? nullptr : "int64 (SPIR-V capability Int64)";
+    case 22:
+      return base_.features.shaderInt16 != 0 ? nullptr : "int16 (SPIR-V capability Int16)";
+    case 39:
+      return float16_.shaderInt8 != 0 ? nullptr : "int8 (SPIR-V capability Int8, VK_KHR_shader_float16_int8)";
+    case 4433:
+      return storage16_.storageBuffer16BitAccess != 0 ? nullptr : "16-bit values in buffers (SPIR-V capability StorageBuffer16BitAccess)";
+    case 4448:
+      return storage8_.storageBuffer8BitAccess != 0 ? nullptr : "8-bit values in buffers (SPIR-V capability StorageBuffer8BitAccess, VK_KHR_8bit_storage)";
+    case 6022:
+      return matrix_.cooperativeMatrix != 0 ? nullptr : "cooperative matrices (VK_KHR_cooperative_matrix)";
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace romou::vulkan

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What kernels may need of a device beyond Vulkan 1.1: asked of it, and turned on where it is there.
+#ifndef ROMOU_VULKAN_DEVICE_FEATURES_H_
+#define ROMOU_VULKAN_DEVICE_FEATURES_H_
+
+#include <string>
+#include <vector>
+
+#include "loader.h"
+
+namespace romou::vulkan {
+
+/// VK_KHR_cooperative_matrix is younger than the header that lies here.
+struct CooperativeMatrixFeatures {
+  VkStructureType sType;
+  void* pNext;
+  VkBool32 cooperativeMatrix, cooperativeMatrixRobustBufferAccess;
+};
+constexpr auto kCooperativeMatrixFeatures = static_cast<VkStructureType>(1000506000);
+
+/// Features in the form in which Vulkan asks and is told: a chain of structures. Not to be copied, because they point to each other.
+class Features {
+ public:
+  /// Ask a device; `extensions` are those that it has.
+  Features(VkPhysicalDevice device, uint32_t api_version, const std::vector<std::string>& extensions);
+  Features(const Features&) = delete;
+  Features& operator=(const Features&) = delete;
+
+  /// The chain for vkCreateDevice.
+  const void* chain() const { return &base_; }
+  /// Extensions to turn on: those that the features come from.
+  const std::vector<const char*>& extensions() const { return extensions_; }
+
+  bool has_int64() const { return base_.features.shaderInt64 != 0; }
+  bool has_fp16_arithmetic() const { return float16_.shaderFloat16 != 0; }
+  bool has_16bit_storage() const { return storage16_.storageBuffer16BitAccess != 0; }
+  /// Reads outside of an image give zeros.
+  bool has_robust_image_access() const { return robustness_.robustImageAccess2 != 0; }
+  bool has_cooperative_matrix() const { return matrix_.cooperativeMatrix != 0; }
+  bool has_push_descriptors() const { return has_push_descriptors_; }
+  /// The name of a SPIR-V capability that is off, if it is one of those that kernels use; null otherwise.
+  const char* missing(uint32_t capability) const;
+
+ private:
+  VkPhysicalDeviceFeatures2 base_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+  VkPhysicalDevice16BitStorageFeatures storage16_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
+  VkPhysicalDevice8BitStorageFeatures storage8_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES};
+  VkPhysicalDeviceShaderFloat16Int8Features float16_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES};
+  VkPhysicalDeviceVulkanMemoryModelFeatures memory_model_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES};
+  VkPhysicalDeviceShaderSubgroupExtendedTypesFeatures subgroup_types_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SUBGROUP_EXTENDED_TYPES_FEATURES};
+  VkPhysicalDeviceShaderIntegerDotProductFeatures dot_product_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES};
+  VkPhysicalDeviceRobustness2FeaturesEXT robustness_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ROBUSTNESS_2_FEATURES_EXT};
+  CooperativeMatrixFeatures matrix_{kCooperativeMatrixFeatures, nullptr, 0, 0};
+  std::vector<const char*> extensions_;
+  bool has_push_descriptors_ = false;
+};
+
+}  // namespace romou::vulkan
+
+#endif  // ROMOU_VULKAN_DEVICE_FEATURES_H_

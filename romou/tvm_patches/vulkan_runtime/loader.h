@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opens the Vulkan loader at run time, and makes the process's one instance. Nothing of Vulkan is linked.
+#ifndef ROMOU_VULKAN_LOADER_H_
+#define ROMOU_VULKAN_LOADER_H_
+
+#define VK_NO_PROTOTYPES 1
+#include <vulkan/vulkan_core.h>
+
+#include <string>
+#include <vector>
+
+namespace romou::vulkan {
+
+#define ROMOU_VK_GLOBAL_FUNCTIONS(X) X(vkCreateInstance) X(vkEnumerateInstanceLayerProperties) X(vkEnumerateInstanceVersion)
+
+#define ROMOU_VK_INSTANCE_FUNCTIONS(X)                                                                                                    \
+  X(vkEnumeratePhysicalDevices) X(vkGetPhysicalDeviceProperties) X(vkGetPhysicalDeviceProperties2) X(vkGetPhysicalDeviceFeatures2)        \
+  X(vkGetPhysicalDeviceMemoryProperties) X(vkGetPhysicalDeviceQueueFamilyProperties) X(vkEnumerateDeviceExtensionProperties)              \
+  X(vkGetPhysicalDeviceFormatProperties) X(vkCreateDevice) X(vkGetDeviceProcAddr)
+
+/// Vulkan of this process: the opened library and its instance. All functions are set, or `failure` says why and none may be called.
+struct Instance {
+#define ROMOU_VK_DECLARE(name) PFN_##name name = nullptr;
+  ROMOU_VK_GLOBAL_FUNCTIONS(ROMOU_VK_DECLARE)
+  ROMOU_VK_INSTANCE_FUNCTIONS(ROMOU_VK_DECLARE)
+#undef ROMOU_VK_DECLARE
+  VkInstance handle = VK_NULL_HANDLE;
+  std::string library;  ///< the name or path that was opened; empty if none
+  std::string failure;  ///< why there is no instance: one line per attempt
+};
+
+/// Opened at the first call and never closed (drivers do not survive dlclose). Search order: $ROMOU_VULKAN_LIBRARY alone when it is set, else the
+/// system's loader. With ROMOU_VULKAN_VALIDATE=1 the validation layer watches, with checks of synchronisation.
+const Instance& instance();
+
+/// Raise RuntimeError with what the validation layer said since the last call. Whoever waits for a device calls it.
+void raise_complaints();
+
+/// True for what $ROMOU_VULKAN_WITHOUT names, separated by commas: extensions, or "unified_memory". Such abilities of a driver are left unused.
+bool is_left_out(const std::string& ability);
+
+/// True once the process runs its exit handlers: drivers may have torn themselves down, so nothing is released any more.
+bool is_exiting();
+
+/// True in a process that was forked from one that had an instance: drivers' threads are gone there, and a wait would never end.
+bool is_forked();
+
+}  // namespace romou::vulkan
+
+#endif  // ROMOU_VULKAN_LOADER_H_

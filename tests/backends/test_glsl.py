@@ -1,0 +1,164 @@
+"""Vulkan's code generator: every construct as a shader that Vulkan's validator takes, and one clear error for what there is none of."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from operators import conv, small_tasks, task_of
+from shaders import shaders_of, validate
+from tvm import s_tir, te, tirx
+
+from romou.backends.vulkan import BACKEND, compiler
+from romou.backends.vulkan.glsl import Kernel
+from romou.core.errors import BuildError
+from romou.target import Target
+
+PHONE = Target("vulkan -device=adreno640")
+SIZE = 64
+
+
+def kernel_of(compute: Callable[..., tirx.Expr], *dtypes: str) -> Kernel:
+    """The kernel that computes each element of its output from the same element of its inputs."""
+    inputs = [te.placeholder((SIZE,), dtype, f"x{i}") for i, dtype in enumerate(dtypes)]
+    output = te.compute((SIZE,), lambda i: compute(*(x[i] for x in inputs)), "out")
+    sch = s_tir.Schedule(te.create_prim_func([*inputs, output]).with_attr("global_symbol", "main"))
+    group, item = sch.split(*sch.get_loops(sch.get_sblock("out")), [None, 16])
+    sch.bind(group, "blockIdx.x")
+    sch.bind(item, "threadIdx.x")
+    (kernel,) = shaders_of(sch.mod, PHONE)
+    return kernel
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_kernels_of_templates_are_valid(dtype: str) -> None:
+    for task in [*small_tasks(), task_of(conv(5, (6, 7), 7, (3, 3), dtype, padding=(1, 1, 1, 1)))]:
+        free = task.with_free_images()
+        configs = [free.default_config(PHONE), *free.space(PHONE).sample(np.random.default_rng(3), 1)]
+        for config in configs:
+            for kernel in shaders_of(free.schedule(config, PHONE), PHONE):
+                validate(kernel)
+                assert kernel.shared_bytes <= PHONE.limits.local_memory_bytes
+                assert np.prod(kernel.local_size) <= PHONE.limits.max_work_group_size
+                assert "buffer:w" in kernel.arguments or any(a.startswith("image:w") for a in kernel.arguments)
+
+
+MEMORY = {
+    "float32": (), "int32": (), "uint32": (), "float64": ("shaderFloat64",), "int64": ("shaderInt64",),
+    "int8": ("storageBuffer8BitAccess",), "uint8": ("storageBuffer8BitAccess",), "bool": ("storageBuffer8BitAccess",),
+    "int16": ("storageBuffer16BitAccess",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", MEMORY)
+def test_what_a_type_needs_of_the_device(dtype: str) -> None:
+    kernel = kernel_of(lambda x: x if dtype == "bool" else x + x, dtype)
+    validate(kernel)
+    assert kernel.needs == MEMORY[dtype]
+    assert kernel.arguments == ("buffer:w", "buffer:r")
+
+
+def test_fp16_in_memory_is_read_by_any_device() -> None:
+    kernel = kernel_of(lambda x: x.astype("float32") * 2.0, "float16")
+    validate(kernel)
+    assert kernel.needs == ()
+
+
+@pytest.mark.parametrize(
+    ("compute", "dtypes"),
+    [
+        (lambda x, y: tirx.truncmod(x, y) + tirx.floordiv(x, y) * tirx.floormod(x, 8), ("int32", "int32")),
+        (lambda x, y: tirx.if_then_else(x > y, x >> 1, ~y) ^ (x & y | 3), ("int32", "int32")),
+        (lambda x, y: (x + y) * x - y // 3, ("uint8", "uint8")),
+        (lambda x: x.astype("uint8").astype("float32") + (x != 0.0).astype("float32"), ("float32",)),
+        (lambda x: tirx.Select(tirx.isnan(x), tirx.infinity("float32"), tirx.min_value("float32") + x), ("float32",)),
+        (lambda x, y: tirx.all(x, tirx.Not(y)), ("bool", "bool")),
+        (lambda x: tirx.erf(tirx.tanh(tirx.pow(x, 1.5))) + tirx.rsqrt(tirx.log1p(x)) + tirx.atan2(x, x) + tirx.nearbyint(x), ("float32",)),
+        (lambda x: tirx.reinterpret("float32", x) + tirx.popcount(x).astype("float32"), ("int32",)),
+        (lambda x: x * tirx.const(2**40, "int64") - tirx.min_value("int64"), ("int64",)),
+        (lambda x: tirx.tanh(x) + tirx.exp(x), ("float16",)),
+    ],
+)
+def test_constructs_are_valid(compute: Callable[..., tirx.Expr], dtypes: tuple[str, ...]) -> None:
+    validate(kernel_of(compute, *dtypes))
+
+
+def test_what_glsl_lacks_is_one_error_that_names_the_kernel() -> None:
+    with pytest.raises(BuildError, match="^kernel main_kernel: GLSL cannot express a call of unheard_of\n"):
+        kernel_of(lambda x: tirx.call_pure_extern("float32", "unheard_of", x), "float32")
+    with pytest.raises(BuildError, match="exp_of_fp64|GLSL|glslang refused"):
+        validate(kernel_of(tirx.tanh, "float64"))
+
+
+def test_reads_outside_an_image_are_guarded_unless_the_runtime_says_otherwise() -> None:
+    task = task_of(conv(4, (6, 6), 4, (3, 3), padding=(1, 1, 1, 1))).with_free_images()
+    config = task.default_config(PHONE)
+    (kernel,) = shaders_of(task.schedule(config, PHONE), PHONE)
+    assert {a for a in kernel.arguments if a.startswith("image")} == {"image:r:float32", "image:w:float32"}
+    assert "layout(constant_id = 0) const bool HAS_ZEROS_OUTSIDE = false;" in kernel.text
+    assert kernel.text.count("texelFetch(") == 1
+
+
+def test_names_of_the_graph_may_be_words_of_glsl() -> None:
+    texture, sample = te.placeholder((SIZE,), "float32", "texture"), te.placeholder((SIZE,), "float32", "sample__")
+    output = te.compute((SIZE,), lambda i: tirx.max(texture[i], sample[i]), "out")
+    sch = s_tir.Schedule(te.create_prim_func([texture, sample, output]).with_attr("global_symbol", "main"))
+    sch.bind(*sch.get_loops(sch.get_sblock("out")), "threadIdx.x")
+    (kernel,) = shaders_of(sch.mod, PHONE)
+    validate(kernel)
+
+
+def test_a_module_is_its_kernels() -> None:
+    texts = {"a": kernel_of(lambda x: x, "float32").text, "b": kernel_of(tirx.abs, "float32").text}
+    found = BACKEND.split_kernels(compiler.join(texts))
+    assert {name: text.split() for name, text in found.items()} == {name: text.split() for name, text in texts.items()}
+    assert all(compiler.compile_shader(text)[:4] == b"\x03\x02\x23\x07" for text in found.values())
+
+
+def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(importlib.metadata, "distribution", none)
+    compiler.glslang.cache_clear()
+    try:
+        with pytest.raises(BuildError, match="needs glslang, which is not on this machine\n.*pip install 'romou\\[vulkan\\]'.*apt-get install glslang-tools"):
+            compiler.compile_shader("void main() {}")
+    finally:
+        compiler.glslang.cache_clear()
+
+
+def test_a_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "#version 450\nvoid main() {}\n"
+    first = compiler.compile_shader(text)
+    monkeypatch.setattr(compiler, "_run", lambda *_: pytest.fail("glslang was started"))
+    assert compiler.compile_shader(text) == first
+
+
+def test_a_refused_text_comes_with_the_compilers_words() -> None:
+    with pytest.raises(BuildError, match="glslang refused a kernel: ERROR: kernel:2: 'x' : undeclared identifier"):
+        compiler.compile_shader("#version 450\nvoid main() { x = 1; }\n")
+
+
+def test_limits_come_from_the_device_or_are_the_least_that_vulkan_promises() -> None:
+    assert (PHONE.limits.max_work_group_size, PHONE.limits.has_fp16_arithmetic) == (1024, True)
+    assert not Target("vulkan -device=adreno640 -half=storage").limits.has_fp16_arithmetic
+    assert Target("vulkan -device=adreno640 -max_per_stage_descriptor_storage_buffer=4").tvm_target.attrs["max_per_stage_descriptor_storage_buffer"] == 4
+    assert BACKEND.default_limits["max_num_threads"] == 128
+    assert BACKEND.default_limits["max_shared_memory_per_block"] == 16384
+
+
+def test_a_target_for_a_device_keeps_what_the_attached_one_allows() -> None:
+    facts = {
+        "max_work_group_size": 128, "local_mem_bytes": 16384, "max_image_width": 4096, "max_image_height": 8192, "max_image_layers": 256, "has_images": True,
+        "has_fp16_arithmetic": False, "max_storage_buffers": 4,
+    }  # fmt: skip
+    narrowed = PHONE.limited_to(facts)
+    assert narrowed.limits.max_work_group_size == 128
+    assert narrowed.limits.max_image == (4096, 4096, 256)
+    assert not narrowed.limits.has_fp16_arithmetic
+    assert narrowed.options["max_per_stage_descriptor_storage_buffer"] == 4

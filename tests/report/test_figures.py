@@ -1,0 +1,164 @@
+"""The data of each figure: plain rows out of made-up records of a real task, and what is said where something is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from small_networks import Graph
+
+from romou.api.graph import import_model, lower
+from romou.core.outcome import Outcome
+from romou.hardware import load_device
+from romou.inspection.breakdown import operations_step_by_step
+from romou.inspection.memory import LiveMemory, live_memory
+from romou.module import LayerRow, Summary
+from romou.records import Record
+from romou.report.evidence import Evidence, UnknownError
+from romou.report.figures import FIGURES, convergence, device, funnel, histogram, knobs, layers, memory, passes, registers, roofline
+from romou.report.figures.figure import ALL
+from romou.target import Target
+from romou.tasks.operators import conv, task_of
+from romou.tasks.tunable import TunableTask
+
+ADRENO = Target("opencl -device=adreno640")
+
+
+@pytest.fixture(scope="module")
+def task() -> TunableTask:
+    return task_of(conv(16, (12, 12), 32, (3, 3)))
+
+
+def record(task: TunableTask, config: dict[str, object], ms: float | None, second: int, **given: object) -> Record:
+    outcome = Outcome.TIMEOUT if ms is None else Outcome.OK
+    time = f"2026-01-01T00:00:{second:02d}+00:00"
+    times = () if ms is None else (ms / 1e3,)
+    return Record(task_key=task.key, task_name=task.name, config=config, device={}, outcome=outcome, times_s=times, time=time, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def evidence(task: TunableTask) -> Evidence:
+    """Four trials of one task on a device whose registers are known: 4 ms by default, 2 ms at best, one failed."""
+    space = task.pruned_space(ADRENO)
+    configs = [dict(c) for c in (task.default_config(ADRENO), *list(iter(space))[:3])]
+    found = [record(task, configs[0], 4.0, 0), record(task, configs[1], None, 1), record(task, configs[2], 2.0, 3, expected_s=3e-3)]
+    found += [record(task, configs[3], 3.0, 10), record(task, configs[2], 1.0, 20, is_again=True)]
+    curves = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]
+    operations = {task.key: operations_step_by_step(task.schedule(task.default_config(ADRENO), ADRENO)["main"], ADRENO)}
+    spec = dataclasses.replace(load_device("adreno640"), fp32_peak_gflops=800.0, dram_bandwidth_gbps=20.0)
+    known = {"records": found, "spaces": [(task, space)], "target": ADRENO, "spec": spec, "curves": curves, "operations": operations}
+    return Evidence(title="a test", memory=[LiveMemory(function="conv", bytes=3 << 20)], **known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_what_is_not_known_is_said(figure: object) -> None:
+    with pytest.raises(UnknownError, match=r"give|name the network"):
+        figure.rows(Evidence(title="nothing"))  # type: ignore[attr-defined]
+
+
+def test_layers_before_and_after(evidence: Evidence, task: TunableTask) -> None:
+    found, _ = layers.rows(evidence)
+    assert [(row["layer"], row["version"], row["ms"]) for row in found] == [(task.name, "default schedule", 4.0), (task.name, "tuned", 2.0)]
+
+
+def test_layers_of_a_saved_model_count_calls_and_name_what_was_not_timed() -> None:
+    rows = [LayerRow(name=n, calls=3, trials=1, flops=1, default_ms=d, tuned_ms=t, config={}) for n, d, t in (("a", 1.0, 0.5), ("b", None, None))]
+    summary = Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0)
+    found, remark = layers.rows(Evidence(title="", summary=summary))
+    assert [row["ms"] for row in found] == [3.0, 1.5]
+    assert remark == "Not timed: b."
+
+
+def test_two_kernels_of_one_name_are_told_apart(task: TunableTask) -> None:
+    other = dataclasses.replace(task, key="f" * 16)
+    found = Evidence(title="", records=[record(task, {}, 1.0, 0), record(other, {}, 1.0, 0)])
+    assert sorted(found.labels.values()) == sorted([f"{task.name} ({task.key[:4]})", f"{task.name} (ffff)"])
+
+
+def test_convergence_knows_the_best_so_far_and_leaves_pauses_out(evidence: Evidence, task: TunableTask) -> None:
+    own = [row for row in convergence.rows(evidence)[0] if row["layer"] == task.name]
+    assert [(row["trial"], row["ms"], row["best_ms"]) for row in own] == [(1, 4.0, 4.0), (2, None, 4.0), (3, 2.0, 2.0), (4, 3.0, 2.0)]
+    assert [row["seconds"] for row in own] == [0, 1, 3, 10]
+    assert [row["expected_ms"] for row in own] == [None, None, 3.0, None]
+    assert [row["best_ms"] for row in convergence.rows(evidence)[0] if row["layer"] == ALL] == [4.0, 4.0, 2.0, 2.0]
+    late = dataclasses.replace(evidence.records[0], time="2026-01-01T09:00:00+00:00")
+    resumed, remark = convergence.rows(Evidence(title="", records=[evidence.records[0], late]))
+    assert max(row["seconds"] for row in resumed) == 0.0
+    assert "No expectation was recorded" in remark
+
+
+def test_roofline(evidence: Evidence, task: TunableTask) -> None:
+    found, remark = roofline.rows(evidence)
+    layer = next(row for row in found if "layer" in row)
+    assert layer["gflops"] == pytest.approx(task.flops / 2e-3 / 1e9)
+    # Data, packed weight, bias and output, 4 bytes each.
+    assert roofline.moved_bytes(task) == 4 * (16 * 144 + 16 * 32 * 9 + 32 + 32 * 100)
+    assert layer["intensity"] == pytest.approx(task.flops / roofline.moved_bytes(task))
+    slope = [row for row in found if row.get("roof") == "memory, 20 GB/s"]
+    assert all(row["gflops"] == pytest.approx(min(800.0, 20 * row["intensity"])) for row in slope)
+    assert remark == ""
+    unknown, remark = roofline.rows(dataclasses.replace(evidence, spec=load_device("host")))
+    assert all("layer" in row for row in unknown)
+    assert remark.startswith("Not known of host: peak, bandwidth.")
+
+
+def test_funnel_narrows(evidence: Evidence) -> None:
+    found = {row["stage"]: row["configs"] for row in funnel.rows(evidence)[0]}
+    numbers = list(found.values())
+    assert numbers[:-3] == sorted(numbers[:-3], reverse=True)
+    assert (found["measured"], found["right and timed"]) == (4, 3)
+    report = evidence.spaces[0][1].report
+    assert found["kept"] == report.kept
+    # Where none gave way, what all criteria leave is what is kept.
+    assert report.relaxed or report.criteria[-1].left == report.kept
+
+
+def test_histogram_counts_every_trial_that_worked(evidence: Evidence) -> None:
+    found, remark = histogram.rows(evidence)
+    assert sum(row["trials"] for row in found) == 3
+    assert {row["slower_from"] for row in found} == {1.0, 2.0, 2**0.5}
+    assert remark == "1 of 4 trials failed and have no time."
+
+
+def test_any_two_knobs(evidence: Evidence) -> None:
+    found, _ = knobs.rows(evidence)
+    assert sorted(row["share"] for row in found) == [0.5, pytest.approx(2 / 3), 1.0]
+    offered = knobs.menus(found)
+    assert set(offered["knob_x"]) == set(offered["knob_y"]) == {knobs.PREFIX + name for name in evidence.records[0].config}
+    assert offered["knob_x"][0] != offered["knob_y"][0]
+
+
+def test_registers_and_their_limit(evidence: Evidence) -> None:
+    found, remark = registers.rows(evidence)
+    assert len(found) == 3
+    assert all(row["registers"] > 0 and row["limit"] > 0 for row in found)
+    assert remark == ""
+    _, remark = registers.rows(dataclasses.replace(evidence, spec=load_device("host")))
+    assert "registers are not known" in remark
+
+
+def test_passes_take_operations_away(evidence: Evidence) -> None:
+    found, _ = passes.rows(evidence)
+    assert [row["passes"] for row in found] == ["none", "+ addresses", "+ broadcast", "+ vectors"]
+    assert found[0]["share"] == 1
+    assert found[-1]["share"] < 0.5
+
+
+def test_memory_names_its_peak(evidence: Evidence) -> None:
+    assert memory.rows(evidence) == ([{"call": 1, "function": "conv", "mib": 3.0}], "At most 3.00 MiB, in conv.")
+
+
+def test_live_memory_counts_what_is_still_to_be_read() -> None:
+    """The last convolution's kernel reads what the first one wrote: three tensors of 8 x 4 x 4 floats are live at once, else two."""
+    g = Graph({"x": (1, 8, 4, 4)})
+    first = g.add("Relu", g.conv("x", 8, 8, pads=[1, 1, 1, 1]))
+    second = g.add("Relu", g.conv(first, 8, 8, pads=[1, 1, 1, 1]))
+    graph = lower(import_model(g.model(g.add("Add", g.conv(second, 8, 8, pads=[1, 1, 1, 1]), first)), None), ADRENO)
+    tensor = 4 * 8 * 4 * 4
+    assert [one.bytes // tensor for one in live_memory(graph.fused)] == [2, 2, 2, 3, 2]
+
+
+def test_curves_are_thinned(evidence: Evidence) -> None:
+    assert device.rows(evidence)[0][0] == {"curve": "Gflops: rate", "x": 1, "y": 3.0, "axes": "GFLOPS over work"}
+    long = {"name": "long", "x": list(range(1000)), "y": [0.0] * 1000, "x_label": "", "y_label": ""}
+    assert len(device.rows(Evidence(title="", curves=[("A", long)]))[0]) == 200

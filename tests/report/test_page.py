@@ -1,0 +1,91 @@
+"""The page of a report in a real browser: it draws every figure, fits a phone, and asks for nothing. `report_picture.check` finds what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from benches import bench, operator
+from browser import browser
+from click.testing import CliRunner
+from report_picture import EMPTY, check
+
+import romou
+from romou.cli import main
+from romou.core.errors import UsageError
+from romou.inspection.memory import LiveMemory
+from romou.module import LayerRow, Summary
+from romou.report.evidence import Evidence
+from romou.report.page import write_page
+
+NAME = "conv</script><b>2d"
+CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model's times, memory, a device's curves; nothing is known of the search. A name that would end a script is only text."""
+    rows = [LayerRow(name=f"{NAME} {n}", calls=1, trials=1, flops=1, default_ms=2.0 + n, tuned_ms=1.0, config={}) for n in range(5)]
+    summary = dataclasses.replace(Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0), default_ms=9.0, tuned_ms=5.0)
+    memory = [LiveMemory(function="f", bytes=1 << 20), LiveMemory(function="g", bytes=2 << 20)]
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    return write_page(Evidence(title="a <test>", summary=summary, memory=memory, curves=CURVES), path)
+
+
+def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
+    async def look() -> None:
+        async with browser() as opened:
+            assert await check(opened, page, 400) == []
+            assert await check(opened, page, 1280) == []
+            assert await opened.value("document.title") == "a <test>"
+            unknown = await opened.value("[...document.querySelectorAll('.unknown')].map(p => p.parentElement.id.replace('-figure', ''))")
+            assert unknown == ["convergence", "roofline", "funnel", "histogram", "knobs", "registers", "passes"]
+            bars = "document.querySelectorAll('#layers-figure .mark-rect.role-mark path').length"
+            assert await opened.value(bars) == 10
+            # The menu of layers leaves one; the two themes differ in their paper.
+            menu = "document.getElementById('layers')"
+            await opened.value(f"{menu}.selectedIndex = 1, {menu}.dispatchEvent(new Event('change')), new Promise(r => setTimeout(r, 300))")
+            assert await opened.value(bars) == 2
+            paper = "getComputedStyle(document.body).backgroundColor"
+            before = await opened.value(paper)
+            await opened.value("document.getElementById('theme').click()")
+            assert await opened.value(paper) != before
+            # What the checks would miss is no check: an emptied figure is found.
+            await opened.value("document.querySelector('#memory-figure svg').remove()")
+            assert await opened.value(EMPTY) == ["memory-figure"]
+
+    asyncio.run(look())
+
+
+def test_the_command_takes_a_bench(tmp_path: Path) -> None:
+    path, output = tmp_path / "bench.json", tmp_path / "out" / "report.html"
+    path.write_text(bench(operator("conv")).to_json(), encoding="utf-8")
+    result = CliRunner().invoke(main, ["report", str(path), "-o", str(output), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"report": str(output)}
+    assert '"version":"bench"' in output.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no folder of records, saved model, bench or ArchProbe report"), ("[]", "expected a JSON object"), ('{"kind": "romou bench"}', "schema None")],
+)
+def test_what_is_no_source_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError, match=message):
+        romou.write_report(path, output=tmp_path / "report.html")
+
+
+def test_no_source_and_no_target_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to report on"):
+        romou.write_report()
+    path = tmp_path / "device.json"
+    path.write_text((Path(romou.__file__).parent / "hardware/devices/adreno640.json").read_text(encoding="utf-8"), encoding="utf-8")
+    path = path.rename(path.with_name("adreno640.json"))
+    with pytest.raises(UsageError, match="do not say the target"):
+        romou.write_report(path, output=tmp_path / "report.html", model="none.onnx")

@@ -1,0 +1,38 @@
+"""Kernels as Vulkan shaders: what the code generator makes of a function, without a device and without the runtime."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import tvm
+from compiled import compiled
+from tvm import tirx
+from tvm.tirx.build import split_host_device_mods
+
+import romou.passes.pipeline as pipeline
+from romou.backends.vulkan import compiler
+from romou.backends.vulkan.compiler import compile_shader
+from romou.backends.vulkan.glsl import Kernel, write_kernel
+from romou.target import Target
+
+
+def shaders_of(mod: tvm.IRModule, target: Target) -> list[Kernel]:
+    """The kernels of scheduled functions, lowered as a build does."""
+    lower, _, finish = tirx.get_tir_pipeline(pipeline.NAME)
+    _, devices = split_host_device_mods(lower(tirx.transform.BindTarget(target.tvm_target)(mod)))
+    return [write_kernel(func) for device in devices.values() for _, func in finish()(device).functions_items()]
+
+
+def validate(kernel: Kernel) -> bytes:
+    """Compile a kernel, and hold its SPIR-V against Vulkan's rules."""
+    assert shutil.which("spirv-val"), "no spirv-val: apt-get install spirv-tools"
+    by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
+
+    def check(path: Path) -> None:
+        path.write_bytes(compile_shader(kernel.text))
+        done = subprocess.run(["spirv-val", "--target-env", "vulkan1.1", str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{kernel.text}"
+
+    return compiled(".spv", kernel.text, by, by=check).read_bytes()
