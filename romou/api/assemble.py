@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import relax
 
-from romou.api.verify import check_outputs
+from romou.api.verify import check_outputs, check_stability
 from romou.core.space import Config
 from romou.module import HostRow, LayerRow, Summary, TunedModel, compile_model
 from romou.search import TaskResult
@@ -45,6 +45,7 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
     error, limit = check_outputs(tuned, graph.imported, place.target)
     if error is not None and limit is not None and not error <= limit:
         logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
+    check_stability(tuned, graph.imported)
     summary = Summary(
         target=str(place.named),
         device=place.name,

@@ -115,8 +115,10 @@ def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run on a device function while accesses still are those of scalar buffers.
 
-    half* a; a[i] * h(2)        ->      ushort* a; vload_half(i, (half*)a) * 2.0f        OpenCL
-                                        ushort* a; float_of_half(a[i]) * 2.0f            CUDA
+    half* a; a[4 * i : 4 * i + 4] * h(2)        ->      ushort* a; vloada_half4(i, (half*)a) * 2.0f                   OpenCL
+                                                        ushort* a; float_of_half(a[4 * i : 4 * i + 4]) * 2.0f         CUDA
+
+    A vector at a multiple of its lanes is aligned, as every buffer is; OpenCL reads others number by number.
     """
     dialect = dialect_of(func)
     analyzer = tvm.sym.Analyzer()
@@ -154,16 +156,17 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
         names[stmt.var] = tirx.Var(stmt.var.name, _widened(str(stmt.var.ty)))
         return tirx.Bind(names[stmt.var], stmt.value)
 
-    def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int]:
-        """(offset, p, lanes) of an access of p[lanes * offset] and on."""
+    def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int, bool]:
+        """(offset, p, lanes, whether it is aligned) of an access of p[lanes * offset] and on."""
         (index,) = indices
         base, lanes = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
         found = analyzer.modular_set(base)
-        if int(found.coeff) % lanes or int(found.base) % lanes:
+        is_aligned = int(found.coeff) % lanes == int(found.base) % lanes == 0
+        if not is_aligned:
             start, offset = tirx.address_of(tirx.BufferLoad(buffers[buffer], [base])), tirx.const(0, "int32")
         else:
             start, offset = buffers[buffer].data, analyzer.simplify(base // lanes)
-        return offset, dialect.fp16_pointer(start, str(buffer.scope())), lanes
+        return offset, dialect.fp16_pointer(start, str(buffer.scope())), lanes, is_aligned
 
     def load(access: TensorLoad) -> tirx.Expr:
         new = buffers.get(access.source)

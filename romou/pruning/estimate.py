@@ -80,7 +80,8 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     # A load that takes fewer lanes takes as long as one of a whole texel.
     texel = size * _TEXEL_BYTES * usage.access_width / LANES
     from_buffers, from_images, from_local = usage.unshared_buffer_bytes / texel, usage.unshared_image_bytes / texel, usage.local_loads / _TEXEL_BYTES
-    iteration = usage.multiply_adds / np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, 1) + _ISSUED * (from_buffers + from_images + from_local)
+    rate = np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, np.where(usage.multiplies_fp16, spec.fp16_rate or 1, 1))
+    iteration = usage.multiply_adds / rate + _ISSUED * (from_buffers + from_images + from_local)
     item_iterations = groups * items * usage.iterations
     issuing = item_iterations * iteration / alus
 

@@ -139,8 +139,11 @@ def test_half_precision_arithmetic_is_for_devices_that_have_it() -> None:
     task = task_of(replace(SHAPES[2], dtype="float16"))
     assert task.space(target_of("opencl")).knobs["accumulate"] == task.space(target_of("cuda")).knobs["accumulate"] == ("float32",)
     phone = Target("opencl -device=adreno640")
-    assert task.space(phone).knobs["accumulate"] == ("float32", "float16")
+    assert task.space(phone).knobs["accumulate"] == ("float32", "float16", "mixed")
     assert task_of(SHAPES[2]).space(phone).knobs["accumulate"] == ("float32",)
     source = build_task(task, task.default_config(phone).replace(accumulate="float16"), phone).imports[0].inspect_source()
     assert "half4 acc" in source
     assert "float4" not in source
+    source = build_task(task, task.default_config(phone).replace(accumulate="mixed"), phone).imports[0].inspect_source()
+    assert "float4 acc" in source
+    assert "half4 block" in source

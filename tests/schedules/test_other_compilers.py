@@ -52,14 +52,14 @@ def test_configs_compute_the_same_on_every_platform(platform: Platform, which: t
     for place in ("image", "buffer"):
         assert re.search(rf"float16 on .*data={place}, weight={place}, output={place}.*: ok", found)
     # Sums in half precision run where the device has such arithmetic, and nowhere else.
-    assert ("accumulate=float16" in found) == platform.has_fp16
+    assert ("accumulate=mixed" in found) == platform.has_fp16
 
 
 @pytest.mark.parametrize("networks", [("bert_2layer",), pytest.param(("squeezenet1_0", "mobilenet_v2", "resnet18"), marks=exhaustive)], ids=", ".join)
 def test_networks_are_right_on_intel(networks: tuple[str, ...], pytestconfig: pytest.Config) -> None:
     """Bundled ones in fp16, on images; scripts/check_models.py does all."""
     INTEL.require(pytestconfig)
-    found = checked(INTEL.environment(), *networks, "--dtype", "float16", "--place", "images", script="check_models")
+    found = checked(INTEL.environment(), *networks, "--precision", "float16", "--place", "images", script="check_models")
     assert found.count("float16 images: right") == len(networks)
 
 
