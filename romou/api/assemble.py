@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import relax
 
-from romou.api.verify import check_outputs
+from romou.api.verify import check_outputs, check_stability
 from romou.core.space import Config
 from romou.module import HostRow, LayerRow, Summary, TunedModel, compile_model
 from romou.schedules.contraction.knobs import FP32
@@ -54,6 +54,7 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         tuned_times += tuned.times(repeat=1) if is_tuned else default_times[-1:]
     if _is_wrong(error, limit):
         logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
+    check_stability(tuned, graph.imported)
     summary = Summary(
         target=str(place.named),
         device=place.name,
