@@ -2,11 +2,8 @@
 
     python scripts/bench_mobile_static.py                              the 20 convolutions of scripts/data/paper_ops_sample.csv
     python scripts/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
-<<<<<<< HEAD
     python scripts/bench_mobile_static.py --precision float16          the same in fp16; reads of fp16 images count four conversions too many
-=======
     python scripts/bench_mobile_static.py --places                     seven layers with default configs: buffers alone against images
->>>>>>> main
 
 How it measures, and what it prints: docs/benchmarks.md.
 """
@@ -297,21 +294,13 @@ def ratio_of(results: Mapping[str, Result | str]) -> float | None:
 
 @click.command()
 @click.option("--candidates", default=8, show_default=True, help="Random configs beside the default one.")
-<<<<<<< HEAD
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(GPUS), show_default=True)
+@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(COMPARED), show_default=True)
+@click.option("--places", is_flag=True, help="Compare buffers with images in seven layers instead, on each GPU's own target.")
 @click.option("--precision", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--only", default="", help="Only operators whose name holds this text.")
 @click.option("--seed", default=0, show_default=True, help="Of the random configs.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, after each operator.")
-def main(candidates: int, gpus: tuple[str, ...], precision: str, only: str, seed: int, output: Path | None) -> None:
-=======
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(COMPARED), show_default=True)
-@click.option("--places", is_flag=True, help="Compare buffers with images in seven layers instead, on each GPU's own target.")
-@click.option("--only", default="", help="Only operators whose name holds this text.")
-@click.option("--seed", default=0, show_default=True, help="Of the random configs.")
-@click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, after each operator.")
-def main(candidates: int, gpus: tuple[str, ...], places: bool, only: str, seed: int, output: Path | None) -> None:
->>>>>>> main
+def main(candidates: int, gpus: tuple[str, ...], places: bool, precision: str, only: str, seed: int, output: Path | None) -> None:
     """Print one table a GPU; exit code 1 if a kernel of Romou's spills or could not be made."""
     find_compilers()
     out = Console(width=180)

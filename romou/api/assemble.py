@@ -45,6 +45,7 @@ def assemble(graph: Graph, place: Place, results: Mapping[str, TaskResult], star
         logger.warning("with sums in fp16 the model's outputs differ from onnxruntime's by %.2e (relative L2), the limit is %.0e: sums are fp32", error, limit)
         place = replace(place, target=place.target.with_options(half="storage"))
         configs = with_fp32_sums([*joined.tasks, *graph.tasks], configs, place.target)
+        results = {key: replace(result, config=configs.get(key)) for key, result in results.items()}
         default, tuned = model_of(graph, place, broken, plain), model_of(joined, place, configs, plain)
         error, limit = check_outputs(tuned, graph.imported, place.target)
     default_times, tuned_times = [], []
