@@ -65,6 +65,13 @@ class BuildRuntime(build_ext):
         ext.extra_compile_args += shlex.split(os.environ.get("CXXFLAGS", ""))
         versions = {"TVM": version("apache-tvm"), "TVM_FFI": version("apache-tvm-ffi"), "": self.distribution.get_version()}
         ext.define_macros += [(f"ROMOU_{name}_VERSION".replace("__", "_"), f'"{text}"') for name, text in versions.items()]
+        # All sources in one: the compiler reads TVM's headers once, which is most of its work.
+        whole = Path(self.build_temp, f"{ext.name}.cc")
+        text = "".join(f'#include "{Path(source).resolve()}"\n' for source in ext.sources)
+        if not whole.exists() or whole.read_text(encoding="utf-8") != text:
+            whole.parent.mkdir(parents=True, exist_ok=True)
+            whole.write_text(text, encoding="utf-8")
+        ext.depends, ext.sources = [*ext.depends, *ext.sources], [str(whole)]
         try:
             super().build_extension(ext)
         except CCompilerError as error:

@@ -109,6 +109,9 @@ def lower(imported: ImportedModel, target: Target, *, strict: bool = False) -> G
         more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
         logger.warning("no kernels for %s%s: they run on the host, by onnxruntime, between kernels%s", ", ".join(nodes[:_SHOWN]), more, reason)
     limits = target.limits
+    if target.lacks_image_sizes:
+        hint = "-texture_spatial_limit=N says what it allows, -images=never that this is meant"
+        logger.warning("%s: the sizes of its images are not known, so every tensor stays in a buffer; %s", target.spec.title, hint)
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():
             logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)

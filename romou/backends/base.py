@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +12,7 @@ from romou.backends.programs import Programs
 from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
-from romou.hardware import HardwareSpec, known_devices, load_device
+from romou.hardware import HardwareSpec, device_called, known_devices, load_device
 from romou.hardware.quirks import rules_for
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Connection(Protocol):
 COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetOption:
     """An option of a target's text.
 
@@ -67,6 +67,8 @@ HOST = TargetOption(
     error="host {value!r} is not an LLVM triple",
     hint="For example aarch64-linux-android; leave it out for this machine.",
 )
+IMAGES = TargetOption(name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never")
+FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 
 
 class CapturedRun(Protocol):
@@ -139,13 +141,25 @@ class Backend:
         """The names that `-device=` accepts."""
         return known_devices()
 
-    def check_named_device(self, device_name: str) -> None:
-        """UsageError for a name that `-device=` does not accept."""
-        load_device(device_name)
+    def named_device(self, device_name: str) -> str:
+        """The name of a device's file, of that name or of what a driver calls the device; UsageError for what `-device=` does not accept."""
+        return load_device(device_name).name
 
     def attached_spec(self) -> HardwareSpec:
         """Facts of the attached device, asked from its driver; DeviceError without one."""
         raise NotImplementedError
+
+    def device_of(self, facts: Mapping[str, Any]) -> str | None:
+        """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there is none, and for a CPU."""
+        return None if facts["type"] == "cpu" else device_called(f"{facts['name']} {facts.get('version', '')}")
+
+    def with_known_facts(self, asked: HardwareSpec, facts: Mapping[str, Any]) -> HardwareSpec:
+        """`asked`, what a driver says of a device whose entry of `list_devices` is `facts`, with what only the device's file knows, if there is one."""
+        name = self.device_of(facts)
+        if name is None:
+            return asked
+        known = load_device(name)
+        return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
 
     def spec(self, device_name: str | None) -> HardwareSpec:
         """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""

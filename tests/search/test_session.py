@@ -10,6 +10,7 @@ from pathlib import Path
 
 import faulty_kernels
 import pytest
+from exhaustive import exhaustive
 from made_up_device import Builder, Runner
 from operators import small_tasks
 
@@ -22,6 +23,7 @@ from romou.search import TaskResult, TuningOptions, TuningSession
 from romou.search.explorer import EXPLORERS
 from romou.search.progress import PlainProgress, Status
 from romou.target import Target
+from romou.tasks.tunable import TunableTask
 
 TARGET = Target("opencl -device=host")
 
@@ -116,8 +118,8 @@ def test_without_a_budget_the_defaults_stay(tmp_path: Path) -> None:
     assert all(r.config is not None and r.best_ms is None for r in results.values())
 
 
-def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
-    task = faulty_kernels.task()
+@pytest.mark.parametrize("task", [faulty_kernels.faulty_task(*"abcdefghijkl"), pytest.param(faulty_kernels.task(), marks=exhaustive)], ids=["knob", "operator"])
+def test_a_small_space_is_exhausted(task: TunableTask, tmp_path: Path) -> None:
     runner = Runner()
     with RecordStore(tmp_path) as store:
         options = TuningOptions(trials=100_000, patience=100_000, batch_size=64, confirm=0)

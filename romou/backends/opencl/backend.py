@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, WITHOUT, Backend, CapturedRun, TargetOption
+from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend, CapturedRun, TargetOption
 from romou.backends.command_buffer import CommandBuffer
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
@@ -48,8 +48,10 @@ class OpenCL(Backend):
     options = (
         DEVICE,
         HOST,
-        WITHOUT,
         TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"),
+        IMAGES,
+        FACTS,
+        WITHOUT,
     )
     limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], "texture_depth_limit", "texture_spatial_limit", *COMMON_LIMITS[2:])
     default_limits: Mapping[str, int] = {**Backend.default_limits, "texture_spatial_limit": 16384, "texture_depth_limit": 2048}
@@ -76,7 +78,8 @@ class OpenCL(Backend):
         return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
 
     def attached_spec(self) -> HardwareSpec:
-        return _spec_of(self.facts(self.device_index(None)))
+        facts = self.facts(self.device_index(None))
+        return self.with_known_facts(_spec_of(facts), facts)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
