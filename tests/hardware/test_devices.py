@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+import platform
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_networks import residual_net
 
+import romou
+from romou.api.place import for_server
+from romou.backends import backend
 from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec, device_called, files, known_devices, load_device, load_spec, spec_from_dict
 from romou.hardware.spec import LIMITS, SCHEMA
@@ -161,6 +168,17 @@ def test_every_phone_has_images_and_keeps_to_what_its_facts_say(name: str) -> No
     assert limits.prefers_images == (name != "maleoon910")
 
 
+@pytest.mark.parametrize("name", ["adreno740", "mali_g78", "maleoon910"])
+def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
+    """With images where the target prefers them, and work groups that the device takes."""
+    target = Target(f"opencl -device={name}")
+    sources = romou.compile(residual_net(), target=target).sources().values()
+    groups = [tuple(map(int, sizes)) for source in sources for sizes in re.findall(r"reqd_work_group_size\((\d+), (\d+), (\d+)\)", source)]
+    assert len(groups) >= len(sources) > 3
+    assert max(map(math.prod, groups)) <= target.limits.max_work_group_size
+    assert any("image2d" in source for source in sources) == target.limits.prefers_images
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -187,6 +205,21 @@ def test_a_driver_s_text_names_a_device(text: str, name: str | None) -> None:
     if name:
         assert load_device(text).name == name
         assert Target({"kind": "opencl", "device": text}) == Target(f"opencl -device={name}")
+
+
+def test_an_attached_phone_picks_its_file_and_its_driver_s_word_stands_first() -> None:
+    facts = {"name": "QUALCOMM Adreno(TM)", "version": "OpenCL 3.0 Adreno(TM) 740", "type": "gpu"}
+    asked = HardwareSpec(name="asked", title="Asked", max_work_group_size=512, sources={"max_work_group_size": "its driver"})
+    opencl = backend("opencl")
+    spec = opencl.with_known_facts(asked, facts)
+    assert (spec.name, spec.title, spec.nearest) == ("adreno740", "Asked", "adreno640")
+    assert (spec.max_work_group_size, spec.source_of("max_work_group_size")) == (512, "its driver")
+    assert spec.registers_per_core == load_device("adreno740").registers_per_core
+    assert opencl.with_known_facts(asked, facts | {"version": "OpenCL 2.0 Adreno(TM) 505"}) is asked
+    assert opencl.with_known_facts(asked, facts | {"type": "cpu"}) is asked
+    assert for_server(Target("opencl"), facts, f"{platform.machine()}-linux-gnu", "there").device_name == "adreno740"
+    with pytest.raises(UsageError, match="the target has to name the device at there, which is Xclipse 920"):
+        for_server(Target("opencl"), {"name": "Xclipse 920", "type": "gpu"}, f"{platform.machine()}-linux-gnu", "there")
 
 
 def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
