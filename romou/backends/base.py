@@ -336,9 +336,11 @@ class Backend:
         """
         import tvm
 
-        facts = self.facts(index) if connection is None else connection.devices[index]
-        if not facts.get("keeps_programs"):
+        devices = self.list_devices() if connection is None else connection.devices
+        # A backend that stands on another one's runtime may list none.
+        if index >= len(devices) or not devices[index].get("keeps_programs"):
             return None
+        facts = devices[index]
         find = tvm.get_global_func if connection is None else connection.session.get_function
         prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
         rules = rules_for(facts)
