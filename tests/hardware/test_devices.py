@@ -18,6 +18,7 @@ from romou.backends import backend
 from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec, device_called, files, known_devices, load_device, load_spec, spec_from_dict
 from romou.hardware.spec import LIMITS, SCHEMA
+from romou.pruning.estimate import can_estimate, missing_facts
 from romou.target import Target
 
 KB = 1024
@@ -229,18 +230,23 @@ def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
     assert guessed.source_of("l2_bandwidth_gbps").startswith("mali_g76, the nearest known GPU: Romou paper")
     assert (guessed.warp_sizes, guessed.source_of("warp_sizes")) == (plain.warp_sizes, plain.source_of("warp_sizes"))
     assert plain.max_work_group_size is None
+    assert (missing_facts(plain), missing_facts(guessed)) == (("clock_mhz", "l2_bandwidth_gbps"), ())
+    assert (can_estimate(plain), can_estimate(guessed)) == (False, True)
+    assert missing_facts(load_device("host")) == ()
     assert all(getattr(plain, key) == getattr(guessed, key) for key in LIMITS)
     with pytest.raises(UsageError, match="-facts=nearest: of NVIDIA H200 no similar device is known"):
         _ = Target("opencl -device=nvidia_h200 -facts=nearest").spec
 
 
-def test_what_the_target_says_of_images_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_target_says_of_images_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     facts = {"max_work_group_size": 128, "warp_sizes": (16,)}
     spec = HardwareSpec(name="bare", title="A bare GPU", sources=dict.fromkeys(facts, "its box"), **facts)
     (tmp_path / "bare.json").write_text(json.dumps(spec.to_dict()))
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
     bare = Target("opencl -device=bare")
     assert (bare.limits.max_image, bare.lacks_image_sizes) == (None, True)
+    romou.inspect(residual_net(), target=bare)
+    assert "A bare GPU: the sizes of its images are not known, so every tensor stays in a buffer; -texture_spatial_limit=N" in caplog.text
     given = bare.with_options(texture_spatial_limit=4096)
     assert (given.limits.max_image, given.limits.prefers_images, given.lacks_image_sizes) == ((4096, 4096, 2048), False, False)
     assert given.with_options(images="prefer").limits.prefers_images
