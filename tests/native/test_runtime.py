@@ -1,4 +1,4 @@
-"""The OpenCL runtime where drivers fail: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand (fake_opencl.cc)."""
+"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand (fake_opencl.cc)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 PATCHES = Path(__file__).parents[2] / "romou/tvm_patches"
 RUNTIME, COMMON = PATCHES / "opencl_runtime", PATCHES / "device_runtime"
 OPTIONS = ["-std=c++20", "-O0", "-g1", "-fPIC", "-Wall", '-DROMOU_VERSION="0"', f"-I{RUNTIME}", f"-I{COMMON}", f"-I{COMMON}/shim"]
-CHECKS = ("failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails", "threads", "sizes", "lengths", "plain_options", "exact_options")
+CHECKS = ("failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails", "threads", "sizes", "lengths", "modules", "source_kernels", "tensors", "plain_options", "exact_options")
 # A data race is one of several threads.
 OF_THREADS = ("waiting_holds_no_queue", "dropped_elsewhere", "threads")
 
