@@ -30,7 +30,7 @@ def runtime(kind: str) -> Extension:
     folder = PATCHES / f"{kind}_runtime"
     return Extension(
         ".".join((folder / f"libtvm_runtime_{kind}").parts),
-        sorted(map(str, folder.glob("*.cc"))),
+        sorted(map(str, (*folder.glob("*.cc"), *COMMON.glob("*.cc")))),
         depends=sorted(map(str, (*folder.rglob("*.h"), *COMMON.rglob("*.h")))),
         include_dirs=[str(folder), str(COMMON), str(COMMON / "shim"), str(folder / "khronos")],
         libraries=["dl", "pthread"],

@@ -216,7 +216,7 @@ void sizes() {
   EXPECT(device().facts().max_work_item_sizes[0] == 1024 && device().facts().max_work_item_sizes[2] == 64);
   const DLDataType type{kDLFloat, 32, 1};
   const int64_t huge[] = {1ll << 32, 1ll << 32, 1ll << 32, 4}, flat[] = {1ll << 62, 1, 1, 4};
-  for (const int64_t* shape : {huge, flat}) EXPECT(has(error_of([&] { image_shape_of(4, shape, type, "global.texture"); }), "too large"));
+  for (const int64_t* shape : {huge, flat}) EXPECT(has(error_of([&] { image_shape_of(4, shape, type, "global.texture", "OpenCL", true); }), "too large"));
 }
 
 /// What a damaged library says of its length is not believed.
