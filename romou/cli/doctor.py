@@ -129,7 +129,7 @@ def _device_finding(kind: str, report: Any) -> Finding:
 @json_option
 @debug_option
 def command(is_json: bool) -> None:
-    """Check Python packages, compiler, OpenCL and CUDA; build and run a tiny kernel on every device.
+    """Check Python packages, compilers and drivers; build and run a tiny kernel on every device.
 
     \b
     Exit codes: 0 all is well, 1 something is broken, 3 no usable device.

@@ -17,7 +17,7 @@ def main(words: list[str]) -> int:
         return subprocess.run(["g++", *words], check=False).returncode
     source, out = Path(words[words.index("-c") + 1]), words[words.index("-o") + 1]
     words.remove(out)
-    texts = [path.read_text() for path in (source, *sorted(source.parent.rglob("*.h")))]
+    texts = [path.read_text() for path in (source, *sorted(source.parents[1].rglob("*.h")))]
     try:
         shutil.copyfile(compiled(".o", *words, *texts, by=lambda path: subprocess.run(["g++", *words, str(path)], check=True)), out)
     except subprocess.CalledProcessError as error:
