@@ -135,6 +135,21 @@ void dropped_elsewhere() {
   EXPECT(CommandBuffer::current() == nullptr);
 }
 
+/// A buffer above the bound brings commands to the queue with profiling, and what was enqueued before is done.
+void large_buffers_are_profiled() {
+  device().profile_above(1000);
+  Work work;
+  launch(work.kernel, work.memory.get());
+  EXPECT(device().queues()[0] != device().queues()[1]);
+  const SharedMemory large(create_buffer(device(), 1000));
+  EXPECT(device().queues()[0] == device().queues()[1]);
+  const int queues = fake_alive("clCreateCommandQueue");
+  const SharedMemory another(create_buffer(device(), 2000));
+  launch(work.kernel, work.memory.get());
+  EXPECT(work.first_byte() == 2);
+  EXPECT(fake_alive("clCreateCommandQueue") == queues);
+}
+
 /// A round of everything, as a model's run does it.
 void round() {
   Work work;
@@ -262,6 +277,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, void (*)()> checks = {{"failed_waits", failed_waits},
                                                     {"waiting_holds_no_queue", waiting_holds_no_queue},
                                                     {"dropped_elsewhere", dropped_elsewhere},
+                                                    {"large_buffers_are_profiled", large_buffers_are_profiled},
                                                     {"every_call_fails", every_call_fails},
                                                     {"threads", threads},
                                                     {"sizes", sizes},

@@ -20,7 +20,18 @@ HERE = Path(__file__).parent
 PATCHES = Path(__file__).parents[2] / "romou/tvm_patches"
 RUNTIME, COMMON = PATCHES / "opencl_runtime", PATCHES / "device_runtime"
 OPTIONS = ["-std=c++20", "-O0", "-g1", "-fPIC", "-Wall", '-DROMOU_VERSION="0"', f"-I{RUNTIME}", f"-I{COMMON}", f"-I{COMMON}/shim"]
-CHECKS = ("failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails", "threads", "sizes", "lengths", "plain_options", "exact_options")
+CHECKS = (
+    "failed_waits",
+    "waiting_holds_no_queue",
+    "dropped_elsewhere",
+    "large_buffers_are_profiled",
+    "every_call_fails",
+    "threads",
+    "sizes",
+    "lengths",
+    "plain_options",
+    "exact_options",
+)
 # A data race is one of several threads.
 OF_THREADS = ("waiting_holds_no_queue", "dropped_elsewhere", "threads")
 

@@ -153,6 +153,16 @@ std::array<cl_command_queue, 2> Device::queues() {
   return {plain_queue_, profiling_queue_};
 }
 
+void Device::note_buffer(size_t bytes) {
+  if (bytes < profiled_bytes_) return;
+  Queue queue = hold_queue();
+  if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
+  if (plain_queue_ == profiling_queue_) return;
+  check(api().clFinish(active_queue_), "clFinish");
+  // What was the plain queue lives on with the commands that were recorded for it.
+  plain_queue_ = active_queue_ = profiling_queue_;
+}
+
 void* Device::extension_function(const char* name) const {
   const auto find = api().clGetExtensionFunctionAddressForPlatform;
   return find == nullptr ? nullptr : find(platform_, name);

@@ -105,6 +105,7 @@ Memory* create_buffer(Device& device, size_t bytes) {
   cl_int code = CL_SUCCESS;
   // A tensor may be empty, a buffer may not.
   const size_t size = bytes == 0 ? 1 : bytes;
+  device.note_buffer(size);
   cl_mem handle = api().clCreateBuffer(device.context(), CL_MEM_READ_WRITE, size, nullptr, &code);
   if (code != CL_SUCCESS) {
     const DeviceFacts& facts = device.facts();
