@@ -13,6 +13,7 @@ from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run
 from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
 from romou.hardware import HardwareSpec, device_called, known_devices, load_device
+from romou.hardware.quirks import rules_for
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -54,6 +55,11 @@ class TargetOption:
 
 
 DEVICE = TargetOption(name="device", pattern=".+", error="target option -device={value}: must be the name of a device")
+WITHOUT = TargetOption(
+    name="without",
+    pattern=r"\w+:\w+(\+\w+:\w+)*",
+    error="target option -without={value}: must be knobs and choices to leave out, as in multiply_add:fma+data:image",
+)
 HOST = TargetOption(
     name="host",
     # LLVM takes any text until code is generated, and then says nothing that helps.
@@ -330,13 +336,19 @@ class Backend:
         """
         import tvm
 
-        facts = self.facts(index) if connection is None else connection.devices[index]
-        if not facts.get("keeps_programs"):
+        devices = self.list_devices() if connection is None else connection.devices
+        # A backend that stands on another one's runtime may list none.
+        if index >= len(devices) or not devices[index].get("keeps_programs"):
             return None
+        facts = devices[index]
         find = tvm.get_global_func if connection is None else connection.session.get_function
         prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
-        threads = 0 if self.compiles_in_parallel(facts) else 1
-        return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads)
+        rules = rules_for(facts)
+        if rules.profiling_queue_above_bytes is not None:
+            find(self.function("profile_above"))(index, rules.profiling_queue_above_bytes)
+        threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
+        is_kept = not rules.keeps_no_programs
+        return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads, is_kept=is_kept)
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
         """Whether the driver's compiler may be called by several threads, and gains by it."""

@@ -32,7 +32,7 @@ class Programs:
     """The programs of `library` on device number `index`. A driver's compiler is slow, so what it made is kept for the next start of the model.
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
-    threads: how many compile; 0: one for each core.
+    threads: how many compile; 0: one for each core.   is_kept: False where the driver is not to be given binaries.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class Programs:
         keep: Callable[[Any, int, str], str],
         folder: Callable[[], str],
         threads: int = 0,
+        is_kept: bool = True,
     ) -> None:
         self._library, self._index, self._threads = library, index, threads
         self._prepare, self._keep = prepare, keep
-        self._folder = str(folder())
+        self._folder = str(folder()) if is_kept else ""
         self._is_to_keep = False
         self.report: ProgramReport | None = None
 

@@ -19,6 +19,7 @@ class Limits:
         are spelled, and the compiler fuses them by itself.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
+    without: (knob, choice as text) that spaces leave out, because a driver gets them wrong.
     allows_tf32: whether they may do so with fp32, which is rounded to TF32 then.
     """
 
@@ -33,3 +34,4 @@ class Limits:
     has_vector_arithmetic: bool = True
     has_tensor_cores: bool = False
     allows_tf32: bool = False
+    without: frozenset[tuple[str, str]] = frozenset()

@@ -32,11 +32,18 @@ _LEAST_REGISTERS = 32
 # A kernel that spills runs so many times longer.
 _SPILLED = 1.5
 _TEXEL_BYTES = 16
+_NEEDED = ("shader_cores", "alus_per_core", "clock_mhz", "l2_bandwidth_gbps", "warp_sizes")
 
 
 def can_estimate(spec: HardwareSpec) -> bool:
     """Return whether enough is known of the device. A CPU is not estimated: what it does with work groups is up to its driver."""
     return _needed(spec) is not None
+
+
+def missing_facts(spec: HardwareSpec) -> tuple[str, ...]:
+    """The facts for want of which nothing can be estimated; empty where something can, and for a CPU."""
+    is_cpu = spec.warp_sizes == (1,)
+    return () if is_cpu else tuple(key for key in _NEEDED if getattr(spec, key) is None)
 
 
 def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:

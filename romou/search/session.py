@@ -15,7 +15,7 @@ from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.core.version import __version__
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
-from romou.pruning.estimate import can_estimate
+from romou.pruning.estimate import can_estimate, missing_facts
 from romou.records import Origin, Record, Records
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, NoProgress, Status
@@ -84,6 +84,10 @@ class TuningSession:
         self._runner = runner
         self._options = options
         self._fingerprint = runner.fingerprint()
+        lacking = missing_facts(target.spec)
+        if lacking and target.spec.nearest:
+            text = "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the target takes them from %s"
+            logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)
         # What is expected of the target's device says nothing of a CPU that stands in for it.
         spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
         self._states = [TaskSearch(task, target, options, index, self._transfer_data, spec, pretrained) for index, task in enumerate([*tasks, *learn_from])]

@@ -11,6 +11,7 @@ from romou.backends.base import Backend
 from romou.core.errors import UsageError
 from romou.core.limits import Limits
 from romou.hardware import HardwareSpec, load_device
+from romou.hardware.quirks import rules_for
 from romou.target.text import ATTACHED, checked_options, parse, parse_json
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Target:
             warp_size=min(spec.warp_sizes or (1,)),
             max_image=(numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None,
             prefers_images=has_images and (self._options.get("images") == "prefer" or (self._guessed(spec) if spec.nearest else spec).prefers_images),
+            without=frozenset(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
             **self.backend.abilities(spec, self._options),
         )
 
@@ -158,12 +160,17 @@ class Target:
         return Target({"kind": self.kind, **self._options, **options})
 
     def limited_to(self, facts: Mapping[str, Any]) -> Target:
-        """Return this target with no limit above what an attached device allows; `facts`: its entry of `Backend.list_devices`.
+        """Return this target with no limit above what an attached device allows, and with the workarounds for its driver's quirks.
 
-        A phone's target may be measured on another device: kernels must run there too.
+        A phone's target may be measured on another device: kernels must run there too.   facts: the device's entry of `Backend.list_devices`.
         """
         limits = {**self.backend.default_limits, **self._known_limits}
         lower = self.backend.narrower_options(limits, self.backend.abilities(self.spec, self._options), facts)
+        quirks = rules_for(facts).target_options()
+        known = [option.name for option in self.backend.options]
+        lower |= {name: value for name, value in quirks.items() if name in known}
+        if "without" in lower and "without" in self._options:
+            lower["without"] = "+".join(sorted({*self._options["without"].split("+"), *lower["without"].split("+")}))
         return self.with_options(**lower) if lower else self
 
     def to_json(self) -> str:

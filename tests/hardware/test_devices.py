@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import platform
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_networks import residual_net
 
+import romou
+from romou.api.place import for_server
+from romou.backends import backend
 from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec, device_called, files, known_devices, load_device, load_spec, spec_from_dict
 from romou.hardware.spec import LIMITS, SCHEMA
+from romou.pruning.estimate import can_estimate, missing_facts
 from romou.target import Target
 
 KB = 1024
@@ -161,6 +169,17 @@ def test_every_phone_has_images_and_keeps_to_what_its_facts_say(name: str) -> No
     assert limits.prefers_images == (name != "maleoon910")
 
 
+@pytest.mark.parametrize("name", ["adreno740", "mali_g78", "maleoon910"])
+def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
+    """With images where the target prefers them, and work groups that the device takes."""
+    target = Target(f"opencl -device={name}")
+    sources = romou.compile(residual_net(), target=target).sources().values()
+    groups = [tuple(map(int, sizes)) for source in sources for sizes in re.findall(r"reqd_work_group_size\((\d+), (\d+), (\d+)\)", source)]
+    assert len(groups) >= len(sources) > 3
+    assert max(map(math.prod, groups)) <= target.limits.max_work_group_size
+    assert any("image2d" in source for source in sources) == target.limits.prefers_images
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -189,6 +208,21 @@ def test_a_driver_s_text_names_a_device(text: str, name: str | None) -> None:
         assert Target({"kind": "opencl", "device": text}) == Target(f"opencl -device={name}")
 
 
+def test_an_attached_phone_picks_its_file_and_its_driver_s_word_stands_first() -> None:
+    facts = {"name": "QUALCOMM Adreno(TM)", "version": "OpenCL 3.0 Adreno(TM) 740", "type": "gpu"}
+    asked = HardwareSpec(name="asked", title="Asked", max_work_group_size=512, sources={"max_work_group_size": "its driver"})
+    opencl = backend("opencl")
+    spec = opencl.with_known_facts(asked, facts)
+    assert (spec.name, spec.title, spec.nearest) == ("adreno740", "Asked", "adreno640")
+    assert (spec.max_work_group_size, spec.source_of("max_work_group_size")) == (512, "its driver")
+    assert spec.registers_per_core == load_device("adreno740").registers_per_core
+    assert opencl.with_known_facts(asked, facts | {"version": "OpenCL 2.0 Adreno(TM) 505"}) is asked
+    assert opencl.with_known_facts(asked, facts | {"type": "cpu"}) is asked
+    assert for_server(Target("opencl"), facts, f"{platform.machine()}-linux-gnu", "there").device_name == "adreno740"
+    with pytest.raises(UsageError, match="the target has to name the device at there, which is Xclipse 920"):
+        for_server(Target("opencl"), {"name": "Xclipse 920", "type": "gpu"}, f"{platform.machine()}-linux-gnu", "there")
+
+
 def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
     """Its source says so; limits stay unknown, because kernels might not run."""
     plain, guessed = (Target(f"opencl -device=mali_g78{option}").spec for option in ("", " -facts=nearest"))
@@ -196,18 +230,23 @@ def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
     assert guessed.source_of("l2_bandwidth_gbps").startswith("mali_g76, the nearest known GPU: Romou paper")
     assert (guessed.warp_sizes, guessed.source_of("warp_sizes")) == (plain.warp_sizes, plain.source_of("warp_sizes"))
     assert plain.max_work_group_size is None
+    assert (missing_facts(plain), missing_facts(guessed)) == (("clock_mhz", "l2_bandwidth_gbps"), ())
+    assert (can_estimate(plain), can_estimate(guessed)) == (False, True)
+    assert missing_facts(load_device("host")) == ()
     assert all(getattr(plain, key) == getattr(guessed, key) for key in LIMITS)
     with pytest.raises(UsageError, match="-facts=nearest: of NVIDIA H200 no similar device is known"):
         _ = Target("opencl -device=nvidia_h200 -facts=nearest").spec
 
 
-def test_what_the_target_says_of_images_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_target_says_of_images_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     facts = {"max_work_group_size": 128, "warp_sizes": (16,)}
     spec = HardwareSpec(name="bare", title="A bare GPU", sources=dict.fromkeys(facts, "its box"), **facts)
     (tmp_path / "bare.json").write_text(json.dumps(spec.to_dict()))
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
     bare = Target("opencl -device=bare")
     assert (bare.limits.max_image, bare.lacks_image_sizes) == (None, True)
+    romou.inspect(residual_net(), target=bare)
+    assert "A bare GPU: the sizes of its images are not known, so every tensor stays in a buffer; -texture_spatial_limit=N" in caplog.text
     given = bare.with_options(texture_spatial_limit=4096)
     assert (given.limits.max_image, given.limits.prefers_images, given.lacks_image_sizes) == ((4096, 4096, 2048), False, False)
     assert given.with_options(images="prefer").limits.prefers_images

@@ -138,6 +138,21 @@ void dropped_elsewhere() {
   EXPECT(CommandBuffer::current() == nullptr);
 }
 
+/// A buffer above the bound brings commands to the queue with profiling, and what was enqueued before is done.
+void large_buffers_are_profiled() {
+  device().profile_above(1000);
+  Work work;
+  launch(work.kernel, work.memory.get());
+  EXPECT(device().queues()[0] != device().queues()[1]);
+  const SharedMemory large(create_buffer(device(), 1000));
+  EXPECT(device().queues()[0] == device().queues()[1]);
+  const int queues = fake_alive("clCreateCommandQueue");
+  const SharedMemory another(create_buffer(device(), 2000));
+  launch(work.kernel, work.memory.get());
+  EXPECT(work.first_byte() == 2);
+  EXPECT(fake_alive("clCreateCommandQueue") == queues);
+}
+
 /// A round of everything, as a model's run does it.
 void round() {
   Work work;
@@ -219,7 +234,7 @@ void sizes() {
   EXPECT(device().facts().max_work_item_sizes[0] == 1024 && device().facts().max_work_item_sizes[2] == 64);
   const DLDataType type{kDLFloat, 32, 1};
   const int64_t huge[] = {1ll << 32, 1ll << 32, 1ll << 32, 4}, flat[] = {1ll << 62, 1, 1, 4};
-  for (const int64_t* shape : {huge, flat}) EXPECT(has(error_of([&] { image_shape_of(4, shape, type, "global.texture"); }), "too large"));
+  for (const int64_t* shape : {huge, flat}) EXPECT(has(error_of([&] { image_shape_of(4, shape, type, "global.texture", "OpenCL", true); }), "too large"));
 }
 
 /// What a damaged library says of its length is not believed.
@@ -348,6 +363,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, void (*)()> checks = {{"failed_waits", failed_waits},
                                                     {"waiting_holds_no_queue", waiting_holds_no_queue},
                                                     {"dropped_elsewhere", dropped_elsewhere},
+                                                    {"large_buffers_are_profiled", large_buffers_are_profiled},
                                                     {"every_call_fails", every_call_fails},
                                                     {"threads", threads},
                                                     {"sizes", sizes},

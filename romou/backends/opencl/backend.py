@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, Backend, CapturedRun, TargetOption
+from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend, CapturedRun, TargetOption
 from romou.backends.command_buffer import CommandBuffer
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
@@ -51,6 +51,7 @@ class OpenCL(Backend):
         TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"),
         IMAGES,
         FACTS,
+        WITHOUT,
     )
     limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], "texture_depth_limit", "texture_spatial_limit", *COMMON_LIMITS[2:])
     default_limits: Mapping[str, int] = {**Backend.default_limits, "texture_spatial_limit": 16384, "texture_depth_limit": 2048}
@@ -173,9 +174,9 @@ class OpenCL(Backend):
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
         """See `Backend.compiles_in_parallel`.
 
-        Not on phones: Adreno's compiler makes slower code of the same source in another order (llama.cpp#22117). PoCL compiles under one lock.
+        Not on phones, whose drivers were not seen to gain by it.
         """
-        return "NVIDIA" in facts["platform"] or (facts["type"] == "cpu" and "Portable Computing Language" not in facts["platform"])
+        return "NVIDIA" in facts["platform"] or facts["type"] == "cpu"
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return "cl_khr_command_buffer" in facts["extensions"].split()
