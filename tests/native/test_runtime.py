@@ -1,4 +1,4 @@
-"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand (fake_opencl.cc)."""
+"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand."""
 
 from __future__ import annotations
 
