@@ -1,4 +1,4 @@
-"""The OpenCL runtime where drivers fail: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand (fake_opencl.cc)."""
+"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ CHECKS = (
     "threads",
     "sizes",
     "lengths",
+    "modules",
+    "source_kernels",
+    "tensors",
     "plain_options",
     "exact_options",
 )
