@@ -362,3 +362,23 @@ def test_pipelines_are_kept_on_disk_and_torn_files_do_no_harm(vulkan_device: tvm
     kept.write_bytes(kept.read_bytes()[:-7])
     assert len(start(cached=0, stored=1)) == 1
     assert start(cached=1, stored=0) == []
+
+
+def test_rpc_server_offers_vulkan(vulkan_device: tvm.runtime.Device, tmp_path: Path, scale: tvm.runtime.Module) -> None:
+    from tvm import rpc
+
+    library = tirx.build(Host, target=tvm.target.Target("llvm"))
+    library.import_module(scale)
+    library.export_library(str(tmp_path / "scale.so"))
+    server = rpc.Server(host="127.0.0.1", port=9490, port_end=9590)
+    try:
+        remote = rpc.connect("127.0.0.1", server.port)
+        device = remote.device("vulkan", 0)
+        assert json.loads(str(remote.get_function("romou.vulkan.devices")()))[0]["name"] == vulkan_device.device_name == device.device_name
+        remote.upload(str(tmp_path / "scale.so"))
+        assert remote.load_module("scale.so").implements_function("nothing")
+        array = np.random.default_rng(3).standard_normal((2, 3, 4)).astype("float32")
+        image = tvm.runtime.empty((2, 3, 4), "float32", device, mem_scope="global.texture").copyfrom(array)
+        np.testing.assert_array_equal(image.numpy(), array)
+    finally:
+        server.terminate()
