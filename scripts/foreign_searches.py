@@ -121,7 +121,8 @@ def score(path: Path, order: Sequence[int]) -> float:
     """Return how far a search is between random search and the best, on average over the seconds of the budget: 1 has the best at once, 0 is random search.
 
     As in Willemsen et al., A Methodology for Comparing Auto-Tuning Optimization Algorithms (2024): at evenly spaced times up to the one at which random
-    search is expected to have come 95% of the way from the median to the best, (random - search) / (random - best).
+    search is expected to have come 95% of the way from the median to the best, (random - search) / (random - best). Unlike there, a search is never counted
+    as worse than the first random config, so random search itself is a little above 0.
     """
     recorded = recording(path)
     expected, seconds_each = baseline(path)

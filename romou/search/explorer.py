@@ -12,8 +12,8 @@ from romou.core.knob import Choice
 from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
 from romou.search.features import TaskFeatures
-from romou.search.ordinal import KnobFeatures
 from romou.search.options import TuningOptions
+from romou.search.ordinal import KnobFeatures
 from romou.search.strategies import EXPLORERS, Outlook, subspaces
 from romou.search.transfer import TransferData
 
@@ -28,7 +28,7 @@ class Explorer:
     share of random ones. With an estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
     what it knows little of. A space without untried configs proposes nothing.
 
-    default: None where none is known to be better than the next one.   features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
+    default: None where none is known.   features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
     """
 
     def __init__(
