@@ -2,6 +2,8 @@
 
     python scripts/bench_mobile_static.py                              the 20 convolutions of scripts/data/paper_ops_sample.csv
     python scripts/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
+    python scripts/bench_mobile_static.py --precision float16          the same in fp16; reads of fp16 images count four conversions too many
+    python scripts/bench_mobile_static.py --places                     seven layers with default configs: buffers alone against images
 
 How it measures, and what it prints: docs/benchmarks.md.
 """
@@ -30,14 +32,15 @@ from tvm.relax.backend.gpu_generic import pipeline as generic_graph
 from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 
+import romou
 from romou.analysis.executed import executed_instructions, trip_loops
 from romou.analysis.launch import launch_size, thread_extents
 from romou.core.errors import BuildError, RomouError
-from romou.frontend import import_onnx
+from romou.frontend import Precision, import_onnx
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.layout.place_images import SCOPE
-from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version
+from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
 from romou.report.table import table_of_numbers
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
@@ -49,9 +52,20 @@ SAMPLE = Path(__file__).parent / "data/paper_ops_sample.csv"
 TARGET = Target("opencl -device=adreno640")
 KERNELS = ("Romou", "TVM image", "TVM buffer")
 # Needed by Romou's estimate. More than this spills, which Mesa's Mali compiler takes minutes for; it fits kernels into 64 of which 100 are expected.
-MOST_REGISTERS = {"a630": 181, "g76": 100}
-# Lanes that run together: Mesa's waves on Adreno; the warp of Mali-G76 in the Romou paper, table 2.
-WAVE = {"a630": 64, "g76": 8}
+MOST_REGISTERS = {name: 181 if mobile_gpu(name).vec4_registers else 100 for name in GPUS}
+COMPARED = ("a630", "g76")
+# Lanes that run together.
+WAVE = {name: mobile_gpu(name).wave for name in GPUS}
+# Name -> input channels, rows and columns, output channels, kernel size, stride, groups of a convolution.
+LAYERS = {
+    "3x3 64x56x56 -> 64": (64, 56, 64, 3, 1, 1),
+    "3x3 64x56x56 -> 128 /2": (64, 56, 128, 3, 2, 1),
+    "1x1 256x14x14 -> 256": (256, 14, 256, 1, 1, 1),
+    "depthwise 3x3 64x112x112": (64, 112, 64, 3, 1, 64),
+    "3x3 512x7x7 -> 512": (512, 7, 512, 3, 1, 1),
+}
+# Name -> rows, columns, and the length of a sum of a product of matrices; with one row it is a dense layer.
+PRODUCTS = {"dense 4096 -> 1000": (1, 1000, 4096), "matmul 512^3": (512, 512, 512)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +106,42 @@ def model_of(row: Mapping[str, str]) -> onnx.ModelProto:
     shapes = [("x", [1, n["in_channels"], n["in_h"], n["in_w"]]), ("z", [1, n["out_channels"], n["out_h"], n["out_w"]])]
     x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes)
     return helper.make_model(helper.make_graph(nodes, "conv", [x], [z], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def layers() -> Iterator[tuple[str, onnx.ModelProto, int]]:
+    """Name, model and needed multiply-adds of seven layers: convolutions, a dense layer and a product of two inputs."""
+    for name, (channels, side, outputs, kernel, stride, groups) in LAYERS.items():
+        sizes = {"in_channels": channels, "in_h": side, "in_w": side, "out_channels": outputs, "out_h": side // stride, "out_w": side // stride}
+        # An even number of rows at stride 2 has its padding at one end.
+        pads = dict.fromkeys(("pad_top", "pad_left"), kernel // 2) | dict.fromkeys(("pad_bottom", "pad_right"), kernel // 2 - (stride - 1))
+        row = {k: str(v) for k, v in {**sizes, **pads, "kernel_h": kernel, "kernel_w": kernel, "stride": stride, "groups": groups}.items()}
+        yield name, model_of(row), multiply_adds_of(row)
+    for name, (rows, columns, length) in PRODUCTS.items():
+        weight = [numpy_helper.from_array(np.ones((length, columns), np.float32), "w")] if rows == 1 else []
+        shapes = {"x": [rows, length], "w": [length, columns], "y": [rows, columns]}
+        x, w, y = (helper.make_tensor_value_info(tensor, TensorProto.FLOAT, shape) for tensor, shape in shapes.items())
+        graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x] if weight else [x, w], [y], weight)
+        yield name, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), rows * columns * length
+
+
+def print_places(gpus: tuple[str, ...], out: Console) -> None:
+    """A table a GPU: the default config's instructions per needed multiply-add with every tensor in a buffer, and as the target places them."""
+    for gpu in gpus:
+        device = mobile_gpu(gpu).devices[-1]
+        table = table_of_numbers(
+            "layer", ("buffers", "spills", "as placed", "spills"), "in images", title=f"{GPUS[gpu]}, target {device}, default configs, fp32"
+        )
+        for name, model, needed in layers():
+            cells: list[str] = []
+            for option in (" -images=never", ""):
+                found = romou.inspect(model, target=f"opencl -device={device}{option}")
+                kernels = [k for k in found if "split_k" in k.config]
+                result = best_of([kernels], gpu, needed, timeout_s=200.0)
+                if isinstance(result, str):
+                    out.print(f"{name}{option}: {result}", markup=False)
+                cells += ["-", ""] if isinstance(result, str) else [f"{mark(result)}{result.per_multiply_add:.2f}", str(result.spills)]
+            table.add_row(name, *cells, ", ".join(k for k in ("data", "weight", "output") if any(one.config.get(k) == "image" for one in kernels)) or "-")
+        out.print(table)
 
 
 def multiply_adds_of(row: Mapping[str, str]) -> int:
@@ -179,9 +229,9 @@ def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], need
     )
 
 
-def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int) -> Result | str:
+def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeout_s: float = 30.0) -> Result | str:
     """The best of some functions, each with its kernels; the last error where all fail."""
-    answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=30))
+    answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=timeout_s))
     found: list[Result] = []
     problem = "nothing to compile"
     for kernels in functions:
@@ -194,11 +244,11 @@ def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int) -> Re
     return min(found, key=lambda r: (not r.is_without_spills, r.per_multiply_add), default=problem)
 
 
-def compare(row: Mapping[str, str], *, candidates: int, seed: int, gpus: tuple[str, ...]) -> dict[str, dict[str, Result | str]]:
+def compare(row: Mapping[str, str], *, precision: str, candidates: int, seed: int, gpus: tuple[str, ...]) -> dict[str, dict[str, Result | str]]:
     """GPU -> kernel -> result, or why there is none."""
     functions: dict[str, list[list[InspectedKernel]] | str] = {}
     with quiet_stderr():
-        graph = import_onnx(model_of(row)).mod
+        graph = import_onnx(model_of(row), None, Precision(kind=precision, is_quiet=True)).mod
         for name, in_images in (("TVM image", True), ("TVM buffer", False)):
             try:
                 functions[name] = [tvm_kernels(graph, in_images=in_images)]
@@ -214,11 +264,11 @@ def name_of(row: Mapping[str, str]) -> str:
     return f"{row['op']} {row['in_channels']}x{row['in_h']}x{row['in_w']} -> {row['out_channels']} /{row['stride']}"
 
 
-def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]]) -> Table:
+def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]], precision: str) -> Table:
     """One line an operator."""
     columns = [column for kernel in KERNELS for column in (kernel, "spills", "private B")] + ["registers", "TVM / Romou"]
     table = table_of_numbers(
-        "operator", columns, title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, fp32"
+        "operator", columns, title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, {precision}"
     )
     for name, results in rows:
         cells = []
@@ -244,26 +294,31 @@ def ratio_of(results: Mapping[str, Result | str]) -> float | None:
 
 @click.command()
 @click.option("--candidates", default=8, show_default=True, help="Random configs beside the default one.")
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(GPUS), show_default=True)
+@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(COMPARED), show_default=True)
+@click.option("--places", is_flag=True, help="Compare buffers with images in seven layers instead, on each GPU's own target.")
+@click.option("--precision", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--only", default="", help="Only operators whose name holds this text.")
 @click.option("--seed", default=0, show_default=True, help="Of the random configs.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, after each operator.")
-def main(candidates: int, gpus: tuple[str, ...], only: str, seed: int, output: Path | None) -> None:
+def main(candidates: int, gpus: tuple[str, ...], places: bool, precision: str, only: str, seed: int, output: Path | None) -> None:
     """Print one table a GPU; exit code 1 if a kernel of Romou's spills or could not be made."""
     find_compilers()
     out = Console(width=180)
+    if places:
+        print_places(gpus, out)
+        return
     with SAMPLE.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if only in name_of(row)]
     found: dict[str, list[tuple[str, dict[str, Result | str]]]] = {gpu: [] for gpu in gpus}
     for row in rows:
-        for gpu, results in compare(row, candidates=candidates, seed=seed, gpus=gpus).items():
+        for gpu, results in compare(row, precision=precision, candidates=candidates, seed=seed, gpus=gpus).items():
             found[gpu].append((name_of(row), results))
         if output is not None:
-            data = {"mesa": mesa_version(), "candidates": candidates, "seed": seed, "gpus": found}
+            data = {"mesa": mesa_version(), "precision": precision, "candidates": candidates, "seed": seed, "gpus": found}
             output.write_text(json.dumps(data, indent=1, default=dataclasses.asdict), encoding="utf-8")
     is_fine = True
     for gpu, all_of in found.items():
-        out.print(table_of(gpu, all_of))
+        out.print(table_of(gpu, all_of, precision))
         ratios = [r for r in (ratio_of(results) for _, results in all_of) if r is not None]
         clean = sum(isinstance(r["Romou"], Result) and r["Romou"].is_without_spills for _, r in all_of)
         out.print(

@@ -5,6 +5,7 @@
     python scripts/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
     python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
+    python scripts/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's half precision
 
 How it measures, and what it prints: docs/benchmarks.md.
 """
@@ -38,7 +39,8 @@ from romou import models
 from romou.backends.cuda import compiler
 from romou.core.errors import RomouError, UsageError, unknown_name
 from romou.core.interpreter import child_environment
-from romou.frontend import ImportedModel, import_onnx
+from romou.frontend import ImportedModel, Precision, import_onnx
+from romou.frontend.precision import TOLERANCE
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.module import Summary, TunedModel, random_inputs
 from romou.report.table import number, ratio, table_of_numbers
@@ -57,13 +59,21 @@ class Timed(Protocol):
         """Milliseconds of `repeat` runs."""
 
 
+@dataclass(frozen=True)
+class Effort:
+    """What a search may take: `trials` over all tasks, and `seconds`, None being no limit."""
+
+    trials: int
+    seconds: float | None
+
+
 def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
     """Wrap an executable of TVM's as a model that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
     return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, capture=False)
 
 
-def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
+def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
     """Compile the graph by TVM's default pipeline, with dlight's schedules; only the runtime is Romou's."""
     return as_model(tvm.compile(imported.mod, target=target.tvm_target), imported, target, index)
 
@@ -84,7 +94,7 @@ class BuilderHere(meta_schedule.builder.PyBuilder):
         return results
 
 
-def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TunedModel:
+def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
     """Tune the graph by TVM's MetaSchedule; where it finds nothing, dlight's schedules stay."""
     kind = target.anonymous_tvm_target
     if target.kind == "cuda":
@@ -92,14 +102,19 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
     graph = relax.get_pipeline("zero")(imported.mod)
     tasks = len(meta_schedule.relax_integration.extract_tasks(graph, kind))
     # The default of 64 trials a round would leave most tasks of a model without any.
-    per_round = min(64, max(MS_LEAST_TRIALS, trials // tasks))
+    per_round = min(64, max(MS_LEAST_TRIALS, effort.trials // tasks))
     with patch.dict(os.environ, child_environment()), tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
         database = meta_schedule.relax_integration.tune_relax(
-            graph, {}, kind, folder, max_trials_global=trials, num_trials_per_iter=per_round, builder=BuilderHere(), strategy=MS_SEARCH, seed=1
+            graph, {}, kind, folder, max_trials_global=effort.trials, num_trials_per_iter=per_round, builder=BuilderHere(), strategy=MS_SEARCH, seed=1
         )
         with kind, database:
             tuned = relax.transform.MetaScheduleApplyDatabase()(graph)
         return as_model(tvm.compile(tuned, target=kind), imported, target, index)
+
+
+def fp32(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
+    """Tune the network in fp32, with as much effort: what another precision is to be compared with."""
+    return romou.tune(models.load(name), target=target, trials=effort.trials, seconds=effort.seconds)
 
 
 class TorchModel:
@@ -145,6 +160,8 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
     torch = peer.torch
     network = torch_network(name).eval().cuda()
     inputs = [torch.from_numpy(array).cuda() for array in random_inputs(imported.inputs, seed=1).values()]
+    if imported.precision.kind != "float32":
+        network, inputs = network.half(), [one.half() if one.is_floating_point() else one for one in inputs]
     called = torch.compile(network, mode="reduce-overhead") if is_compiled else network
 
     def run() -> Any:
@@ -160,17 +177,17 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
     return TorchModel(run, peer)
 
 
-def eager(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:
+def eager(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TorchModel:
     """Prepare PyTorch in eager mode."""
     return through_torch(name, imported, is_compiled=False)
 
 
-def compiled(name: str, imported: ImportedModel, target: romou.Target, index: int, trials: int) -> TorchModel:
+def compiled(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TorchModel:
     """Prepare torch.compile with CUDA graphs."""
     return through_torch(name, imported, is_compiled=True)
 
 
-PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, int], Timed]] = {p.__name__: p for p in (dlight, eager, compiled, metaschedule)}
+PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, Effort], Timed]] = {p.__name__: p for p in (dlight, fp32, eager, compiled, metaschedule)}
 # These come after all quick ones.
 SLOW = ("compiled", "metaschedule")
 
@@ -203,11 +220,12 @@ class Contest:
     row: dict[str, Any]
 
 
-def tune(name: str, target: romou.Target, *, trials: int, seconds: float | None, work_dir: str | None) -> Contest:
+def tune(name: str, target: romou.Target, effort: Effort, *, precision: str, work_dir: str | None) -> Contest:
     """Tune a bundled model and check it."""
     started = time.monotonic()
-    imported = import_onnx(models.load(name))
-    tuned = romou.tune(models.load(name), target=target, trials=trials, seconds=seconds, work_dir=work_dir, progress=sys.stderr.isatty())
+    imported = import_onnx(models.load(name), None, Precision.checked(precision, None, None))
+    how: dict[str, Any] = {"precision": precision, "work_dir": work_dir, "progress": sys.stderr.isatty()}
+    tuned = romou.tune(models.load(name), target=target, trials=effort.trials, seconds=effort.seconds, **how)
     summary = tuned.summary()
     row = {
         "model": name,
@@ -223,14 +241,14 @@ def tune(name: str, target: romou.Target, *, trials: int, seconds: float | None,
     return Contest(name, imported, tuned, row)
 
 
-def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, trials: int, pairs: int) -> None:
+def compare(contest: Contest, target: romou.Target, peers: Sequence[str], effort: Effort, *, pairs: int) -> None:
     """Prepare and check the peers, time all sides alternately, and add the numbers to the row."""
     row, tuned = contest.row, contest.tuned
     sides: dict[str, Timed] = {"tuned": tuned, "plain": Plain(tuned)}
     for peer in peers:
         started = time.monotonic()
         try:
-            sides[peer] = PEERS[peer](contest.name, contest.imported, target, tuned.device_index, trials)
+            sides[peer] = PEERS[peer](contest.name, contest.imported, target, tuned.device_index, effort)
             row["peers"][peer] = {"preparing_s": time.monotonic() - started}
         except (RomouError, RuntimeError) as error:
             row["peers"][peer] = {"failure": last_line(error)}
@@ -246,6 +264,8 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], *, tri
     for peer, model in sides.items():
         if peer in row["peers"]:
             ratios = {clock: statistics.median(p / t for p, t in zip(found, times["tuned"][clock], strict=True)) for clock, found in times[peer].items()}
+            if isinstance(model, TunedModel) and model.summary().default_ms is not None:
+                row["peers"][peer]["default_ms"] = model.summary().default_ms
             row["peers"][peer] |= {
                 "ms": statistics.median(times[peer]["device"]),
                 "wall_ms": statistics.median(times[peer]["wall"]),
@@ -290,6 +310,7 @@ def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str
 @click.command()
 @click.option("--models", "chosen", default=DEFAULT_MODELS, show_default=True, help="Names of bundled models, or all.")
 @click.option("--target", default="opencl", show_default=True)
+@click.option("--precision", default="float32", show_default=True, help="float32, float16 or mixed: of Romou's side and of all peers but fp32.")
 @click.option("--peers", "peer_names", default="dlight", show_default=True, help=f"Some of {', '.join(PEERS)}, or all.")
 @click.option("--trials", default=200, show_default=True, help="Over all tasks of a model; MetaSchedule gets as many.")
 @click.option("--seconds", type=float, default=None, help="Limit of the search, per model.")
@@ -300,6 +321,7 @@ def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str
 def main(
     chosen: str,
     target: str,
+    precision: str,
     peer_names: str,
     trials: int,
     seconds: float | None,
@@ -340,16 +362,17 @@ def main(
                 continue
             try:
                 if name not in rows:
-                    contests[name] = tune(name, parsed, trials=trials, seconds=seconds, work_dir=work_dir)
+                    contests[name] = tune(name, parsed, Effort(trials, seconds), precision=precision, work_dir=work_dir)
                 if name in contests:
-                    compare(contests[name], parsed, stage, trials=trials, pairs=pairs)
+                    compare(contests[name], parsed, stage, Effort(trials, seconds), pairs=pairs)
                     say(contests[name].row, stage)
             except (RomouError, RuntimeError) as error:
                 contests.pop(name, None)
                 say({"model": name, "failure": last_line(error)}, ())
     print(f"clocks after: {gpu_clocks()}", flush=True)
-    print_table(list(rows.values()), peers, f"{facts['name']} ({facts['platform']}), target {target!r}, {trials} trials a model", out)
-    is_fine = bool(rows) and all("failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < 1e-4 for row in rows.values())
+    print_table(list(rows.values()), peers, f"{facts['name']} ({facts['platform']}), target {target!r}, {precision}, {trials} trials a model", out)
+    limit = 1e-4 if precision == "float32" else TOLERANCE
+    is_fine = bool(rows) and all("failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < limit for row in rows.values())
     raise SystemExit(0 if is_fine else 1)
 
 

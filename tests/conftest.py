@@ -13,6 +13,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 import tvm
+from exhaustive import exhaustive
 from operators import kind_id, target_of
 
 from romou.target import Target
@@ -48,7 +49,7 @@ def opencl_device() -> tvm.runtime.Device:
     return device
 
 
-@pytest.fixture(params=["opencl", "cuda"], ids=kind_id)
+@pytest.fixture(params=["opencl", "cuda", pytest.param("vulkan", marks=exhaustive)], ids=kind_id)
 def target(request: pytest.FixtureRequest) -> Target:
     """What a test of kernels is repeated for; `operators.assert_agrees` runs them, or compiles them where there is no device."""
     return target_of(request.param)

@@ -61,6 +61,11 @@ class KernelStructure:
         return math.prod(int(loop.extent) for loop in self.way_to_main)
 
     @property
+    def multiplies_fp16(self) -> bool:
+        """Whether the main loop multiplies fp16 as such."""
+        return any(multiply_adds_of(e) and dtype_of(e).startswith("float16") for e in nodes_in(self.body, tvm.ir.Call, tirx.Mul))
+
+    @property
     def multiply_adds(self) -> int:
         """Multiply-adds of one iteration."""
         return products_in(self.body)

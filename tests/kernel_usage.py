@@ -74,6 +74,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         has_copies=kernel.has_copies,
         padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group()) / outputs - 1,
         on_tensor_cores=kernel.on_tensor_cores,
+        multiplies_fp16=kernel.multiplies_fp16,
         iterations_ahead=kernel.iterations_ahead,
         transform_bytes=transform_bytes,
         transform_registers=transform_registers,

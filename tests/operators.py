@@ -138,7 +138,7 @@ def pair_of(channels: int, size: tuple[int, int], outputs: int, dtype: str = "fl
 
 def target_of(kind: str) -> Target:
     """The attached device of a kind; of CUDA, where there is none, a GPU that kernels can be compiled for."""
-    return Target(kind) if kind == "opencl" or backend(kind).list_devices() else Target("cuda -device=nvidia_h200")
+    return Target(kind) if kind != "cuda" or backend(kind).list_devices() else Target("cuda -device=nvidia_h200")
 
 
 def has_device(target: Target) -> bool:
@@ -162,15 +162,15 @@ def kind_id(kind: str) -> str:
     return f"{kind}-{COMPILED_ONLY}" if kind == "cuda" and not has_device(target_of(kind)) else kind
 
 
-def each_kind(name: str, values: Iterable[Any], *, opencl: Sequence[int], cuda: Sequence[int]) -> pytest.MarkDecorator:
+def each_kind(name: str, values: Iterable[Any], *, opencl: Sequence[int], cuda: Sequence[int], vulkan: Sequence[int] = ()) -> pytest.MarkDecorator:
     """Repeat a test for `target`, as the fixture does, and for the values of `name`; all but those at the given positions are exhaustive.
 
-    Where kernels are only compiled there is less to be found than where they are run.
+    Where kernels are only compiled there is less to be found than where they are run, and Vulkan on a CPU takes long.
     """
     every = list(values)
     assert opencl, f"{name}: no default case on OpenCL"
-    assert all(-1 < place < len(every) for place in (*opencl, *cuda))
-    places = {"opencl": opencl, "cuda": cuda}
+    assert all(-1 < place < len(every) for place in (*opencl, *cuda, *vulkan))
+    places = {"opencl": opencl, "cuda": cuda, "vulkan": vulkan}
     params = [
         pytest.param(kind, value, id=f"{kind_id(kind)}-{getattr(value, 'name', value)}", marks=() if place in kept else exhaustive)
         for kind, kept in places.items()
@@ -183,7 +183,7 @@ def error_on(target: Target, task: TunableTask, config: Config, arrays: list[np.
     """Relative L2 error of a config on the target's device; None for CUDA on a machine without a GPU, where its kernels are compiled alone."""
     if has_device(target):
         return error_of(run(task, config, arrays, target, target.backend.device(), without=without), expected)
-    assert target.kind == "cuda", "no OpenCL device: scripts/test.sh installs PoCL; `romou doctor` says what is wrong"
+    assert target.kind == "cuda", f"no {target.backend.title} device: scripts/test.sh installs one; `romou doctor` says what is wrong"
     compile_only(built(task, config, target, without), target)
     return None
 

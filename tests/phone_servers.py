@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 class Server:
     """A running RPC server: its port and what it printed so far."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONPATH": ""})
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        environment = {**os.environ, "PYTHONPATH": "", **variables}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
         self.lines: list[str] = []
         self._news = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
@@ -50,8 +51,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str]) -> Iterator[Server]:
-    server = Server(command)
+def running(command: Sequence[str], **variables: str) -> Iterator[Server]:
+    """A server, and `variables` in its environment."""
+    server = Server(command, variables)
     try:
         yield server
     finally:

@@ -32,6 +32,7 @@ class KernelUsage:
     images: "data", "weight", "output" -> whether it lies in an image.
     has_copies: whether scalars are copied into vectors before they are multiplied.
     on_tensor_cores: whether warps sum up together.
+    multiplies_fp16: whether fp16 is multiplied as such, by ALUs.
     transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the registers
         that one of their work-items needs at least.
     is_prefetched: whether the next iteration's share is on its way while this one sums up: then only what takes longer is waited for.
@@ -58,6 +59,7 @@ class KernelUsage:
     has_copies: Any
     padding: Any
     on_tensor_cores: Any = False
+    multiplies_fp16: Any = False
     iterations_ahead: Any = 0
     transform_bytes: Any = 0
     transform_registers: Any = 0

@@ -79,7 +79,7 @@ def compile(
     place = Place(named=target, target=here, index=device or 0)
 
     def compiled(imported: ImportedModel) -> TunedModel:
-        graph = lower(imported, here, is_compiled=True, strict=strict)
+        graph = lower(imported, here, strict=strict)
         return model_of(graph, place, {}, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
 
     imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))

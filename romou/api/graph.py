@@ -39,8 +39,7 @@ _REASON = 300
 class Graph:
     """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
 
-    placed: fused functions before tensors became slices of others.   executable: the model with default configs, where it was compiled already, for
-    `compiled_for`.
+    placed: fused functions before tensors became slices of others.   executable: the model with default configs, where it was compiled, for `compiled_for`.
     """
 
     imported: ImportedModel
@@ -89,20 +88,16 @@ def import_model(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Seque
         return import_onnx(model, shapes, precision)
 
 
-def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False, strict: bool = False) -> Graph:
-    """The model as far as it goes without a config; nodes that cannot be lowered run on the host.
-
-    is_compiled: compile it with default configs, so that nodes that cannot be compiled are found now.   strict: see `compile`.
-    """
-    attempt = _compiled if is_compiled else _lowered
+def lower(imported: ImportedModel, target: Target, *, strict: bool = False) -> Graph:
+    """The model as far as it goes without a config; nodes that cannot be lowered, or compiled with default configs, run on the host. strict: see `compile`."""
     reason = ""
     try:
-        graph = attempt(imported, target)
+        graph = _compiled(imported, target)
     except (BrokenModelError, UsageError, DeviceError, CompatError):
         raise
     except Exception as error:  # TVM's passes raise by many types
         reason = f" ({' '.join(str(error).split())[:_REASON]})"
-        found = _with_host_nodes(imported, target, attempt)
+        found = _with_host_nodes(imported, target)
         if found is None:
             with as_build_error("the model"):
                 raise
@@ -114,27 +109,26 @@ def lower(imported: ImportedModel, target: Target, *, is_compiled: bool = False,
         more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
         logger.warning("no kernels for %s%s: they run on the host, by onnxruntime, between kernels%s", ", ".join(nodes[:_SHOWN]), more, reason)
     limits = target.limits
+    if target.lacks_image_sizes:
+        hint = "-texture_spatial_limit=N says what it allows, -images=never that this is meant"
+        logger.warning("%s: the sizes of its images are not known, so every tensor stays in a buffer; %s", target.spec.title, hint)
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():
             logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)
     return graph
 
 
-def _lowered(imported: ImportedModel, target: Target) -> Graph:
+def _compiled(imported: ImportedModel, target: Target) -> Graph:
     with as_build_error("the model's graph"):
         plain = bound_indices(drop_empty(imported.mod))
-        return Graph.of(imported, place_images(fuse_operators(pack_channels(plain), target), target))
-
-
-def _compiled(imported: ImportedModel, target: Target) -> Graph:
-    graph = _lowered(imported, target)
+        graph = Graph.of(imported, place_images(fuse_operators(pack_channels(plain), target), target))
     return replace(graph, executable=compile_model(graph.fused, graph.task_of, {}, target), compiled_for=target)
 
 
-def _with_host_nodes(imported: ImportedModel, target: Target, attempt: Callable[[ImportedModel, Target], Graph]) -> Graph | None:
+def _with_host_nodes(imported: ImportedModel, target: Target) -> Graph | None:
     """The model with the fewest nodes on the host with which it can be lowered; None where there is no such."""
     with quiet_stderr():
-        for other in with_more_on_host(imported, lambda model: attempt(import_alone(model), target)):
+        for other in with_more_on_host(imported, lambda model: _compiled(import_alone(model), target)):
             with contextlib.suppress(Exception):
-                return attempt(other, target)
+                return _compiled(other, target)
     return None

@@ -95,12 +95,13 @@ def remote_runner(target: Target, options: MeasureOptions, address: Address) -> 
 def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) -> Target:
     """`target` with the device and the host that the server at `where` has."""
     if target.device_name is None:
-        if facts["type"] != "cpu":
+        called = target.backend.device_of(facts)
+        if facts["type"] != "cpu" and called is None:
             raise UsageError(
                 f"the target has to name the device at {where}, which is {facts['name']}: {target.kind} -device=NAME; known: {', '.join(known_devices())}",
                 hint=f"`archprobe run --rpc {where} -o NAME.json` measures one that is not known.",
             )
-        target = target.with_options(device="host")
+        target = target.with_options(device=called or "host")
     if target.host is not None and target.host.partition("-")[0] != host.partition("-")[0]:
         raise UsageError(f"the target's host is {target.host}, but the machine at {where} is {host}", hint="Leave -host= out.")
     if not is_here(host):

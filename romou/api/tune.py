@@ -126,7 +126,7 @@ def tune(
     address = None if rpc is None else Address.parse(rpc)
     imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
     with local_runner(target, measuring) if address is None else remote_runner(target, measuring, address) as (place, runner):
-        graph = lower(imported, place.target, is_compiled=True, strict=strict or rpc is not None)
+        graph = lower(imported, place.target, strict=strict or rpc is not None)
         results: Mapping[str, TaskResult] = {}
         folder = None
         worth = [task for task in graph.tasks if not task.is_small]

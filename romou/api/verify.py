@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,8 @@ TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 _LEAST_RMS = 1e-3
 _HINT = "Replace the operator, or export with another opset."
 _HINTS = {
-    FP16: "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for.",
-    MIXED: "Give calibration inputs like those of the model's use.",
+    FP16: "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for, the target option -half=storage all sums.",
+    MIXED: "Give calibration inputs like those of the model's use. The target option -half=storage keeps all sums in fp32.",
 }
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
@@ -44,7 +45,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
     """
     if any(_is_random(node) for node in imported.onnx_model.graph.node):
         return None, None
-    inputs = next(iter(imported.precision.calibration), None) or random_inputs(imported.inputs, seed=0)
+    inputs = next(iter(imported.precision.calibration), None) or random_inputs(imported.inputs, seed=0) | model.settled
     reference = run_onnxruntime(imported.onnx_model, inputs)
     if reference is None:
         return None, None
@@ -55,6 +56,25 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
         return None, None
     limit = _limit(reference, target, imported.precision.kind)
     return max((_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True)), default=0.0), limit
+
+
+def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 50, limit_s: float = 5.0) -> None:
+    """Run a model again and again on the same random inputs, for `limit_s` seconds at most.
+
+    DeviceError where an output is not the same, bit for bit, in each run, and no node is random.
+    """
+    if any(_is_random(node) for node in imported.onnx_model.graph.node):
+        return
+    inputs = random_inputs(imported.inputs, seed=1) | model.settled
+    first, stop_at = model.run(inputs), time.monotonic() + limit_s
+    for number in range(2, runs + 1):
+        for name, found, expected in zip(imported.outputs, model.run(inputs), first, strict=True):
+            if found.tobytes() != expected.tobytes():
+                where = f"output {name!r} of run {number} is not that of the first run on the same inputs"
+                hint = "The driver is not to be trusted with this model: update it, or tune on another device. `romou doctor` lists what is known of drivers."
+                raise DeviceError(f"the device's results change from run to run: {where}", hint=hint, output=name, run=number)
+        if time.monotonic() > stop_at:
+            return
 
 
 def is_attached(target: Target, device: int | None) -> bool:
@@ -154,7 +174,7 @@ def _is_wrong(part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], Tuned
         return False
     try:
         model = compiled(part)
-        inputs = random_inputs(model.inputs, seed=0)
+        inputs = random_inputs(model.inputs, seed=0) | model.settled
         reference = run_onnxruntime(part, inputs)
         return reference is not None and any(
             not _error(a, b) <= _limit(reference, target, precision) for a, b in zip(model.run(inputs), reference, strict=True)

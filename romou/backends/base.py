@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +12,8 @@ from romou.backends.programs import Programs
 from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
-from romou.hardware import HardwareSpec, known_devices, load_device
+from romou.hardware import HardwareSpec, device_called, known_devices, load_device
+from romou.hardware.quirks import rules_for
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -34,7 +35,7 @@ class Connection(Protocol):
 COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetOption:
     """An option of a target's text.
 
@@ -54,6 +55,11 @@ class TargetOption:
 
 
 DEVICE = TargetOption(name="device", pattern=".+", error="target option -device={value}: must be the name of a device")
+WITHOUT = TargetOption(
+    name="without",
+    pattern=r"\w+:\w+(\+\w+:\w+)*",
+    error="target option -without={value}: must be knobs and choices to leave out, as in multiply_add:fma+data:image",
+)
 HOST = TargetOption(
     name="host",
     # LLVM takes any text until code is generated, and then says nothing that helps.
@@ -61,6 +67,8 @@ HOST = TargetOption(
     error="host {value!r} is not an LLVM triple",
     hint="For example aarch64-linux-android; leave it out for this machine.",
 )
+IMAGES = TargetOption(name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never")
+FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 
 
 class CapturedRun(Protocol):
@@ -133,13 +141,25 @@ class Backend:
         """The names that `-device=` accepts."""
         return known_devices()
 
-    def check_named_device(self, device_name: str) -> None:
-        """UsageError for a name that `-device=` does not accept."""
-        load_device(device_name)
+    def named_device(self, device_name: str) -> str:
+        """The name of a device's file, of that name or of what a driver calls the device; UsageError for what `-device=` does not accept."""
+        return load_device(device_name).name
 
     def attached_spec(self) -> HardwareSpec:
         """Facts of the attached device, asked from its driver; DeviceError without one."""
         raise NotImplementedError
+
+    def device_of(self, facts: Mapping[str, Any]) -> str | None:
+        """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there is none, and for a CPU."""
+        return None if facts["type"] == "cpu" else device_called(f"{facts['name']} {facts.get('version', '')}")
+
+    def with_known_facts(self, asked: HardwareSpec, facts: Mapping[str, Any]) -> HardwareSpec:
+        """`asked`, what a driver says of a device whose entry of `list_devices` is `facts`, with what only the device's file knows, if there is one."""
+        name = self.device_of(facts)
+        if name is None:
+            return asked
+        known = load_device(name)
+        return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
 
     def spec(self, device_name: str | None) -> HardwareSpec:
         """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""
@@ -316,13 +336,19 @@ class Backend:
         """
         import tvm
 
-        facts = self.facts(index) if connection is None else connection.devices[index]
-        if not facts.get("keeps_programs"):
+        devices = self.list_devices() if connection is None else connection.devices
+        # A backend that stands on another one's runtime may list none.
+        if index >= len(devices) or not devices[index].get("keeps_programs"):
             return None
+        facts = devices[index]
         find = tvm.get_global_func if connection is None else connection.session.get_function
         prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
-        threads = 0 if self.compiles_in_parallel(facts) else 1
-        return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads)
+        rules = rules_for(facts)
+        if rules.profiling_queue_above_bytes is not None:
+            find(self.function("profile_above"))(index, rules.profiling_queue_above_bytes)
+        threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
+        is_kept = not rules.keeps_no_programs
+        return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads, is_kept=is_kept)
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
         """Whether the driver's compiler may be called by several threads, and gains by it."""

@@ -43,12 +43,12 @@ class Dialect:
         """A pointer to fp16 numbers that are declared as anything else."""
         raise NotImplementedError
 
-    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
-        """Read fp16 numbers from pointer[lanes * offset] on as fp32."""
+    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
+        """Read fp16 numbers from pointer[lanes * offset] on as fp32; is_aligned: whether they begin at a multiple of their bytes."""
         raise NotImplementedError
 
-    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
-        """Write fp32 numbers as fp16 from pointer[lanes * offset] on."""
+    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+        """Write fp32 numbers as fp16 from pointer[lanes * offset] on; is_aligned: as for `load_fp16`."""
         raise NotImplementedError
 
     def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:

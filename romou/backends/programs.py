@@ -13,12 +13,16 @@ logger = logging.getLogger("romou")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramReport:
-    """Where a model's programs came from. seconds: until all of them were there.   notes: what went wrong with kept ones, a line each."""
+    """Where a model's programs came from.
+
+    seconds: until all of them were there.   notes: what went wrong with kept ones, a line each.   keep_s: what writing took, behind the first run.
+    """
 
     cached: int
     compiled: int
     seconds: float
     notes: tuple[str, ...] = ()
+    keep_s: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.cached} loaded from the cache, {self.compiled} compiled, in {self.seconds:.2f} s"
@@ -28,7 +32,7 @@ class Programs:
     """The programs of `library` on device number `index`. A driver's compiler is slow, so what it made is kept for the next start of the model.
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
-    threads: how many compile; 0: one for each core.
+    threads: how many compile; 0: one for each core.   is_kept: False where the driver is not to be given binaries.
     """
 
     def __init__(
@@ -46,22 +50,24 @@ class Programs:
         self._prepare, self._keep = prepare, keep
         self._folder = str(folder()) if is_kept else ""
         self._is_to_keep = False
+        self.report: ProgramReport | None = None
 
-    def prepare(self) -> ProgramReport:
+    def prepare(self) -> None:
         """Make every program ready, from the cache where it is there. Warns of entries of the cache that had to be given up.
 
         RuntimeError where the driver refuses one; names the kernel.
         """
         found = json.loads(str(self._prepare(self._library, self._index, self._folder, self._threads)))
-        report = ProgramReport(cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"]))
-        for line in report.notes:
+        self.report = ProgramReport(cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"]))
+        for line in self.report.notes:
             logger.warning("%s", line)
-        self._is_to_keep = bool(self._folder) and report.compiled > 0
-        return report
+        self._is_to_keep = bool(self._folder) and self.report.compiled > 0
 
     def keep(self) -> None:
         """Write what was compiled to the cache, once. Some drivers finish compiling in a kernel's first launch: call it behind that."""
-        if self._is_to_keep:
+        if self._is_to_keep and self.report is not None:
             self._is_to_keep = False
-            for line in json.loads(str(self._keep(self._library, self._index, self._folder)))["notes"]:
+            found = json.loads(str(self._keep(self._library, self._index, self._folder)))
+            self.report = dataclasses.replace(self.report, keep_s=found["seconds"])
+            for line in found["notes"]:
                 logger.warning("%s", line)

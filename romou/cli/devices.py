@@ -1,4 +1,4 @@
-"""romou devices: what is attached, and which -device= names there are."""
+"""romou devices: what is attached, which -device= names there are, and what is known of each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,55 @@ from romou.cli.common import console, debug_option, json_option, print_json
 
 
 @click.command("devices")
+@click.option("--facts", "named", default=None, metavar="NAME", help="Print what is known of a device, each fact with its unit and source.")
+@click.option("--compare", "both", nargs=2, default=None, metavar="A B", help="Print the facts in which two devices differ.")
 @json_option
 @debug_option
-def command(is_json: bool) -> None:
+def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> None:
     """List the attached devices and the device names that a target knows.
 
-    Nothing is run on the devices; `romou doctor` does that. Without any attached device the exit code is 3.
+    A device is named by its file (adreno740) or by what its driver calls it ("QUALCOMM Adreno(TM) 740"). Nothing is run on the devices; `romou doctor`
+    does that. Without any attached device the exit code is 3, but for --facts and --compare.
     """
+    from romou.core.errors import UsageError
+
+    if named is not None and both is not None:
+        raise UsageError("--facts and --compare are both given; use one")
+    if named is not None:
+        _print_facts(named, is_json=is_json)
+    elif both is not None:
+        _compare(*both, is_json=is_json)
+    else:
+        _list(is_json=is_json)
+
+
+def _print_facts(name: str, *, is_json: bool) -> None:
+    from romou.hardware import load_device
+    from romou.report.devices import facts_table
+
+    spec = load_device(name)
+    nearest = load_device(spec.nearest) if spec.nearest else None
+    if is_json:
+        print_json(spec.to_dict())
+        return
+    out = console(is_json=False)
+    out.print(facts_table(spec, nearest))
+    if nearest is not None:
+        out.print(f"More was measured of {nearest.title}, the nearest: -facts=nearest in a target takes from it what is not known.", markup=False)
+
+
+def _compare(one: str, other: str, *, is_json: bool) -> None:
+    from romou.hardware import load_device
+    from romou.report.devices import comparison_table
+
+    specs = load_device(one), load_device(other)
+    if is_json:
+        print_json([spec.to_dict() for spec in specs])
+    else:
+        console(is_json=False).print(comparison_table(*specs))
+
+
+def _list(*, is_json: bool) -> None:
     from rich.table import Table
 
     from romou.backends import device_backends

@@ -14,6 +14,7 @@ import click
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.core import environment
 from romou.core.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
+from romou.hardware.quirks import Quirk, quirks_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,13 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
             report = backend.check_device(index)
             reports.append({"backend": backend.name, **report.to_dict()})
             findings.append(_device_finding(backend.name, report))
+            findings += [_quirk_finding(f"{backend.name}:{index}", quirk) for quirk in quirks_of(backend.facts(index))]
     return findings, reports
+
+
+def _quirk_finding(device: str, quirk: Quirk) -> Finding:
+    detail = f"{quirk.symptom}; so {quirk.workaround} ({quirk.source}). ROMOU_QUIRKS_OFF={quirk.name} leaves that out"
+    return Finding(name=f"{device} {quirk.name}", is_ok=None, detail=detail)
 
 
 def _toolchain(name: str, describe: Callable[[], str]) -> Finding:
@@ -129,7 +136,7 @@ def _device_finding(kind: str, report: Any) -> Finding:
 @json_option
 @debug_option
 def command(is_json: bool) -> None:
-    """Check Python packages, compiler, OpenCL and CUDA; build and run a tiny kernel on every device.
+    """Check Python packages, compilers and drivers; build and run a tiny kernel on every device.
 
     \b
     Exit codes: 0 all is well, 1 something is broken, 3 no usable device.

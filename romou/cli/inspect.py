@@ -17,13 +17,25 @@ if TYPE_CHECKING:
     from romou.target import Target
 
 
+OWN = "own"
+
+
 @click.command("inspect")
 @click.argument("model")
 @click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder of tune's records: show the best configs.")
 @click.option("--kernel", default=None, help="Only this kernel, function or task. [default: all]")
-@click.option("--gpu", "gpus", type=click.Choice(["a630", "g76"]), multiple=True, help="Ask Mesa's compiler (not the vendor's). May be repeated.")
+@click.option(
+    "--gpu",
+    "gpus",
+    is_flag=False,
+    flag_value=OWN,
+    metavar="[NAME]",
+    multiple=True,
+    help="Ask Mesa's compiler (not the vendor's): a618, a630, a660, a730, a740, a750, g52, g57, g71, g72, g76, g610; without a name, or `own`, that of the "
+    "target's GPU. May be repeated.",
+)
 @click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
 @click.option("--knobs", "has_knobs", is_flag=True, help="Explain the knobs of the tasks instead: choices on the target, default, meaning.")
@@ -45,8 +57,8 @@ def command(
 ) -> None:
     """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
 
-    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno 630 (a630) and
-    Mali-G76 (g76) make of each kernel; scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
+    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno and Mali make of each kernel;
+    scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
 
     Registers are the estimate that pruning and regression runs share: "needed" is what the criterion `registers` holds against the device. Over 200
     random kernels its rank correlation with Mesa's compiler for Adreno is 0.94; with --gpu a630 its error on each kernel stands beside.
@@ -64,8 +76,11 @@ def command(
         _explain_knobs(source, parsed, fixed, kernel, precision=precision["precision"], is_json=is_json)
         return
     if gpus:
-        from romou.mobile_compilers import find_compilers
+        from romou.mobile_compilers import compiler_for, find_compilers, mobile_gpu
 
+        gpus = tuple(compiler_for(parsed.device_name) if gpu == OWN else gpu for gpu in gpus)
+        for gpu in gpus:
+            mobile_gpu(gpu)
         find_compilers()  # before the long part
     import romou
 

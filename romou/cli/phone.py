@@ -68,6 +68,23 @@ def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: st
         console(is_json=False).print(f"the RPC server is running on {phone.serial}; tune with --rpc {address}", markup=False)
 
 
+@command.command("warm")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_serial_option
+@json_option
+@debug_option
+def warm(folder: Path, serial: str | None, is_json: bool) -> None:
+    """Run the exported model in FOLDER once on the phone and put its compiled programs into FOLDER, for phones of the same kind and driver."""
+    from romou.deploy.phone import Phone
+
+    phone = Phone(serial)
+    printed = phone.warm(folder)
+    if is_json:
+        print_json({"serial": phone.serial, "folder": str(folder), "programs": len(list(folder.glob("programs/*.program"))), "printed": printed})
+    else:
+        console(is_json=False).print(printed.rstrip(), markup=False)
+
+
 @command.command("stop")
 @_serial_option
 @json_option

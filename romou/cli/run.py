@@ -62,7 +62,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
     from romou.module import random_inputs
 
     model = romou.load(module, rpc=rpc)
-    values = random_inputs(model.inputs, seed) | read_inputs(inputs, model.inputs)
+    values = random_inputs(model.inputs, seed) | model.settled | read_inputs(inputs, model.inputs)
     outputs = model.run(values)
     time_ms = model.time(repeat=repeat)
     if save_outputs is not None:

@@ -36,6 +36,7 @@ VARIABLES = {
     "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "a new private folder romou-opencl-* in TMPDIR"),
     "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
     "ROMOU_PROGRAM_CACHE_MB": Variable("megabytes of compiled programs that are kept below ROMOU_CACHE_DIR; 0: none", "256"),
+    "ROMOU_QUIRKS_OFF": Variable("names of driver quirks, separated by commas, whose workarounds are left out; `romou doctor` lists them"),
     "ROMOU_RPC_KEY": Variable("key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"),
     "ROMOU_VULKAN_DEVICE": Variable("part of a Vulkan device's name, or its number: devices that match come first", "all"),
     "ROMOU_VULKAN_LIBRARY": Variable("Vulkan loader to load, without a fallback", "the system's loader"),
@@ -55,6 +56,7 @@ class Settings:
     opencl_device: str | None = None
     cache_dir: Path = Path("~/.cache/romou")
     program_cache_mb: int = 256
+    quirks_off: tuple[str, ...] = ()
     mobile_compilers: Path = Path(VARIABLES["ROMOU_MOBILE_COMPILERS"].default)
     unknown: tuple[str, ...] = ()
 
@@ -74,6 +76,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
         cache_dir=Path(env.get("ROMOU_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "romou"),
         program_cache_mb=_count("ROMOU_PROGRAM_CACHE_MB", env, Settings.program_cache_mb),
+        quirks_off=tuple(name.strip() for name in env.get("ROMOU_QUIRKS_OFF", "").split(",") if name.strip()),
         mobile_compilers=Path(env.get("ROMOU_MOBILE_COMPILERS") or Settings.mobile_compilers),
         unknown=tuple(unknown),
     )

@@ -14,10 +14,12 @@ class Limits:
     warp_size: work-items that a core runs in step; 1 where it is not known.
     max_image: width, height and layers in texels; None where kernels are to keep to buffers.
     has_fp16_arithmetic: whether it computes with fp16 (cl_khr_fp16); storing fp16 needs no support.
+    prefers_fp16: whether that is no slower than fp32; what is loaded needs no conversion then.
     has_vector_arithmetic: whether its language adds and multiplies vectors; else (CUDA) every lane is an operation of its own, however products
         are spelled, and the compiler fuses them by itself.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
+    without: (knob, choice as text) that spaces leave out, because a driver gets them wrong.
     allows_tf32: whether they may do so with fp32, which is rounded to TF32 then.
     """
 
@@ -28,6 +30,8 @@ class Limits:
     max_image: tuple[int, int, int] | None = None
     prefers_images: bool = False
     has_fp16_arithmetic: bool = False
+    prefers_fp16: bool = False
     has_vector_arithmetic: bool = True
     has_tensor_cores: bool = False
     allows_tf32: bool = False
+    without: frozenset[tuple[str, str]] = frozenset()

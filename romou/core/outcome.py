@@ -13,6 +13,7 @@ class Outcome(str, enum.Enum):
     BUILD_ERROR = "build_error"  # TVM or the host compiler failed, took too long, or took the process down
     RUN_ERROR = "run_error"  # the driver or the kernel failed while loading or running
     TIMEOUT = "timeout"  # loading, running and checking took longer than run_timeout_s
+    UNSTABLE = "unstable"  # right at first, but its output changed when it was run again and again
     WRONG_RESULT = "wrong_result"  # ran, but differs from the reference
 
     __str__ = str.__str__

@@ -88,7 +88,9 @@ class Space:
         """
         space = cls()
         for knob in knobs:
-            own = choices.get(knob.name, knob.choices)
+            given = choices.get(knob.name, knob.choices)
+            # A knob with a single choice has no other way.
+            own = [choice for choice in given if (knob.name, str(choice)) not in limits.without] or given
             if own and knob.exists_on(limits):
                 space.define_knob(knob, own)
         return space

@@ -24,6 +24,7 @@ FOLDER = "/data/local/tmp/romou"
 SERVER = "romou_rpc_server"
 BUILD = "scripts/build_phone_runtime.sh --out FOLDER"
 _LOG, _PID = f"{FOLDER}/server.log", f"{FOLDER}/server.pid"
+_WARM = f"{FOLDER}/warm"
 _ABIS = {"android-arm64": "arm64-v8a"}
 _START_PATIENCE_S = 15.0
 _ADB_PATIENCE_S = 120.0
@@ -98,7 +99,7 @@ class Phone:
             options += ["--tracker", f"127.0.0.1:{tracker_port}"]
         command = shlex.join([f"./{SERVER}", *options])
         # Its own session, and no open streams: it outlives the adb shell. The key is in no command line, here or there.
-        environment = f"read -r ROMOU_RPC_KEY; export ROMOU_RPC_KEY LD_LIBRARY_PATH={FOLDER}"
+        environment = f"read -r ROMOU_RPC_KEY; export ROMOU_RPC_KEY LD_LIBRARY_PATH={FOLDER} ROMOU_CACHE_DIR={FOLDER}/cache"
         start = f"cd {FOLDER} || exit 1; {environment}; setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}"
         self._shell(start, what="start the server", given=f"{key}\n")
         try:
@@ -120,6 +121,27 @@ class Phone:
         until_gone = f"n=0; while grep -q {SERVER} /proc/{pid}/cmdline 2> /dev/null && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done"
         self._shell(f"kill {pid}; {until_gone}; rm -f {_PID}", what="stop the server")
         return True
+
+    def warm(self, folder: Path) -> str:
+        """Run the exported model in `folder` once on the phone, and bring its compiled programs back to folder/programs; returns what the sample printed.
+
+        Copied along with the folder, they save devices of the same kind and driver the compiler. Those of other devices stay there.
+
+        UsageError where `folder` holds no exported model with a compiled sample. DeviceError where the runtime is not on the phone, or the model fails there.
+        """
+        for name in ("model.json", "run_model"):
+            if not (folder / name).is_file():
+                raise UsageError(f"{folder} lacks {name}", hint="TunedModel.export_android(folder, runtime=...) writes an exported model with its sample.")
+        if self._pushed() is None:
+            raise DeviceError(f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER")
+        self._shell(f"rm -rf {_WARM} && mkdir -p {_WARM}", what="make a folder")
+        try:
+            self._run("push", f"{folder}/.", f"{_WARM}/", what="push the model")
+            printed = self._shell(f"cd {_WARM} && chmod 755 run_model && LD_LIBRARY_PATH={FOLDER} ./run_model {_WARM}", what="run the model")
+            self._run("pull", f"{_WARM}/programs", str(folder), what="pull the programs")
+        finally:
+            self._shell(f"rm -rf {_WARM}", what="remove the folder", is_checked=False)
+        return printed
 
     def status(self) -> PhoneStatus:
         """What `romou phone status` prints."""

@@ -32,6 +32,9 @@ def main(address: str, *assignments: str) -> None:
     port, _, key = rest.partition("/")
     session = rpc.connect(host, int(port), key or os.environ.get("ROMOU_RPC_KEY", ""))
     device = session.device("opencl", 0)
+    prepare, keep = (session.get_function(f"romou.opencl.{name}") for name in ("prepare", "keep"))
+    # The server's own cache of compiled programs.
+    folder = str(session.get_function("romou.opencl.program_folder")())
 
     def timed_ms(step: Callable[[], Any]) -> tuple[float, Any]:
         start = time.perf_counter()
@@ -42,10 +45,10 @@ def main(address: str, *assignments: str) -> None:
     def load() -> Any:
         for name in ("model.so", "weights.bin"):
             session.upload(str(HERE / name))
-        # The graph and its weights, over the library with the kernels. Starting the machine copies the weights to the device.
+        # The graph and its weights, over the library with the kernels.
         executable = session.get_function("relax.ExecutableLoadFromFile")(session.get_function("tvm.rpc.server.workpath")("weights.bin"))
         executable.import_module(session.load_module("model.so"))
-        return relax.VirtualMachine(executable, [device] * about["devices"])
+        return executable
 
     def copy_in() -> None:
         machine.set_input("main", *(tvm.runtime.tensor(array, device) for array in arrays))
@@ -54,10 +57,16 @@ def main(address: str, *assignments: str) -> None:
         found = machine.get_outputs("main")
         return [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found,))]
 
-    load_ms, machine = timed_ms(load)
+    read_ms, library = timed_ms(load)
+    programs_ms, report = timed_ms(lambda: json.loads(str(prepare(library, 0, folder, 1))))
+    weights_ms, machine = timed_ms(lambda: relax.VirtualMachine(library, [device] * about["devices"]))
     copy_in()
-    print(f"load, weights to the device     {load_ms:10.3f} ms")
-    print(f"first run, kernels compiled     {timed_ms(lambda: machine.invoke_stateful('main'))[0]:10.3f} ms")
+    print(f"send the model                  {read_ms:10.3f} ms")
+    print(f"programs                        {programs_ms:10.3f} ms  {report['cached']} loaded, {report['compiled']} compiled")
+    print(f"weights to the device           {weights_ms:10.3f} ms")
+    print(f"first run                       {timed_ms(lambda: machine.invoke_stateful('main'))[0]:10.3f} ms")
+    if report["compiled"]:
+        print(f"keep the programs               {timed_ms(lambda: keep(library, 0, folder))[0]:10.3f} ms")
     steps = {"inputs to the device": copy_in, "run": lambda: machine.invoke_stateful("main"), "outputs from the device": copy_out}
     for name, step in steps.items():
         print(f"{name:31} {np.mean([timed_ms(step)[0] for _ in range(REPEATS)]):10.3f} ms")

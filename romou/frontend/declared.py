@@ -1,32 +1,96 @@
 """Inputs that the declared shapes of a graph already decide become constants: the shape of a Reshape, the axes of a Squeeze, the k of a TopK.
 
 A model that gives its shapes promises them. So a parameter that decides a shape, and nothing else, has one value, and no kernel needs to be told.
+Where it is an input of the model, a run checks that what is given for it keeps the promise.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from romou.frontend.graph import Shapes, add_constant, constants_of, shapes_of
+from romou.core.errors import ModelError, UsageError
+from romou.frontend.graph import Shapes, add_constant, constants_of, shapes_of, types_of
 
 # Returns the values of inputs by index; None or an absent entry where shapes do not decide them.
 Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
 
 
-def settle_declared(proto: onnx.ModelProto) -> list[str]:
-    """Replace, in place, inputs that shapes decide, and return the names of the graph's own that nothing reads any more.
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """An input of the model whose value the declared shapes decide.
+
+    name, dtype: of the input.   value: what they decide.   reader: a model of the one node that reads it, serialized, with the shapes that are declared.
+    """
+
+    name: str
+    dtype: str
+    value: int | list[int]
+    reader: bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"name": self.name, "dtype": self.dtype, "value": self.value, "reader": base64.b64encode(self.reader).decode()}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Settled:
+        """What `to_dict` gave; KeyError, TypeError or ValueError for anything else."""
+        return cls(name=found["name"], dtype=found["dtype"], value=found["value"], reader=base64.b64decode(found["reader"]))
+
+    @property
+    def array(self) -> np.ndarray:
+        """The value as the model takes it."""
+        return np.array(self.value, self.dtype)
+
+    def check(self, given: np.ndarray) -> None:
+        """UsageError where the node's results would have other shapes than the model declares. Values with the same result, as -1 for an extent, will do."""
+        if np.array_equal(given, self.array):
+            return
+        model = onnx.load_from_string(self.reader)
+        declared = shapes_of(model.graph)
+        wanted = [declared[value.name] for value in model.graph.output]
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(given, self.name))
+        try:
+            found = shapes_of(onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph)
+            is_kept = [found.get(value.name) for value in model.graph.output] == wanted
+        except (onnx.shape_inference.InferenceError, ValueError):
+            is_kept = False
+        if not is_kept:
+            node = model.graph.node[0]
+            results = ", ".join(f"{value.name!r} {list(shape)}" for value, shape in zip(model.graph.output, wanted, strict=True))
+            raise UsageError(
+                f"input {self.name!r} = {given.tolist()} contradicts the model, which declares that {node.op_type} makes {results}: that takes {self.value}",
+                hint="Declare the shapes that such runs have, and compile the model again.",
+                input=self.name,
+            )
+
+
+def check_settled(settled: Sequence[Settled], inputs: Mapping[str, Any]) -> None:
+    """UsageError for the first of a run's inputs that contradicts what shapes have decided."""
+    for one in settled:
+        one.check(np.asarray(inputs[one.name]))
+
+
+def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
+    """Replace, in place, inputs of nodes that shapes decide, and return those that are inputs of the model.
 
     A list without elements has one value, too.
     """
     graph = proto.graph
     known = constants_of(graph)
+    own = {value.name for value in graph.input} - known
     shapes = shapes_of(graph)
-    were_read = {name for node in graph.node for name in node.input}
+    settled: list[Settled] = []
     for value in graph.input:
         if value.name not in known and shapes.get(value.name) == (0,):
             _replace(graph, value.name, np.zeros(shapes[value.name], helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
@@ -37,12 +101,42 @@ def settle_declared(proto: onnx.ModelProto) -> list[str]:
             continue
         for index, value in (rule(node, shapes) or {}).items():
             if index < len(node.input) and node.input[index] and node.input[index] not in known:
+                settled += [_settled(proto, node, node.input[index], value)] if node.input[index] in own else []
                 node.input[index] = add_constant(graph, f"{node.output[0]}_input{index}", value)
         if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in known:
+            settled += [_settled(proto, node, node.input[1], axes)] if node.input[1] in own and (axes := _changed_axes(node, shapes)) is not None else []
             node.input[1] = add_constant(graph, f"{node.output[0]}_shape", np.array(shapes[node.output[0]], np.int64))
             node.op_type = "Reshape"
-    are_read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    return [value.name for value in graph.input if value.name in were_read - are_read and shapes.get(value.name) != (0,)]
+    return settled
+
+
+def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.ndarray) -> Settled:
+    types = types_of(proto.graph)
+    shape = tuple(d.dim_value for d in types[name].tensor_type.shape.dim)
+    if np.size(value) != math.prod(shape):
+        asked = f"the shapes that the model declares around {node.op_type} ask for {np.size(value)} numbers"
+        raise ModelError(f"input {name!r} has the shape {list(shape)}, but {asked}")
+    infos = {n: onnx.helper.make_value_info(n, types[n]) for n in (*node.input, *node.output) if n in types}
+    weights = [tensor for tensor in proto.graph.initializer if tensor.name in node.input]
+    given = [infos[n] for n in dict.fromkeys(node.input) if n in infos and n not in {tensor.name for tensor in weights}]
+    graph = helper.make_graph([node], "reader", given, [infos[n] for n in node.output if n], weights)
+    reader = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+    return Settled(
+        name=name,
+        dtype=helper.tensor_dtype_to_np_dtype(types[name].tensor_type.elem_type).name,
+        value=np.reshape(value, shape).tolist(),
+        reader=reader.SerializeToString(),
+    )
+
+
+def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
+    """Axes that a Squeeze takes away, or an Unsqueeze adds: the first of those with which its result has its shape."""
+    given, result, count = (shapes.get(name) for name in (node.input[0], node.output[0], node.input[1]))
+    if given is None or result is None or count is None:
+        return None
+    wide, narrow = (given, result) if node.op_type == "Squeeze" else (result, given)
+    fitting = (axes for axes in itertools.combinations(range(len(wide)), math.prod(count)) if tuple(d for i, d in enumerate(wide) if i not in axes) == narrow)
+    return next((np.array(axes, np.int64) for axes in fitting), None)
 
 
 def _replace(graph: onnx.GraphProto, name: str, value: np.ndarray) -> None:

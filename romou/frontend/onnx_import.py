@@ -23,7 +23,7 @@ import tvm
 from romou.core.errors import ModelError, UsageError
 from romou.frontend.control_flow import unroll
 from romou.frontend.damage import check_weights
-from romou.frontend.declared import settle_declared
+from romou.frontend.declared import Settled, settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.fold import fold
 from romou.frontend.fp16 import Fp16Plan, first_output, to_fp16, with_fp16_borders, without_batch_norms
@@ -52,6 +52,7 @@ class ImportedModel:
     folded: the model that was imported, before it was split.
     on_host: positions of its nodes that were asked to run on the host.
     precision: what was asked for; of "mixed", `kept` says what stays fp32.   unconverted: `folded` before it became fp16; None where it did not.
+    settled: inputs that declared shapes decide.
     """
 
     mod: tvm.IRModule
@@ -63,6 +64,7 @@ class ImportedModel:
     host_groups: tuple[tuple[str, ...], ...] = ()
     precision: Precision = field(default_factory=Precision)
     unconverted: onnx.ModelProto | None = None
+    settled: tuple[Settled, ...] = ()
 
 
 def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None, precision: Precision | None = None) -> ImportedModel:
@@ -86,7 +88,8 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     asked = precision or Precision()
     if asked.io == FP16:
         proto = with_fp16_borders(proto)
-    folded, unconverted, inputs = _without_constants(simplify(proto)), None, _inputs_of(proto)
+    simple, settled = simplify(proto)
+    folded, unconverted, inputs = _without_constants(simple), None, _inputs_of(proto)
     if asked.kind != AS_GIVEN:
         unconverted = without_batch_norms(folded)
         asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))
@@ -102,6 +105,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         on_host=on_host,
         precision=asked,
         unconverted=unconverted,
+        settled=settled,
     )
     try:
         return _import(imported, on_host)
@@ -203,19 +207,21 @@ def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def simplify(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph that is imported: inputs that shapes decide are constants, some functions are their bodies, constants are folded."""
-    settled = onnx.ModelProto()
-    settled.CopyFrom(proto)
-    if unread := settle_declared(settled):
-        logger.warning("the shapes that the model declares decide %s: what a run gives for it is not read", ", ".join(unread))
-    folded = fold(expand_functions(settled))
+def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ...]]:
+    """(the graph that is imported, inputs that it reads no more): what shapes decide is constant, some functions are their bodies, constants are folded."""
+    promised = onnx.ModelProto()
+    promised.CopyFrom(proto)
+    settled = tuple(settle_declared(promised))
+    if settled:
+        names = ", ".join(dict.fromkeys(one.name for one in settled))
+        logger.warning("the shapes that the model declares decide %s: a run with another value is refused", names)
+    folded = fold(expand_functions(promised))
     for _ in range(_MAX_NESTING):
         unrolled = unroll(folded)
         if unrolled is None:
             break
         folded = fold(expand_functions(unrolled))
-    return folded
+    return folded, settled
 
 
 def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:

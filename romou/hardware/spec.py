@@ -1,35 +1,29 @@
-"""What is known of a GPU, as numbers with units and sources: devices/*.json -> HardwareSpec.
+"""What is known of a GPU, as numbers with units and sources: HardwareSpec.
 
-One file per device, flat: every key carries its unit in its name and again in `unit`, and says where the number comes from:
+A device file is flat: every key carries its unit in its name and again in `unit`, and says where the number comes from:
 
     "l2_cache_bytes": {"value": 131072, "unit": "bytes", "source": "..."}
 
-`value` null means not known; 0 bytes means known to be absent. Where a measurement gave a span, `value` is its lower end and
-`range` holds both. A report of ArchProbe's may stand in place of a device file (`archprobe_report.py` reads it).
+A fact that is left out, or whose `value` is null, is not known; 0 bytes means known to be absent. Where a measurement gave a span, `value` is its lower
+end and `range` holds both. `romou.hardware.files` finds the files.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from romou.core.environment import variable
 from romou.core.errors import UsageError, unknown_name
-from romou.hardware import archprobe_report
 
-_DEVICES = Path(__file__).parent / "devices"
-
-_HEADER = ("name", "title", "facts")
+_HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest",)
 _MAY_BE_ABSENT = ("bytes", "texels")
 _MOST, _MOST_BYTES = 2**31 - 1, 2**40
 
 
-def _fact(unit: str, *types: type, words: tuple[str, ...] = ()) -> Any:
-    """A fact of a device file: its unit, the types of its value, and the words that a text may be."""
-    return dataclasses.field(default=None, metadata={"schema": (unit, types), "words": words})
+def _fact(unit: str, *types: type, words: tuple[str, ...] = (), is_limit: bool = False) -> Any:
+    """A fact of a device file: its unit, the types of its value, the words that a text may be, and whether kernels fail beyond it."""
+    return dataclasses.field(default=None, metadata={"schema": (unit, types), "words": words, "is_limit": is_limit})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +32,8 @@ class HardwareSpec:
 
     `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more registers
     each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
+
+    nearest: name of the most similar device, of which more was measured; None where there is none.
     """
 
     name: str
@@ -48,18 +44,18 @@ class HardwareSpec:
     register_file: str | None = _fact("pooled or dedicated", str, words=("pooled", "dedicated"))
     register_lanes_per_core: int | None = _fact("work-items", int)
     registers_per_lane: int | None = _fact("32-bit registers", int)
-    max_work_group_size: int | None = _fact("work-items", int)
+    max_work_group_size: int | None = _fact("work-items", int, is_limit=True)
     l1_texture_cache_bytes: int | None = _fact("bytes", int)
     l1_texture_line_bytes: int | None = _fact("bytes", int)
     l1_buffer_cache_bytes: int | None = _fact("bytes", int)
     l2_cache_bytes: int | None = _fact("bytes", int)
     l2_line_bytes: int | None = _fact("bytes", int)
-    local_mem_bytes: int | None = _fact("bytes", int)
+    local_mem_bytes: int | None = _fact("bytes", int, is_limit=True)
     local_mem_place: str | None = _fact("on_chip or dram", str, words=("on_chip", "dram"))
-    constant_mem_bytes: int | None = _fact("bytes", int)
+    constant_mem_bytes: int | None = _fact("bytes", int, is_limit=True)
     constant_mem_place: str | None = _fact("on_chip or dram", str, words=("on_chip", "dram"))
-    max_image_width_texels: int | None = _fact("texels", int)
-    max_image_height_texels: int | None = _fact("texels", int)
+    max_image_width_texels: int | None = _fact("texels", int, is_limit=True)
+    max_image_height_texels: int | None = _fact("texels", int, is_limit=True)
     l1_texture_bandwidth_gbps: float | None = _fact("GB/s", int, float)
     l1_buffer_bandwidth_gbps: float | None = _fact("GB/s", int, float)
     l2_bandwidth_gbps: float | None = _fact("GB/s", int, float)
@@ -71,8 +67,10 @@ class HardwareSpec:
     fp32_peak_gflops: float | None = _fact("GFLOPS", int, float)
     clock_mhz: float | None = _fact("MHz", int, float)
     has_scalar_vector_broadcast: bool | None = _fact("yes or no", bool)
-    has_half_arithmetic: bool | None = _fact("yes or no", bool)
+    has_half_arithmetic: bool | None = _fact("yes or no", bool, is_limit=True)
+    fp16_rate: float | None = _fact("fp16 multiply-adds for each of fp32", int, float)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    nearest: str | None = None
 
     @property
     def registers_per_core(self) -> int | None:
@@ -81,17 +79,35 @@ class HardwareSpec:
             return None
         return self.register_lanes_per_core * self.registers_per_lane
 
+    @property
+    def prefers_images(self) -> bool:
+        """Whether images are read faster than buffers: these pass by the first-level cache, or it serves those at a higher rate."""
+        if self.l1_buffer_cache_bytes == 0:
+            return self.l1_texture_cache_bytes != 0
+        images, buffers = self.l1_texture_bandwidth_gbps, self.l1_buffer_bandwidth_gbps
+        return images is not None and buffers is not None and images > buffers
+
     def source_of(self, key: str) -> str:
         """Where the number `key` comes from, for messages; UsageError for a key that no device file has."""
         if key not in SCHEMA:
             raise unknown_name("hardware fact", key, SCHEMA)
         return self.sources.get(key, "not known")
 
+    def unknown_facts(self) -> tuple[str, ...]:
+        """The facts that are not known, in the order of a device file."""
+        return tuple(key for key in SCHEMA if getattr(self, key) is None)
+
     def filled_from(self, other: HardwareSpec) -> HardwareSpec:
         """This spec with every unknown fact taken from `other`, sources included; known facts stay."""
-        gaps = {k: getattr(other, k) for k in SCHEMA if getattr(self, k) is None and getattr(other, k) is not None}
-        sources = {**self.sources, **{k: other.source_of(k) for k in gaps}}
-        return dataclasses.replace(self, **gaps, sources=sources)
+        return self._filled(other, {key: other.source_of(key) for key in self.unknown_facts()})
+
+    def guessed_from(self, other: HardwareSpec) -> HardwareSpec:
+        """This spec with unknown facts taken from a similar device, which their sources say. Limits stay unknown: kernels might not run."""
+        return self._filled(other, {key: f"{other.name}, the nearest known GPU: {other.source_of(key)}" for key in self.unknown_facts() if key not in LIMITS})
+
+    def _filled(self, other: HardwareSpec, sources: Mapping[str, str]) -> HardwareSpec:
+        gaps = {key: getattr(other, key) for key in sources if getattr(other, key) is not None}
+        return dataclasses.replace(self, **gaps, sources={**self.sources, **{key: sources[key] for key in gaps}})
 
     def to_dict(self) -> dict[str, Any]:
         """The device file's form; ``spec_from_dict`` reads it back."""
@@ -100,84 +116,47 @@ class HardwareSpec:
             value = getattr(self, key)
             value = list(value) if isinstance(value, tuple) else value
             facts[key] = {"value": value, "unit": unit, "source": self.source_of(key)}
-        return {"name": self.name, "title": self.title, "facts": facts}
+        return {"name": self.name, "title": self.title} | ({"nearest": self.nearest} if self.nearest else {}) | {"facts": facts}
 
 
 # key -> (unit, accepted types)
 SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {f.name: f.metadata["schema"] for f in dataclasses.fields(HardwareSpec) if "schema" in f.metadata}
+# Facts beyond which kernels fail, and not only become slow.
+LIMITS = frozenset(f.name for f in dataclasses.fields(HardwareSpec) if f.metadata.get("is_limit"))
 _WORDS = {f.name: f.metadata["words"] for f in dataclasses.fields(HardwareSpec) if f.metadata.get("words")}
-
-
-def known_devices() -> tuple[str, ...]:
-    """Names that ``-device=`` accepts, sorted: the files in romou/hardware/devices and in the folder that ROMOU_DEVICES names."""
-    return tuple(sorted(_device_files()))
-
-
-def _device_files() -> dict[str, Path]:
-    """Name -> file; one of the user's stands before a shipped one of the same name."""
-    own = variable("ROMOU_DEVICES")
-    if own is not None and not Path(own).is_dir():
-        raise UsageError(f"ROMOU_DEVICES={own}: is no folder", hint="It holds a JSON file for each device, or leave it unset.")
-    return {path.stem: path for folder in (_DEVICES, *([Path(own)] if own else [])) for path in folder.glob("*.json")}
-
-
-def load_device(name: str) -> HardwareSpec:
-    """The spec of a known device; UsageError that lists the known ones and the nearest name otherwise."""
-    files = _device_files()
-    if name not in files:
-        raise unknown_name("device", name, files)
-    return load_spec(files[name])
-
-
-def load_spec(path: Path) -> HardwareSpec:
-    """Read one device file or ArchProbe report; UsageError names the file and the first thing wrong with it."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"device file {path} does not exist", path=str(path)) from error
-    except OSError as error:
-        raise UsageError(f"device file {path} cannot be read: {error}", path=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"device file {path} is not JSON: {error}", path=str(path)) from error
-    if archprobe_report.is_report(data):
-        try:
-            title, facts = archprobe_report.facts_of(data, SCHEMA)
-        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-            text = f"device file {path} is not a report as ArchProbe writes it: {type(error).__name__}: {error}"
-            raise UsageError(text, hint="Measure the device again: `archprobe run`.", path=str(path)) from error
-        data = {"name": path.stem, "title": title, "facts": facts}
-    spec = spec_from_dict(data, origin=str(path))
-    if spec.name != path.stem:
-        raise UsageError(f"device file {path} describes {spec.name!r}; the name must be the file's name, {path.stem!r}", path=str(path))
-    return spec
 
 
 def spec_from_dict(data: Any, *, origin: str = "device data") -> HardwareSpec:
     """Check data of the device file's form and make a spec of it; `origin` names it in errors."""
+    facts = checked_header(data, origin, _OPTIONAL_HEADER)
+    values = {key: _checked_value(key, facts[key], origin) for key in SCHEMA if key in facts}
+    sources = {key: facts[key]["source"] for key in values}
+    return HardwareSpec(name=str(data["name"]), title=str(data["title"]), nearest=data.get("nearest"), sources=sources, **values)
+
+
+def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping[str, Any]:
+    """The facts of a file's content, unchecked but for their names; UsageError where it is not of a device file's form."""
     if not isinstance(data, dict):
         raise UsageError(f"{origin}: expected a JSON object, got {type(data).__name__}")
-    _check_keys(data, _HEADER, "key", origin)
+    _check_keys(data, (*_HEADER, *optional), "key", origin)
+    missing = [key for key in _HEADER if key not in data]
+    if missing:
+        raise UsageError(f"{origin}: missing key {', '.join(map(repr, missing))}", missing=missing)
+    for key in optional:
+        if key in data and not isinstance(data[key], str):
+            raise UsageError(f"{origin}: {key!r} must be a name, got {data[key]!r}", key=key)
     facts = data["facts"]
     if not isinstance(facts, dict):
         raise UsageError(f"{origin}: 'facts' must be a JSON object, got {type(facts).__name__}")
     _check_keys(facts, SCHEMA, "fact", origin)
-    values = {key: _checked_value(key, facts[key], origin) for key in SCHEMA}
-    return HardwareSpec(
-        name=str(data["name"]),
-        title=str(data["title"]),
-        sources={key: facts[key]["source"] for key in SCHEMA},
-        **values,
-    )
+    return facts
 
 
-def _check_keys(data: Mapping[str, Any], wanted: Any, what: str, origin: str) -> None:
+def _check_keys(data: Mapping[str, Any], known: Any, what: str, origin: str) -> None:
     for key in data:
-        if key not in wanted:
-            error = unknown_name(what, key, wanted)
+        if key not in known:
+            error = unknown_name(what, key, known)
             raise UsageError(f"{origin}: {error.message}", hint=error.hint, key=key)
-    missing = [key for key in wanted if key not in data]
-    if missing:
-        raise UsageError(f"{origin}: missing {what} {', '.join(map(repr, missing))}", missing=missing)
 
 
 def _checked_value(key: str, fact: Any, origin: str) -> Any:

@@ -60,6 +60,8 @@ class MeasureOptions(CheckedOptions):
     repeat                timings kept of a candidate
     min_repeat_ms         launches are repeated until one timing takes this long, within a third of run_timeout_s for all of them
     skip_ratio            a candidate whose first timing is this many times the best keeps only that one
+    trust_runs            runs of a winner before it is kept, on two sets of inputs in turns: its outputs must not change in a bit; 0: none
+    trust_s               at most so long, where a run takes long
     seed                  of the input data
 
     For devices behind a connection:
@@ -79,6 +81,8 @@ class MeasureOptions(CheckedOptions):
     repeat: int = whole(3)
     min_repeat_ms: float = number(20.0, lowest=0)
     skip_ratio: float = number(3.0, lowest=1)
+    trust_runs: int = whole(64, lowest=0)
+    trust_s: float = number(2.0)
     seed: int = whole(0, lowest=0)
     connect_timeout_s: float = number(20.0)
     upload_timeout_s: float = number(60.0)

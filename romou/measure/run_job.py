@@ -10,7 +10,8 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from romou.measure.fingerprint import split_device
 from romou.measure.types import RunReply, StoredAs, Toolchain, resolve, shorten
 
 _KEPT_TASKS = 4
+# Long enough for a device to change its clock.
+_TRUST_PAUSE_S = 0.2
 # Library file -> module whose kernels the driver has compiled; `run` takes it away.
 _compiled: dict[str, Any] = {}
 
@@ -46,6 +49,7 @@ class RunSpec:
 
     entry: the function of the library that is the candidate, under a name that no other candidate's library has.
     scopes: the memory scope of each parameter, "global" for a buffer.   stored: see `BuildResult`.   precision: see `verify.compare`.
+    trust_runs, trust_s: see `MeasureOptions`.
     """
 
     library: str
@@ -58,6 +62,8 @@ class RunSpec:
     min_repeat_ms: float
     skip_above_s: float
     timing_limit_s: float
+    trust_runs: int
+    trust_s: float
     precision: str | None = None
 
 
@@ -149,7 +155,35 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunRe
     if again.problem is not None:
         # Right once and wrong later: a race between work-items, or an output that is added to instead of written.
         return RunReply(outcome=Outcome.WRONG_RESULT, error=f"right in the first run, wrong after repeated runs: {again.problem}", **errors)
+    changed = _change(spec, function, device, tensors, arrays)
+    if changed is not None:
+        return RunReply(outcome=Outcome.UNSTABLE, error=changed, **errors)
     return RunReply(outcome=Outcome.OK, times_s=times, **errors)
+
+
+def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], arrays: Sequence[np.ndarray]) -> str | None:
+    """What changed in repeated runs of a kernel on the same inputs, or None. Runs on its inputs and on these reversed take turns; there is a pause between."""
+    if not spec.trust_runs:
+        return None
+    first: list[np.ndarray] = []
+    with _kernel_call("running the kernel again and again"):
+        reversed_inputs = [device_tensor(np.ascontiguousarray(np.flip(array)), device, scope) for array, scope in zip(arrays[:-1], spec.scopes, strict=False)]
+        start = time.monotonic()
+        for number in range(max(spec.trust_runs, 4)):
+            if number == spec.trust_runs // 2:
+                time.sleep(_TRUST_PAUSE_S)
+            if number >= 4 and time.monotonic() - start > spec.trust_s:
+                break
+            tensors[-1].copyfrom(arrays[-1])
+            function(*(reversed_inputs if number % 2 else tensors[:-1]), tensors[-1])
+            device.sync()
+            output = tensors[-1].numpy()
+            if number < 2:
+                first.append(output)
+            elif output.tobytes() != first[number % 2].tobytes():
+                count = sum(a != b for a, b in zip(output.tobytes(), first[number % 2].tobytes(), strict=True))
+                return f"its output changed in run {number + 1} on the same inputs: {count} of {output.nbytes} bytes are not those of the first run"
+    return None
 
 
 def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:

@@ -145,6 +145,8 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         skip_above_s=best_s * options.skip_ratio,
         timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
         precision=built.candidate.task.precision(built.candidate.config),
+        trust_runs=options.trust_runs if built.candidate.is_winner else 0,
+        trust_s=min(options.trust_s, options.run_timeout_s * _TIMING_SHARE),
     )
 
 

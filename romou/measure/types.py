@@ -51,11 +51,12 @@ def resolve(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One config of one task, with its place in the search."""
+    """One config of one task, with its place in the search. is_winner: it is to be kept, unless its output changes when it is run again and again."""
 
     task: TunableTask
     config: Config
     trial: int
+    is_winner: bool = False
 
     @property
     def name(self) -> str:

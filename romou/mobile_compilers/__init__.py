@@ -3,7 +3,19 @@
 They are not the vendors' compilers, which phones run; `scripts/setup_mobile_compilers.sh` fetches them.
 """
 
-from romou.mobile_compilers.compiler import GPUS, MobileCompilersMissingError, compile_all, compile_statistics, find_compilers, mesa_version
+from romou.mobile_compilers.compiler import MobileCompilersMissingError, compile_all, compile_statistics, find_compilers, mesa_version
+from romou.mobile_compilers.gpus import GPUS, compiler_for, mobile_gpu
 from romou.mobile_compilers.statistics import KernelStatistics, LoopStatistics
 
-__all__ = ["GPUS", "KernelStatistics", "LoopStatistics", "MobileCompilersMissingError", "compile_all", "compile_statistics", "find_compilers", "mesa_version"]
+__all__ = [
+    "GPUS",
+    "KernelStatistics",
+    "LoopStatistics",
+    "MobileCompilersMissingError",
+    "compile_all",
+    "compile_statistics",
+    "compiler_for",
+    "find_compilers",
+    "mesa_version",
+    "mobile_gpu",
+]

@@ -14,16 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from romou.core import environment
-from romou.core.errors import BuildError, unknown_name
+from romou.core.errors import BuildError
 from romou.core.folders import HeldFolder
+from romou.mobile_compilers.gpus import mobile_gpu
 from romou.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
 
 SETUP = "scripts/setup_mobile_compilers.sh"
-_ADRENO = {"FD_GPU_ID": "630", "IR3_SHADER_DEBUG": "cs", "FD_MESA_DEBUG": "shaderdb"}
-_MALI = {"PAN_GPU_ID": "7211", "BIFROST_MESA_DEBUG": "shaders,shaderdb"}
-# name -> (what it is, Mesa's driver, its environment)
-_GPUS = {"a630": ("Adreno 630", "freedreno", _ADRENO), "g76": ("Mali-G76", "panfrost", _MALI)}
-GPUS = {name: title for name, (title, _, _) in _GPUS.items()}
 # How often a running compiler is looked at.
 _POLL_S = 0.5
 _TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
@@ -58,7 +54,7 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
 
     MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the source, crashes or takes too long.
 
-    source: one or more kernels.   gpu: "a630" (Adreno 630) or "g76" (Mali-G76).
+    source: one or more kernels.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630) or "g76" (Mali-G76).
     work_group: sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z). None: for any work
         group.
     folder: where the compilers are; see `find_compilers`.
@@ -69,12 +65,15 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
     return result
 
 
+# Mesa 25.0.7's OpenCL crashes on the function; the four conversions of a texel that stand in its place are counted. To be dropped when it no longer does.
+_READ_IMAGEH = re.compile(r"\bread_imageh(\(image, sampler, coord\))")
+
+
 def compile_all(
     sources: Sequence[str], gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None, timeout_s: float = 120.0
 ) -> list[list[KernelStatistics] | BuildError]:
     """`compile_statistics` of many sources in one process, which saves its start for each; a source that fails gives its error."""
-    if gpu not in _GPUS:
-        raise unknown_name("mobile GPU", gpu, _GPUS)
+    mobile_gpu(gpu)  # an unknown one fails here
     root = find_compilers(folder)
     if work_group is not None:
         sides = ", ".join(str(int(side)) for side in [*work_group, 1, 1][:3])
@@ -84,7 +83,7 @@ def compile_all(
         files = []
         for index, source in enumerate(sources):
             files.append(Path(scratch) / f"{index}.cl")
-            files[-1].write_text(source, encoding="utf-8")
+            files[-1].write_text(_READ_IMAGEH.sub(r"convert_half4(read_imagef\1)", source), encoding="utf-8")
         while len(results) < len(files):
             results += _run_batch(root, gpu, files[len(results) :], timeout_s)
     return results
@@ -117,13 +116,13 @@ def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) ->
 
 def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], timeout_s: float) -> tuple[str, str]:
     """(what the compiler printed, how it ended); it is stopped when one file takes longer than the timeout."""
-    _, driver, debug = _GPUS[gpu]
+    wanted = mobile_gpu(gpu)
     library = root / "arm64/usr/lib/aarch64-linux-gnu"
     inside = {
-        "LD_PRELOAD": f"{library}/lib{driver}_noop_drm_shim.so",
+        "LD_PRELOAD": f"{library}/lib{wanted.driver}_noop_drm_shim.so",
         "LD_LIBRARY_PATH": str(library),
         "OCL_ICD_VENDORS": f"{root}/arm64/etc/OpenCL/vendors/rusticl.icd",
-        "RUSTICL_ENABLE": driver,
+        "RUSTICL_ENABLE": wanted.driver,
         "RUSTICL_FEATURES": "fp16",
     }
     python = next((root / "arm64/usr/bin").glob("python3.[0-9]*"))
@@ -139,7 +138,7 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
             # Opened anew: a file that is shared with the compiler has one position for both.
             return Path(output.name).read_text(encoding="utf-8", errors="replace")
 
-        process = subprocess.Popen(command, env={**kept, **debug, **extra}, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, env={**kept, **wanted.environment, **extra}, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         done, since = 0, time.monotonic()
         while True:
             try:

@@ -1,6 +1,6 @@
 """What Mesa's compilers print about a kernel, read into numbers.
 
-The Adreno compiler (ir3) prints its final code and a summary under IR3_SHADER_DEBUG=cs and FD_MESA_DEBUG=shaderdb, the Mali compiler under
+The Adreno compiler (ir3) prints its final code and a summary under IR3_SHADER_DEBUG=cs and FD_MESA_DEBUG=shaderdb, the Mali compilers (Bifrost, Valhall) under
 BIFROST_MESA_DEBUG=shaders,shaderdb; both name the kernel in the intermediate form before. Checked with Mesa 25.0.
 """
 
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from romou.core.errors import BuildError
+from romou.mobile_compilers.gpus import mobile_gpu
 
-# Registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py).
-_ADRENO_VEC4_REGISTERS = {"a630": 96}
 _ADRENO_MAX_WAVES = 16
 
 
@@ -53,7 +52,7 @@ class LoopStatistics:
 class KernelStatistics:
     """A kernel as Mesa's compiler for a GPU made it. Not the vendor's compiler: read the numbers as relative.
 
-    name: of the kernel.   gpu: "a630" (Adreno 630) or "g76" (Mali-G76).
+    name: of the kernel.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630).
     instructions: in the code as it stands, a loop's body once; on Adreno with the no-operations that the compiler puts in as waits.
     registers: 32-bit registers of a work-item. Adreno allocates them by four; of Mali's 64, more than 32 halve the work-items in flight.
     waves: Adreno: waves of 64 work-items that the registers let a processor hold, at most 16. None on Mali.
@@ -83,7 +82,7 @@ class KernelStatistics:
     @property
     def is_adreno(self) -> bool:
         """Whether it is the compiler whose order of instructions Romou's estimate of registers follows."""
-        return self.gpu in _ADRENO_VEC4_REGISTERS
+        return mobile_gpu(self.gpu).vec4_registers is not None
 
     @property
     def inner(self) -> LoopStatistics:
@@ -169,14 +168,15 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
 class _Form:
     """How a compiler prints machine code.
 
-    summary: of a kernel, behind its code.   start: of the code.   line: an instruction.   label, jump: where one leads to, and its operand that says so.
+    summary: of a kernel, behind its code.   start: the last text before the code.   line: an instruction.
+    label, jump: where one leads to, and its operand that says so; without a label it is a distance in instructions from the next one.
     spill: instructions that access private memory.   memory: how instructions that access any begin.   multiply_adds: of an instruction.
     """
 
     summary: re.Pattern[str]
     start: str
     line: re.Pattern[str]
-    label: str
+    label: str | None
     jump: str
     spill: re.Pattern[str]
     memory: tuple[str, ...]
@@ -187,13 +187,17 @@ class _Form:
         code: list[_Instruction] = []
         labels: dict[str, int] = {}
         for line in text.splitlines():
-            if label := re.fullmatch(rf"({self.label}):", line.strip()):
+            if self.label is not None and (label := re.fullmatch(rf"({self.label}):", line.strip())):
                 labels[label[1]] = len(code)
             elif (match := self.line.match(line)) and match["operation"] != "NOP":
                 operation, extra = match["operation"], {kind: int(count) for kind, count in re.findall(r"\((rpt|nop)(\d+)\)", match["flags"])}
                 times, target = 1 + extra.get("rpt", 0), re.search(self.jump, match["operands"] or "")
                 multiply_adds = times * self.multiply_adds.get(".".join(operation.split(".")[:2]), 0)
                 code.append(_Instruction(operation, times + extra.get("nop", 0), multiply_adds, operation.startswith(self.memory), target and target[1]))
+        if self.label is None:
+            labels = {str(index): index for index in range(len(code))}
+            jumps = [one.target if one.operation.startswith("BRANCH") else None for one in code]
+            code = [replace(one, target=jump and str(index + 1 + int(jump))) for index, (one, jump) in enumerate(zip(code, jumps, strict=True))]
         return _Listing(code, labels)
 
 
@@ -215,7 +219,7 @@ _ADRENO = _Form(
     multiply_adds={"mad.f32": 1, "mad.f16": 1, "mul.f": 1},
 )
 # Two lines a tuple, `*OP ...` for the multiply-add unit and `+OP ...` for the adder; `clause_9:` is a label, and jumps name one.
-_MALI = _Form(
+_BIFROST = _Form(
     summary=re.compile(
         r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
         r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
@@ -228,25 +232,45 @@ _MALI = _Form(
     memory=("LOAD", "STORE", "TEX", "LD_", "ST_", "LEA_", "ATOM"),
     multiply_adds={"FMA.f32": 1, "FMA.v2f16": 2},
 )
+# An instruction a line, behind the intermediate form's last block; a jump says how many instructions it skips.
+_VALHALL = _Form(
+    summary=re.compile(
+        r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
+        r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
+    ),
+    start="\n}",
+    line=re.compile(r"^ +(?P<flags>)(?P<operation>[A-Z][A-Z0-9_]*(?:\.[a-zA-Z0-9_]+)*)\b(?P<operands>.*)$"),
+    label=None,
+    jump=r"^.*offset:(-?\d+)$",
+    spill=re.compile(r"^ *(?:\S+ = )?(?:LOAD|STORE)\S*\.tl\b", re.MULTILINE),
+    memory=_BIFROST.memory,
+    multiply_adds=_BIFROST.multiply_adds,
+)
 
 
 def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelStatistics | None:
-    form = _ADRENO if gpu in _ADRENO_VEC4_REGISTERS else _MALI
-    summary, start = form.summary.search(text), text.find(form.start)
+    kind = mobile_gpu(gpu)
+    form = _ADRENO if kind.vec4_registers is not None else _BIFROST if kind.is_bifrost else _VALHALL
+    summary = form.summary.search(text)
+    start = text.rfind(form.start, 0, summary.start()) if summary else -1
     if not summary or start < 0:
         return None
     code = text[start : summary.start()]
     listing = form.listing(_counted(code) if form is _ADRENO else code)
+    spills = sum(form.spill.match(i.operation) is not None for i in listing.code)
+    if form is _VALHALL:
+        # Its machine code does not tell private memory from any other; the last form before does.
+        spills = len(form.spill.findall(text[text.rfind("\nblock0 {", 0, start) : start]))
     return KernelStatistics(
         name=name,
         gpu=gpu,
         instructions=int(summary["instructions"]),
-        spills=sum(form.spill.match(i.operation) is not None for i in listing.code),
+        spills=spills,
         private_memory_bytes=private,
         local_memory_bytes=local,
         loops=int(summary["loops"]),
         code=listing.statistics(),
-        **(_adreno_resources(summary, gpu) if form is _ADRENO else _mali_resources(summary, code)),
+        **(_mali_resources(summary, code, kind.wave) if kind.vec4_registers is None else _adreno_resources(summary, kind.vec4_registers)),
     )
 
 
@@ -257,15 +281,16 @@ def _counted(code: str) -> str:
     return code[: end.end()] if end else code
 
 
-def _adreno_resources(summary: re.Match[str], gpu: str) -> dict[str, Any]:
+def _adreno_resources(summary: re.Match[str], vec4_registers: int) -> dict[str, Any]:
     vec4 = int(summary["full"]) + (int(summary["half"]) + 1) // 2
-    waves = min(_ADRENO_MAX_WAVES, _ADRENO_VEC4_REGISTERS[gpu] // max(1, vec4) * 2)
+    waves = min(_ADRENO_MAX_WAVES, vec4_registers // max(1, vec4) * 2)
     return {"registers": 4 * vec4, "waves": waves, "occupancy": waves / _ADRENO_MAX_WAVES, "cycles": None, "cycles_by_unit": {}}
 
 
-def _mali_resources(summary: re.Match[str], code: str) -> dict[str, Any]:
+def _mali_resources(summary: re.Match[str], code: str, wave: int) -> dict[str, Any]:
+    # G71 and G72, with warps of 4, never run more work-items for fewer registers.
     # The highest register that is named; r55 and above are also where a work-item finds its ids.
     registers = 1 + max((int(r) for r in re.findall(r"\br(\d+)\b", code) if int(r) < 55), default=0)
     units = {unit: float(value) for value, unit in re.findall(r"([\d.]+) ([a-z]+)", summary["units"])}
-    occupancy = 1.0 if int(summary["threads"]) == 2 else 0.5
+    occupancy = 1.0 if int(summary["threads"]) == 2 or wave == 4 else 0.5
     return {"registers": registers, "waves": None, "occupancy": occupancy, "cycles": float(summary["cycles"]), "cycles_by_unit": units}

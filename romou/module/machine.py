@@ -80,7 +80,6 @@ class Machine:
             self._is_open = False
             self.launching = "kernel by kernel: nodes run on the host between kernels"
         self._programs = programs
-        self.program_report: ProgramReport | None = None
         if self._is_open:
             self.launching = "kernel by kernel so far: the second run is captured"
 
@@ -88,7 +87,12 @@ class Machine:
         """Have all programs compiled or loaded now, before the first run. DeviceError where the driver refuses one."""
         if self._programs is not None:
             with self._lock, self._driver():
-                self.program_report = self._programs.prepare()
+                self._programs.prepare()
+
+    @property
+    def program_report(self) -> ProgramReport | None:
+        """See `TunedModel.programs`."""
+        return None if self._programs is None else self._programs.report
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for inputs in call order; DeviceError where the driver fails."""

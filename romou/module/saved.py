@@ -8,6 +8,7 @@ import numpy as np
 
 from romou.core.arguments import path_of, whole_of
 from romou.core.errors import ModelError, UsageError
+from romou.frontend.declared import Settled
 from romou.module.manifest import META, read_manifest
 from romou.module.remote import RemoteDevice
 from romou.module.summary import Summary
@@ -49,6 +50,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         inputs = {str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in about["inputs"].items()}
         outputs = tuple(about["outputs"])
         summary = Summary.from_dict(about["summary"])
+        settled = [Settled.from_dict(one) for one in about["settled"]]
         if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
             raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again")
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
@@ -62,6 +64,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         device_index=device,
         remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
         capture=capture,
+        settled=settled,
     )
     if rpc is None:
         # A library that does not fit this machine says so now.

@@ -22,6 +22,7 @@ from romou.core.folders import HeldFolder, replacing
 from romou.core.inputs import checked_inputs, random_inputs
 from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
+from romou.frontend.declared import Settled, check_settled
 from romou.module.host_nodes import LEDGER
 from romou.module.machine import Machine, check_process
 from romou.module.manifest import META, write_manifest
@@ -67,6 +68,8 @@ class TunedModel:
     capture
         Whether a run is captured once and started as a whole from then on (an OpenCL command buffer, a CUDA graph). None: where that is no slower.
         Behind a connection it is not done.
+    settled
+        Inputs that each run is checked for, because the shapes that the model declares decide them.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class TunedModel:
         remote: RemoteDevice | None = None,
         rebuild: Callable[[str], relax.VMExecutable] | None = None,
         capture: bool | None = None,
+        settled: Sequence[Settled] = (),
     ):
         self._given = executable
         self.target = target
@@ -91,6 +95,7 @@ class TunedModel:
         self.remote = remote
         self._rebuild = rebuild
         self.capture = capture
+        self._settled = tuple(settled)
         self._local: Machine | None = None
         # Threads that run a model for the first time load it, and link what is sent to a server, once.
         self._lock = threading.Lock()
@@ -102,6 +107,11 @@ class TunedModel:
     def host_nodes(self) -> tuple[str, ...]:
         """Nodes that run on the host, by onnxruntime, between kernels: operator and name of each."""
         return tuple(name for row in self._summary.host for name in row.nodes)
+
+    @property
+    def settled(self) -> dict[str, np.ndarray]:
+        """Inputs whose value the shapes decide that the model declares, with that value: the shape of a Reshape, say."""
+        return {one.name: one.array for one in self._settled}
 
     def _refuse_host_nodes(self, what: str) -> None:
         if self.host_nodes:
@@ -131,6 +141,7 @@ class TunedModel:
             remote=remote,
             rebuild=self._rebuild,
             capture=self.capture,
+            settled=self._settled,
         )
 
     @property
@@ -227,11 +238,12 @@ class TunedModel:
         Raises
         ------
         UsageError
-            If an input is missing, unknown, or of another shape or dtype.
+            If an input is missing, unknown, or of another shape or dtype, or contradicts the shapes that the model declares (`settled`).
         DeviceError
             The device failed, or cannot be reached.
         """
         arrays = checked_inputs(inputs, self.inputs)
+        check_settled(self._settled, inputs)
         return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
@@ -365,6 +377,7 @@ class TunedModel:
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),
             "summary": self._summary.to_dict(),
+            "settled": [one.to_dict() for one in self._settled],
         }
 
 

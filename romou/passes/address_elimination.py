@@ -143,8 +143,12 @@ class _Eliminator:
             case tirx.AttrStmt():
                 if stmt.attr_key == "thread_extent":
                     self._read_thread(stmt)
-                # Not a scope of its own: what depends on the first of several ids should not have to be computed before the others are known.
-                return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, self._sequence(stmt.body))
+                    # Not a scope of its own: what depends on the first of several ids should not have to be computed before the others are known.
+                    body = self._sequence(stmt.body)
+                else:
+                    # A mark. Where a loop around it is unrolled, a variable that it declares is not known behind it.
+                    body = self.body(stmt.body) if isinstance(stmt.body, tirx.SeqStmt) else self._statement(stmt.body)
+                return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
             case tirx.IfThenElse():
                 condition = self._rewrite(stmt.condition)
                 return tirx.IfThenElse(condition, self.body(stmt.then_case), None if stmt.else_case is None else self.body(stmt.else_case))

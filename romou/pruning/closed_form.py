@@ -26,7 +26,7 @@ from romou.pruning.data_reads import DataReads, Pixels, Steps
 from romou.pruning.form import Form, combinations, loads_of_one, tabulate
 from romou.schedules.algorithms import DIRECT
 from romou.schedules.contraction import tensor_core
-from romou.schedules.contraction.knobs import local_bytes, number_bytes
+from romou.schedules.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
 from romou.schedules.template import ContractionTemplate
 from romou.tir.primitives import LANES, Place
 
@@ -210,6 +210,7 @@ class ClosedForm(Form):
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=on_tensor_cores,
+            multiplies_fp16=columns["accumulate"] != FP32,
             iterations_ahead=ahead,
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
@@ -262,9 +263,9 @@ class ClosedForm(Form):
         computes ahead."""
         reads, pixels = self._reads, columns["tile_h"] * columns["tile_w"]
         # Registers of four numbers; with fp16 arithmetic they lie two by two.
-        vector = LANES - LANES // 2 * (columns["accumulate"] == "float16")
+        vector = LANES - LANES // 2 * (columns["accumulate"] != FP32)
         # What is summed up at one go is done pixel by pixel.
-        sums = vector * columns["tile_o"] * pixels * (reads.first * reads.window > 1)
+        sums = (vector + LANES * (columns["accumulate"] == MIXED)) * columns["tile_o"] * pixels * (reads.first * reads.window > 1)
         if self._varies == "by lane":
             return RegisterEstimate(sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")

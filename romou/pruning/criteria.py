@@ -236,7 +236,7 @@ def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 @criterion
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images; what is written passes no cache."""
-    if not spec.l1_texture_cache_bytes or spec.l1_buffer_cache_bytes != 0:
+    if spec.l1_texture_cache_bytes == 0 or spec.l1_buffer_cache_bytes != 0:
         return None
     tensors = choices.images if rules.count_per_work_item else choices.images - {"output"}
     used = sum((1 - usage.images[name] * 1 for name in sorted(tensors)), start=np.asarray(0))

@@ -32,11 +32,18 @@ _LEAST_REGISTERS = 32
 # A kernel that spills runs so many times longer.
 _SPILLED = 1.5
 _TEXEL_BYTES = 16
+_NEEDED = ("shader_cores", "alus_per_core", "clock_mhz", "l2_bandwidth_gbps", "warp_sizes")
 
 
 def can_estimate(spec: HardwareSpec) -> bool:
     """Return whether enough is known of the device. A CPU is not estimated: what it does with work groups is up to its driver."""
     return _needed(spec) is not None
+
+
+def missing_facts(spec: HardwareSpec) -> tuple[str, ...]:
+    """The facts for want of which nothing can be estimated; empty where something can, and for a CPU."""
+    is_cpu = spec.warp_sizes == (1,)
+    return () if is_cpu else tuple(key for key in _NEEDED if getattr(spec, key) is None)
 
 
 def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
@@ -80,7 +87,8 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     # A load that takes fewer lanes takes as long as one of a whole texel.
     texel = size * _TEXEL_BYTES * usage.access_width / LANES
     from_buffers, from_images, from_local = usage.unshared_buffer_bytes / texel, usage.unshared_image_bytes / texel, usage.local_loads / _TEXEL_BYTES
-    iteration = usage.multiply_adds / np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, 1) + _ISSUED * (from_buffers + from_images + from_local)
+    rate = np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, np.where(usage.multiplies_fp16, spec.fp16_rate or 1, 1))
+    iteration = usage.multiply_adds / rate + _ISSUED * (from_buffers + from_images + from_local)
     item_iterations = groups * items * usage.iterations
     issuing = item_iterations * iteration / alus
 

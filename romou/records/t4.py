@@ -24,6 +24,7 @@ _INVALIDITY = {
     Outcome.BUILD_ERROR: "compile",
     Outcome.RUN_ERROR: "runtime",
     Outcome.TIMEOUT: "timeout",
+    Outcome.UNSTABLE: "correctness",
     Outcome.WRONG_RESULT: "correctness",
 }
 OUTCOME_OF = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}

@@ -15,7 +15,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.schedules.contraction.defaults import default_config, staged_config
-from romou.schedules.contraction.knobs import space_of
+from romou.schedules.contraction.knobs import space_of, sums_of
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, build_stages
 from romou.schedules.loops import Block
@@ -117,13 +117,12 @@ class DirectAlgorithm(Algorithm):
         return self.contracted.contraction(flat)
 
     def space(self, limits: Limits) -> Space:
-        rows = self.contracted.operator.pixel_rows(self.work)
-        pixels = [] if rows is None else ["flat", "rows"] if rows > 1 else ["flat"]
-        # fp16 sums only where they are faster; the sum of a long reduction loses digits, which the check of a trial sees.
-        sums = ["float32", "float16"] if self.work.dtype == "float16" and limits.has_fp16_arithmetic else ["float32"]
-        own = {**self._places(limits), "pixels": pixels, "accumulate": sums}
+        count = self.contracted.operator.pixel_rows(self.work)
+        pixels = [] if count is None else ["flat", "rows"] if count > 1 else ["flat"]
         # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
-        space = space_of(self.contraction(flat=True), self.contraction(flat=False), limits, self.work.dtype, own)
+        flat, rows = (self.contraction(flat=is_flat) for is_flat in (True, False))
+        own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(flat, self.work.dtype, limits)}
+        space = space_of(flat, rows, limits, self.work.dtype, own)
         if len(pixels) > 1:
             # An image is addressed by row and column: pixels in one row would need a division for each texel.
             space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
@@ -171,7 +170,9 @@ class WinogradAlgorithm(Algorithm):
     def space(self, limits: Limits) -> Space:
         form = self.contraction(flat=False)
         # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
-        space = space_of(form, form, limits, self.work.dtype, {**self._places(limits), "pixels": ["rows"], "accumulate": ["float32"]})
+        space = space_of(
+            form, form, limits, self.work.dtype, {**self._places(limits), "pixels": ["rows"], "accumulate": sums_of(form, self.work.dtype, limits)}
+        )
         space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -147,7 +148,7 @@ def operations_of(func: tirx.PrimFunc) -> int:
 def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with every spatial block but the last one computed where it is used."""
     # A copy: TVM's scheduler changes a function in place if it has one block.
-    sch = s_tir.Schedule(tvm.ir.load_json(tvm.ir.save_json(as_module(func))))
+    sch = s_tir.Schedule(copy.deepcopy(as_module(func)))
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
     for block in sch.get_child_blocks(root):

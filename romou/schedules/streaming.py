@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from abc import abstractmethod
@@ -105,7 +106,7 @@ class StreamingTemplate(Template):
     @cached_property
     def simplified(self) -> tirx.PrimFunc:
         """The function with everything inlined that need not be kept."""
-        return inlined(split_tuples(self.func))
+        return _simplified(self.func)
 
     # What formulas ask of a template (`romou/pruning/streaming_form.py`). A point of a block is one value for each of its axes.
 
@@ -170,6 +171,12 @@ class StreamingTemplate(Template):
         is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
         widths = [int(width) for width in VECTOR_WIDTH.choices if width == 1 or (extent % int(width) == 0 and not is_scalar)]
         return [LANES] if self.images else widths
+
+
+@functools.lru_cache(maxsize=32)
+def _simplified(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Each family that is asked for a template of a function looks at this form of it, and several stages ask."""
+    return inlined(split_tuples(func))
 
 
 def _size(parameter: tirx.Buffer) -> int:

@@ -15,7 +15,7 @@ from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.core.version import __version__
 from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
-from romou.pruning.estimate import can_estimate
+from romou.pruning.estimate import can_estimate, missing_facts
 from romou.records import Origin, Record, Records
 from romou.search.options import TuningOptions
 from romou.search.progress import MakeProgress, NoProgress, Status
@@ -84,6 +84,10 @@ class TuningSession:
         self._runner = runner
         self._options = options
         self._fingerprint = runner.fingerprint()
+        lacking = missing_facts(target.spec)
+        if lacking and target.spec.nearest:
+            text = "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the target takes them from %s"
+            logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)
         # What is expected of the target's device says nothing of a CPU that stands in for it.
         spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
         self._states = [TaskSearch(task, target, options, index, self._transfer_data, spec, pretrained) for index, task in enumerate([*tasks, *learn_from])]
@@ -114,7 +118,7 @@ class TuningSession:
                     elsewhere = state.elsewhere.setdefault(f"{record.device} {record.romou} {record.tvm}", [])
                     elsewhere.append((config, record.time_s))
             elif record.is_again:
-                state.again[config.key] = record.time_s
+                state.confirm(config, record.outcome, record.time_s)
             elif config.key not in state.measured:
                 state.add(config, record.outcome, record.time_s)
         for state in self._states:
@@ -191,17 +195,32 @@ class TuningSession:
         return self._is_stopped or is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
 
     def _confirm(self) -> None:
-        """Measure configs that are about equally fast once more, one right after the other; what is fastest then is the result."""
+        """Measure winners once more, and those that are about equally fast right after each other; what is fastest then is the result.
+
+        One that fails now, or whose output changes from run to run, gives way to the next best.
+        """
         self._stop_at = None
-        close = [(state, config) for state in self._states for config in state.close_calls(self._options.confirm)]
-        candidates = [Candidate(task=state.task, config=config, trial=self._proposed + place) for place, (state, config) in enumerate(close)]
-        self._proposed += len(candidates)
-        # Built all at once: by themselves, the few of a task would leave most build processes idle.
-        for built, result in self._measured(self._builder.build(candidates) if candidates else []):
-            state = self._by_key[built.candidate.task.key]
-            record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)
-            self._store.append(record)
-            state.again[built.candidate.config.key] = record.time_s
+        is_going_on = True
+        while is_going_on and (doubtful := [(state, config) for state in self._states for config in state.doubtful(self._options.confirm)]):
+            is_going_on = False
+            # Built all at once: by themselves, the few of a task would leave most build processes idle.
+            missing = [
+                Candidate(task=state.task, config=config, trial=self._proposed + place, is_winner=True)
+                for place, (state, config) in enumerate(doubtful)
+                if config.key not in state.built
+            ]
+            self._proposed += len(doubtful)
+            batch = self._builder.build(missing) if missing else []
+            there = [state.built[config.key] for state, config in doubtful if config.key in state.built]
+            batch += [dataclasses.replace(built, candidate=dataclasses.replace(built.candidate, is_winner=True)) for built in there]
+            for built, result in self._measured(batch):
+                state = self._by_key[built.candidate.task.key]
+                record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)
+                self._store.append(record)
+                if record.outcome == Outcome.UNSTABLE:
+                    logger.warning("%s: the fastest config is not kept: %s", state.task.name, record.error)
+                state.confirm(built.candidate.config, record.outcome, record.time_s)
+                is_going_on = True
 
     def _propose(self) -> list[Candidate]:
         """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
@@ -267,6 +286,8 @@ class TuningSession:
         state.waiting -= 1
         record = self._record(state.task, result, built.seconds)
         self._store.append(record)
+        if record.outcome == Outcome.OK:
+            state.built[built.candidate.config.key] = built
         before_s = state.progression.best_s
         state.add(built.candidate.config, record.outcome, record.time_s)
         after_s = state.progression.best_s

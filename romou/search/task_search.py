@@ -19,6 +19,7 @@ from romou.search.transfer import TransferData
 
 if TYPE_CHECKING:
     from romou.hardware import HardwareSpec
+    from romou.measure.types import BuildResult
     from romou.search.pretrained import PretrainedModel
     from romou.target import Target
     from romou.tasks.tunable import TunableTask
@@ -51,7 +52,8 @@ class TaskSearch:
 
     elsewhere: measured on other devices or by other versions; origin -> configs and seconds.
     measured: config key -> config and seconds, None where it failed.
-    again: config key -> seconds when the search was over.
+    again: config key -> seconds when the search was over, None where it failed then.
+    built: config key -> what was measured, whose library is there until the builder is closed.
     waiting: candidates that are proposed and not yet measured.
     """
 
@@ -79,6 +81,7 @@ class TaskSearch:
         self.progression = Progression(calls=task.calls)
         self.outcomes: dict[str, int] = {}
         self.waiting = 0
+        self.built: dict[str, BuildResult] = {}
         # The transfer data that it had last, and of how many measurements.
         self.transfer_data: tuple[TransferData, int] | None = None
 
@@ -105,10 +108,27 @@ class TaskSearch:
         close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
         return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
 
+    def best(self) -> Config | None:
+        """The config that is the result: the fastest of those measured again, else of all."""
+        again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
+        return min(again, key=lambda pair: pair[0])[1] if again else next((config for _, config in self.fastest()), None)
+
+    def doubtful(self, count: int) -> list[Config]:
+        """Configs to be measured again: at most `count` of which each may be the fastest, or the result as long as that was measured once only."""
+        best = self.best()
+        return self.close_calls(count) or ([best] if count and best is not None and best.key not in self.again else [])
+
+    def confirm(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
+        """Take note of a second measurement; what fails in it is not kept, however fast it was."""
+        self.again[config.key] = time_s
+        if time_s is None:
+            self.measured[config.key] = (config, None)
+            self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
+
     def result(self) -> TaskResult:
         """What the search found."""
-        again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
-        best_s, best = min(again, key=lambda pair: pair[0], default=None) or next(iter(self.fastest()), (None, None))
+        best = self.best()
+        best_s = None if best is None else self.again.get(best.key) or self.measured[best.key][1]
         default = self.measured.get(self.default.key, (None, None))[1]
         return TaskResult(
             task_key=self.task.key,

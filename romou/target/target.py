@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from romou.backends import DEFAULT_KIND
 from romou.backends.base import Backend
+from romou.core.errors import UsageError
 from romou.core.limits import Limits
-from romou.hardware import HardwareSpec
+from romou.hardware import HardwareSpec, load_device
+from romou.hardware.quirks import rules_for
 from romou.target.text import ATTACHED, checked_options, parse, parse_json
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ class Target:
     Target("opencl -device=host")               the CPU through OpenCL (PoCL)
     Target("opencl -device=adreno640")          facts from romou/hardware/devices/adreno640.json
     Target("opencl -device=adreno640 -half=storage")      the same without fp16 arithmetic
+    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer; -images=prefer: activations in images
+    Target("opencl -device=adreno740 -facts=nearest")     what adreno740.json does not know is taken from adreno640.json, but for limits
+    Target({"kind": "opencl", "device": "QUALCOMM Adreno(TM) 740"})        a device by what its driver calls it
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
     Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU; facts from a file
     Target("cuda -arch=sm_80")                  machine code for another architecture than the device's
@@ -85,8 +90,15 @@ class Target:
             No device was named and none is attached.
         """
         if self._spec is None:
-            self._spec = self.backend.spec(self.device_name)
+            spec = self.backend.spec(self.device_name)
+            self._spec = self._guessed(spec) if self._options.get("facts") == "nearest" else spec
         return self._spec
+
+    @staticmethod
+    def _guessed(spec: HardwareSpec) -> HardwareSpec:
+        if spec.nearest is None:
+            raise UsageError(f"-facts=nearest: of {spec.title} no similar device is known of which more was measured", hint="Leave it out.")
+        return spec.guessed_from(load_device(spec.nearest))
 
     @property
     def _known_limits(self) -> dict[str, int]:
@@ -98,8 +110,7 @@ class Target:
         """What kernels have to keep to, and what the device likes."""
         numbers, spec = {**self.backend.default_limits, **self._known_limits}, self.spec
         group, is_cpu = numbers["max_num_threads"], spec.warp_sizes == (1,)
-        # A CPU computes what a texture unit does, slowly.
-        has_images = self.backend.has_images and bool(spec.max_image_width_texels and spec.max_image_height_texels) and not is_cpu
+        has_images = self._may_have_images and "texture_spatial_limit" in self._known_limits
         return Limits(
             max_work_group_size=group,
             local_memory_bytes=numbers["max_shared_memory_per_block"],
@@ -107,9 +118,20 @@ class Target:
             busy_work_items=group * spec.shader_cores if spec.shader_cores and not is_cpu else 1,
             warp_size=min(spec.warp_sizes or (1,)),
             max_image=(numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None,
-            prefers_images=bool(has_images and spec.l1_texture_cache_bytes and spec.l1_buffer_cache_bytes == 0),
+            prefers_images=has_images and (self._options.get("images") == "prefer" or (self._guessed(spec) if spec.nearest else spec).prefers_images),
+            without=frozenset(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
             **self.backend.abilities(spec, self._options),
         )
+
+    @property
+    def _may_have_images(self) -> bool:
+        # A CPU computes what a texture unit does, slowly.
+        return self.backend.has_images and self.spec.warp_sizes != (1,) and self._options.get("images") != "never"
+
+    @property
+    def lacks_image_sizes(self) -> bool:
+        """Whether kernels keep to buffers only because nobody knows how large an image may be on the device."""
+        return self._may_have_images and "texture_spatial_limit" not in self._known_limits
 
     @property
     def tvm_target(self) -> tvm.target.Target:
@@ -138,12 +160,17 @@ class Target:
         return Target({"kind": self.kind, **self._options, **options})
 
     def limited_to(self, facts: Mapping[str, Any]) -> Target:
-        """Return this target with no limit above what an attached device allows; `facts`: its entry of `Backend.list_devices`.
+        """Return this target with no limit above what an attached device allows, and with the workarounds for its driver's quirks.
 
-        A phone's target may be measured on another device: kernels must run there too.
+        A phone's target may be measured on another device: kernels must run there too.   facts: the device's entry of `Backend.list_devices`.
         """
         limits = {**self.backend.default_limits, **self._known_limits}
         lower = self.backend.narrower_options(limits, self.backend.abilities(self.spec, self._options), facts)
+        quirks = rules_for(facts).target_options()
+        known = [option.name for option in self.backend.options]
+        lower |= {name: value for name, value in quirks.items() if name in known}
+        if "without" in lower and "without" in self._options:
+            lower["without"] = "+".join(sorted({*self._options["without"].split("+"), *lower["without"].split("+")}))
         return self.with_options(**lower) if lower else self
 
     def to_json(self) -> str:

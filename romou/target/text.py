@@ -131,7 +131,7 @@ def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any
             found[name] = options[name].checked(given[name]) if name in options else _positive(name, given[name])
     if "device" in found:
         # An unknown device fails here, not at first use.
-        backend.check_named_device(found["device"])
+        found["device"] = backend.named_device(found["device"])
     return found
 
 

@@ -45,12 +45,12 @@ def extern_name(expr: Any) -> str | None:
 
 def is_fp16_load(expr: Any) -> bool:
     """Whether fp16 is read from memory as fp32 (`passes/fp16_storage.py`)."""
-    return (extern_name(expr) or "").startswith("vload_half")
+    return (extern_name(expr) or "").startswith(("vload_half", "vloada_half"))
 
 
 def is_fp16_store(expr: Any) -> bool:
     """Whether fp32 is written to memory as fp16."""
-    return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith("vstore_half")
+    return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith(("vstore_half", "vstorea_half"))
 
 
 def is_fp16_conversion(expr: Any) -> bool:

@@ -94,9 +94,19 @@ def test_bundled_models_with_default_schedules(name: str, target: str, opencl_de
     assert has_images == (target != TARGET)
 
 
-def test_half_precision_model(opencl_device: tvm.runtime.Device) -> None:
+def four_layers(dtype: str = "float32") -> onnx.ModelProto:
+    """A convolution, a depthwise one, a mean and a dense layer."""
+    g = Graph({"image": (1, 3, 11, 11)}, dtype=dtype)
+    x = g.add("Relu", g.conv("image", 3, 10, strides=[2, 2], pads=[1, 1, 1, 1]))
+    x = g.add("Relu", g.conv(x, 10, 10, groups=10, pads=[1, 1, 1, 1]))
+    x = g.add("Flatten", g.add("GlobalAveragePool", x))
+    return g.model(g.add("Softmax", g.add("Gemm", x, g.weight(7, 10), g.weight(7), transB=1)))
+
+
+@pytest.mark.parametrize("make", few([four_layers, residual_net], 0))
+def test_half_precision_model(make: Callable[..., onnx.ModelProto], opencl_device: tvm.runtime.Device) -> None:
     """Halfs in memory and in images, on a device that cannot compute with them."""
-    model, wide = residual_net(dtype="float16"), residual_net()
+    model, wide = make(dtype="float16"), make()
     inputs = random_inputs(model, seed=5)
     (expected,) = romou.compile(wide, target=TARGET).run({name: value.astype("float32") for name, value in inputs.items()})
     tuned = romou.tune(model, target="opencl -device=adreno640", trials=2)

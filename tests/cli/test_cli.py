@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from romou.backends import backend
 from romou.cli import COMMANDS, main
 from romou.core.errors import DeviceError, UsageError
+from romou.hardware import known_devices
 
 
 def invoke(*arguments: str) -> Result:
@@ -65,6 +66,9 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),
         (["tune", "x.onnx", "--trials", "-1"], "Invalid value for '--trials'"),
         (["inspect", "bundled:resnet18", "--target", "cuda -device=nvidia_h200", "--gpu", "a630"], "romou: --gpu asks compilers of OpenCL C"),
+        (["inspect", "bundled:resnet18", "--target", "opencl -device=adreno830", "--gpu"], "romou: Mesa has no compiler for adreno830; it has them for a618"),
+        (["inspect", "bundled:resnet18", "--gpu", "a63", "--target", "opencl -device=adreno640"], "romou: unknown mobile GPU 'a63'; known: a618"),
+        (["devices", "--facts", "adreno740", "--compare", "adreno740", "adreno750"], "romou: --facts and --compare are both given; use one"),
         (["run", "none.romou"], "romou: module 'none.romou' does not exist\n`romou tune MODEL` makes one."),
     ],
 )
@@ -101,9 +105,23 @@ def test_devices_lists_attached_and_known() -> None:
     data = json.loads(result.stdout)
     assert {"backend", "index", "name", "platform", "type", "driver"} <= set(data["attached"][0])
     kinds = [entry["target"].split(" -device=") for entry in data["known"]]
-    assert [name for kind, name in kinds if kind == "opencl"] == ["adreno630", "adreno640", "host", "mali_g76", "nvidia_h200"]
+    assert [name for kind, name in kinds if kind == "opencl"] == list(known_devices())
     assert [name for kind, name in kinds if kind == "cuda"] == ["nvidia_h200"]
     assert "adreno640" in invoke("devices").stdout
+
+
+def test_devices_prints_and_compares_facts() -> None:
+    """By a driver's name too, each fact with its source, and what the nearest measured GPU has where one is not known."""
+    text = " ".join(invoke("devices", "--facts", "QUALCOMM Adreno(TM) 740").stdout.replace("│", " ").split())
+    assert "adreno740: Qualcomm Adreno 740" in text
+    assert "l2_bandwidth_gbps not known GB/s adreno640 has 96" in text
+    assert "max_work_group_size 1024 work-items drivers of Adreno 530" in text
+    facts = json.loads(invoke("devices", "--facts", "adreno740", "--json").stdout)
+    assert (facts["nearest"], facts["facts"]["shader_cores"]["value"]) == ("adreno640", 6)
+    different = invoke("devices", "--compare", "adreno740", "adreno750").stdout
+    assert "clock_mhz" in different
+    assert "shader_cores" not in different
+    assert "Did you mean 'adreno740'?" in invoke("devices", "--facts", "adreno741").output
 
 
 def test_doctor_finds_this_machine_well() -> None:

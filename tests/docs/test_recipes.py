@@ -17,7 +17,7 @@ from tvm import relax
 
 import archprobe.probes
 import romou
-import romou.hardware.spec
+import romou.hardware.files
 import romou.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
@@ -55,7 +55,7 @@ def test_an_onnx_converter() -> None:
 def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "romou/hardware/devices"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(romou.hardware.spec, "_DEVICES", folder)
+    monkeypatch.setattr(romou.hardware.files, "_DEVICES", folder)
     monkeypatch.chdir(tmp_path)
     exec(code("A device"), {})
     assert known_devices() == ("my_gpu",)

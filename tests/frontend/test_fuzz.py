@@ -8,6 +8,7 @@ from typing import Any
 import fuzz_onnx
 import onnx
 import pytest
+from exhaustive import exhaustive
 from fuzz_cases import case
 from fuzz_onnx import CRASH, OVER_TIME, REFUSED, RIGHT, TRACEBACK, UNCLEAR, WRONG, fuzz, run_case
 
@@ -15,16 +16,15 @@ from romou.core.errors import BuildError, ModelError, NumericError
 from romou.measure import ChildBugError
 from romou.measure.child import ChildCrashError, ChildTimeoutError
 
-# So many that they take fifteen seconds of processor time.
-CASES = 120
 
-
-def test_a_part_of_the_cases() -> None:
-    results = fuzz(range(CASES))
+# Sixty take eight seconds of processor time.
+@pytest.mark.parametrize("cases", [60, pytest.param(600, marks=exhaustive)])
+def test_a_part_of_the_cases(cases: int) -> None:
+    results = fuzz(range(cases))
     assert not [result for result in results if result.outcome not in (RIGHT, REFUSED)]
     counts = Counter(result.outcome for result in results)
     # Neither is every change harmless, nor is every model refused before anything is compiled.
-    assert min(counts[RIGHT], counts[REFUSED]) > CASES / 20
+    assert min(counts[RIGHT], counts[REFUSED]) > cases / 20
 
 
 def test_cases_are_the_same_each_time_and_of_many_kinds() -> None:

@@ -8,19 +8,15 @@ import numpy as np
 import onnx
 import pytest
 from check_onnx import check, chosen, page, run_of, table, total
+from exhaustive import exhaustive
 from onnx import helper
 from onnx_cases import FAULTS, HOST, OVER_TIME, REFUSED, RIGHT, TRACEBACK, WRONG, Case, node_cases
 
-# So many that the part takes a minute of processor time.
-EVERY = 41
 
-
-@pytest.fixture(scope="module")
-def part() -> list[Case]:
-    return chosen(node_cases(), "", EVERY)
-
-
-def test_a_part_of_the_node_tests(part: list[Case]) -> None:
+# Each 173rd takes fifteen seconds of processor time.
+@pytest.mark.parametrize("every", [173, pytest.param(5, marks=exhaustive)])
+def test_a_part_of_the_node_tests(every: int) -> None:
+    part = chosen(node_cases(), "", every)
     results = check(part, "opencl", limit_s=300.0, is_quiet=True)
     assert not {name: result for name, result in results.items() if result.outcome in FAULTS}
     counts = [result.outcome for result in results.values()]

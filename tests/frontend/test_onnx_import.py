@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from exhaustive import few
 from onnx import TensorProto
 from small_networks import Graph, residual_net
 from tvm import relax
@@ -23,8 +24,8 @@ def operators(mod) -> list[str]:  # type: ignore[no-untyped-def]
     return found
 
 
-# Every bundled graph is compiled and run in tests/api.
-@pytest.mark.parametrize("name", ["mobilenet_v2", "bert_2layer"])
+# Two others are compiled and run in tests/api.
+@pytest.mark.parametrize("name", few(models.names(), models.names().index("mobilenet_v2")))
 def test_a_bundled_graph_comes_through(name: str) -> None:
     imported = import_onnx(models.load(name))
     found = operators(imported.mod)

@@ -120,7 +120,7 @@ def test_overflow_is_found_on_the_inputs_that_are_given(caplog: pytest.LogCaptur
 
 def test_mixed_keeps_what_rounding_spoils_and_no_more() -> None:
     model = cancelling_net()
-    folded = simplify(model)
+    folded, _ = simplify(model)
     spoilt = romou.compile(model, target="null", precision="float16", verify=False)
     kept = set(romou.compile(model, target=HOST, precision="mixed").summary().fp32_layers)
     assert {"t2", "t3"} <= kept

@@ -62,22 +62,22 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   }
   bool inside = ((local_x + (at * 4)) < 7);
   if (inside) {
-    float4 operand = (acc_local_ptr[0] + vload_half4(at_4, (__global half*)(bias_ptr)));
+    float4 operand = (acc_local_ptr[0] + vloada_half4(at_4, (__global half*)(bias_ptr)));
     float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_4, 0), as_float4(texel));
   }
   if (inside) {
-    float4 operand_1 = (acc_local_ptr[1] + vload_half4(at_4, (__global half*)(bias_ptr)));
+    float4 operand_1 = (acc_local_ptr[1] + vloada_half4(at_4, (__global half*)(bias_ptr)));
     float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, at_4, 0), as_float4(texel_1));
   }
   if (inside) {
-    float4 operand_2 = (acc_local_ptr[2] + vload_half4(at_4, (__global half*)(bias_ptr)));
+    float4 operand_2 = (acc_local_ptr[2] + vloada_half4(at_4, (__global half*)(bias_ptr)));
     float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, at_4, 0), as_float4(texel_2));
   }
   if (inside) {
-    float4 operand_3 = (acc_local_ptr[3] + vload_half4(at_4, (__global half*)(bias_ptr)));
+    float4 operand_3 = (acc_local_ptr[3] + vloada_half4(at_4, (__global half*)(bias_ptr)));
     float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 4), at_2, at_4, 0), as_float4(texel_3));
   }

@@ -19,8 +19,8 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
   int at_8 = (((group_x * 4) + (at_1 * 2)) + at_7);
   int at_9 = ((at_4 * 43) >> 8);
   int at_10 = (at_4 - (at_9 * 6));
-  copy_halfs_async(at_5, data_ptr, at_6, patch_shared_ptr, ((at_8 >= 3) && (at_10 >= 1)));
   int at_11 = (local_x + (local_y * 4));
+  copy_halfs_async(at_5, data_ptr, at_6, patch_shared_ptr, ((at_8 >= 3) && (at_10 >= 1)));
   copy_halfs_async(at_11, weight_ptr, at_11, kernel_shared_ptr, (bool)1);
   copy_halfs_async((at_11 + 288), weight_ptr, (at_11 + 36), kernel_shared_ptr, (bool)1);
   copy_halfs_async((at_11 + 576), weight_ptr, (at_11 + 72), kernel_shared_ptr, (bool)1);
@@ -51,9 +51,9 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
     int at_19 = (at_18 * 3);
     int at_20 = (at_9 + at_18);
     int at_21 = ((at_10 + ax6_0_ax7_ax8_fused) - at_19);
-    copy_halfs_async((((at_5 + ax6_0_ax7_ax8_fused) + at_19) + 2), data_ptr, (((at_6 + at_17) - (at_18 * 240)) + 160), patch_shared_ptr, ((((at_20 >= 1) && (at_20 < 7)) && (at_21 >= -1)) && (at_21 < 5)));
     int at_22 = (at_11 + (ax6_0_ax7_ax8_fused * 32));
     int at_23 = ((at_11 + at_14) - (at_18 * 432));
+    copy_halfs_async((((at_5 + ax6_0_ax7_ax8_fused) + at_19) + 2), data_ptr, (((at_6 + at_17) - (at_18 * 240)) + 160), patch_shared_ptr, ((((at_20 >= 1) && (at_20 < 7)) && (at_21 >= -1)) && (at_21 < 5)));
     copy_halfs_async((at_22 + 64), weight_ptr, (at_23 + 288), kernel_shared_ptr, (bool)1);
     copy_halfs_async((at_22 + 352), weight_ptr, (at_23 + 324), kernel_shared_ptr, (bool)1);
     copy_halfs_async((at_22 + 640), weight_ptr, (at_23 + 360), kernel_shared_ptr, (bool)1);

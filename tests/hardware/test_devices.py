@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import platform
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_networks import residual_net
 
+import romou
+from romou.api.place import for_server
+from romou.backends import backend
 from romou.core.errors import UsageError
-from romou.hardware import HardwareSpec, known_devices, load_device, load_spec, spec_from_dict
-from romou.hardware.spec import SCHEMA
+from romou.hardware import HardwareSpec, device_called, files, known_devices, load_device, load_spec, spec_from_dict
+from romou.hardware.spec import LIMITS, SCHEMA
+from romou.pruning.estimate import can_estimate, missing_facts
 from romou.target import Target
 
 KB = 1024
-# The table of published facts, written out again by hand; None: the table has no number.
+ADRENO = ("530", "618", "620", "630", "640", "642l", "650", "660", "690", "730", "740", "750", "830", "840", "_x1_45", "_x1_85")
+MALI = ("52", "57", "68", "76", "77", "78", "610", "615", "710", "715", "720", "925")
+PHONES = (*(f"adreno{n}" for n in ADRENO), "maleoon910", *(f"mali_g{n}" for n in MALI))
+# The table of published facts, written out again by hand; None: the table has no number, though another source may.
 TABLE: dict[str, tuple[Any, Any, Any]] = {
     "shader_cores": (2, 2, 5),
     "alus_per_core": (256, 384, 24),
@@ -42,6 +53,7 @@ TABLE: dict[str, tuple[Any, Any, Any]] = {
     "clock_mhz": (710, 585, 800),
     "has_scalar_vector_broadcast": (True, True, True),
     "has_half_arithmetic": (None, True, None),
+    "fp16_rate": (None, 1, 2),
 }
 
 
@@ -51,7 +63,8 @@ def test_known_devices() -> None:
 
 @pytest.mark.parametrize("fact", TABLE)
 def test_values_are_those_of_the_table(fact: str) -> None:
-    assert tuple(getattr(load_device(name), fact) for name in ("adreno630", "adreno640", "mali_g76")) == TABLE[fact]
+    for name, published in zip(("adreno630", "adreno640", "mali_g76"), TABLE[fact], strict=True):
+        assert published is None or getattr(load_device(name), fact) == published, name
 
 
 def test_a_measured_device_gives_a_target_its_limits() -> None:
@@ -100,7 +113,7 @@ def _changed(**facts: Any) -> dict[str, Any]:
     [
         ([], "device data: expected a JSON object, got list"),
         ({"name": "x"}, "device data: missing key 'title', 'facts'"),
-        ({"nam": "x"}, "device data: unknown key 'nam'; known: facts, name, title\nDid you mean 'name'?"),
+        ({"nam": "x"}, "device data: unknown key 'nam'; known: facts, name, nearest, title\nDid you mean 'name'?"),
         ({"name": "x", "title": "x", "facts": 1}, "device data: 'facts' must be a JSON object, got int"),
         (_changed(l2_cache_bytes={"unit": "KB"}), "device data: l2_cache_bytes is given in 'KB'; this key is in 'bytes'"),
         (_changed(l2_cache_bytes={"source": " "}), "device data: l2_cache_bytes says no source for its value 131072"),
@@ -116,14 +129,130 @@ def test_schema_errors(data: Any, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_missing_and_unknown_facts_are_named() -> None:
+def test_an_unknown_fact_is_named_and_one_that_is_left_out_is_not_known() -> None:
     data = load_device("adreno640").to_dict()
     data["facts"]["l2_cache_byte"] = data["facts"].pop("l2_cache_bytes")
     with pytest.raises(UsageError, match="unknown fact 'l2_cache_byte'.*\nDid you mean 'l2_cache_bytes'?"):
         spec_from_dict(data)
     del data["facts"]["l2_cache_byte"]
-    with pytest.raises(UsageError, match="missing fact 'l2_cache_bytes'"):
-        spec_from_dict(data)
+    spec = spec_from_dict(data)
+    assert (spec.l2_cache_bytes, spec.source_of("l2_cache_bytes")) == (None, "not known")
+
+
+def test_a_family_gives_what_a_file_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the family's source; a family is no device, and each one is some device's."""
+    spec, family = load_device("adreno730"), json.loads((files._FAMILIES / "adreno_7xx.json").read_text())["facts"]
+    assert spec.registers_per_core == 96 * 4 * 128
+    assert spec.source_of("registers_per_lane") == family["registers_per_lane"]["source"]
+    own, inherited = {**family["warp_sizes"], "value": None}, {"value": 7, "unit": "count", "source": "its box"}
+    mine = {"name": "mine", "title": "Mine", "family": "adreno_7xx", "facts": {"warp_sizes": own, "shader_cores": inherited}}
+    (tmp_path / "mine.json").write_text(json.dumps(mine))
+    spec = load_spec(tmp_path / "mine.json")
+    assert (spec.warp_sizes, spec.shader_cores, spec.nearest, spec.l1_buffer_cache_bytes) == ((64, 128), 7, "adreno640", 0)
+    (tmp_path / "mine.json").write_text(json.dumps(mine | {"family": "adreno_7x"}))
+    with pytest.raises(UsageError, match="unknown family of devices 'adreno_7x'; known: adreno, .*\nDid you mean 'adreno_7xx'?"):
+        load_spec(tmp_path / "mine.json")
+    texts = [path.read_text() for folder in (files._DEVICES, files._FAMILIES) for path in folder.glob("*.json")]
+    for path in files._FAMILIES.glob("*.json"):
+        assert path.stem not in known_devices()
+        assert any(f'"family": "{path.stem}"' in text for text in texts), path.stem
+
+
+@pytest.mark.parametrize("name", PHONES)
+def test_every_phone_has_images_and_keeps_to_what_its_facts_say(name: str) -> None:
+    spec, limits = load_device(name), Target(f"opencl -device={name}").limits
+    assert limits.max_image == (min(spec.max_image_width_texels or 0, spec.max_image_height_texels or 0),) * 2 + (2048,)
+    assert limits.max_image[0] >= 16384
+    assert (limits.warp_size, limits.has_fp16_arithmetic) == (min(spec.warp_sizes or (0,)), True)
+    assert limits.max_work_group_size == (spec.max_work_group_size or 256)
+    # Images where buffers have no first-level cache (Adreno), and where its rate, or the nearest GPU's, is higher for them (Mali).
+    assert limits.prefers_images == (name != "maleoon910")
+
+
+@pytest.mark.parametrize("name", ["adreno740", "mali_g78", "maleoon910"])
+def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
+    """With images where the target prefers them, and work groups that the device takes."""
+    target = Target(f"opencl -device={name}")
+    sources = romou.compile(residual_net(), target=target).sources().values()
+    groups = [tuple(map(int, sizes)) for source in sources for sizes in re.findall(r"reqd_work_group_size\((\d+), (\d+), (\d+)\)", source)]
+    assert len(groups) >= len(sources) > 3
+    assert max(map(math.prod, groups)) <= target.limits.max_work_group_size
+    assert any("image2d" in source for source in sources) == target.limits.prefers_images
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("QUALCOMM Adreno(TM) 740", "adreno740"),
+        ("QUALCOMM Adreno(TM) OpenCL 2.0 Adreno(TM) 642L", "adreno642l"),
+        ("Qualcomm(R) Adreno(TM) X1-85 GPU", "adreno_x1_85"),
+        ("Adreno (TM) 750", "adreno750"),
+        ("FD630", "adreno630"),
+        ("Mali-G57 MC2 r0p1", "mali_g57"),
+        ("Mali-G715-Immortalis MC11 v1.r38p1", "mali_g715"),
+        ("Immortalis-G925", "mali_g925"),
+        ("Mali-LODX r0p0", "mali_g610"),
+        ("Maleoon 910", "maleoon910"),
+        ("NVIDIA H200", "nvidia_h200"),
+        ("QUALCOMM Adreno(TM) OpenCL 2.0 Adreno(TM) 505", None),
+        ("Mali-G7", None),
+        ("Mali-G5710", None),
+        ("cpu-haswell-Intel(R) Xeon(R) Processor", None),
+        ("host", None),
+    ],
+)
+def test_a_driver_s_text_names_a_device(text: str, name: str | None) -> None:
+    assert device_called(text) == name
+    if name:
+        assert load_device(text).name == name
+        assert Target({"kind": "opencl", "device": text}) == Target(f"opencl -device={name}")
+
+
+def test_an_attached_phone_picks_its_file_and_its_driver_s_word_stands_first() -> None:
+    facts = {"name": "QUALCOMM Adreno(TM)", "version": "OpenCL 3.0 Adreno(TM) 740", "type": "gpu"}
+    asked = HardwareSpec(name="asked", title="Asked", max_work_group_size=512, sources={"max_work_group_size": "its driver"})
+    opencl = backend("opencl")
+    spec = opencl.with_known_facts(asked, facts)
+    assert (spec.name, spec.title, spec.nearest) == ("adreno740", "Asked", "adreno640")
+    assert (spec.max_work_group_size, spec.source_of("max_work_group_size")) == (512, "its driver")
+    assert spec.registers_per_core == load_device("adreno740").registers_per_core
+    assert opencl.with_known_facts(asked, facts | {"version": "OpenCL 2.0 Adreno(TM) 505"}) is asked
+    assert opencl.with_known_facts(asked, facts | {"type": "cpu"}) is asked
+    assert for_server(Target("opencl"), facts, f"{platform.machine()}-linux-gnu", "there").device_name == "adreno740"
+    with pytest.raises(UsageError, match="the target has to name the device at there, which is Xclipse 920"):
+        for_server(Target("opencl"), {"name": "Xclipse 920", "type": "gpu"}, f"{platform.machine()}-linux-gnu", "there")
+
+
+def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
+    """Its source says so; limits stay unknown, because kernels might not run."""
+    plain, guessed = (Target(f"opencl -device=mali_g78{option}").spec for option in ("", " -facts=nearest"))
+    assert (plain.l2_bandwidth_gbps, guessed.l2_bandwidth_gbps) == (None, 15.6)
+    assert guessed.source_of("l2_bandwidth_gbps").startswith("mali_g76, the nearest known GPU: Romou paper")
+    assert (guessed.warp_sizes, guessed.source_of("warp_sizes")) == (plain.warp_sizes, plain.source_of("warp_sizes"))
+    assert plain.max_work_group_size is None
+    assert (missing_facts(plain), missing_facts(guessed)) == (("clock_mhz", "l2_bandwidth_gbps"), ())
+    assert (can_estimate(plain), can_estimate(guessed)) == (False, True)
+    assert missing_facts(load_device("host")) == ()
+    assert all(getattr(plain, key) == getattr(guessed, key) for key in LIMITS)
+    with pytest.raises(UsageError, match="-facts=nearest: of NVIDIA H200 no similar device is known"):
+        _ = Target("opencl -device=nvidia_h200 -facts=nearest").spec
+
+
+def test_what_the_target_says_of_images_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    facts = {"max_work_group_size": 128, "warp_sizes": (16,)}
+    spec = HardwareSpec(name="bare", title="A bare GPU", sources=dict.fromkeys(facts, "its box"), **facts)
+    (tmp_path / "bare.json").write_text(json.dumps(spec.to_dict()))
+    monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
+    bare = Target("opencl -device=bare")
+    assert (bare.limits.max_image, bare.lacks_image_sizes) == (None, True)
+    romou.inspect(residual_net(), target=bare)
+    assert "A bare GPU: the sizes of its images are not known, so every tensor stays in a buffer; -texture_spatial_limit=N" in caplog.text
+    given = bare.with_options(texture_spatial_limit=4096)
+    assert (given.limits.max_image, given.limits.prefers_images, given.lacks_image_sizes) == ((4096, 4096, 2048), False, False)
+    assert given.with_options(images="prefer").limits.prefers_images
+    never = Target("opencl -device=adreno740 -images=never")
+    assert (never.limits.max_image, never.limits.prefers_images, never.lacks_image_sizes) == (None, False, False)
+    assert Target("opencl -device=mali_g76 -texture_spatial_limit=1024").limits.max_image == (1024, 1024, 2048)
 
 
 def test_file_errors(tmp_path: Path) -> None:
@@ -159,7 +288,7 @@ def test_a_file_in_a_folder_of_the_users_is_a_device(tmp_path: Path, monkeypatch
 
 
 def shipped_devices() -> tuple[str, ...]:
-    return ("adreno630", "adreno640", "host", "mali_g76", "nvidia_h200")
+    return tuple(sorted((*PHONES, "host", "nvidia_h200")))
 
 
 @pytest.mark.parametrize(

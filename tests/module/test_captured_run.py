@@ -17,8 +17,9 @@ import onnx
 import pytest
 import standin
 import tvm
+from exhaustive import exhaustive
 from operators import target_of
-from small_networks import prime_net, residual_net
+from small_networks import Graph, prime_net, residual_net
 
 import romou
 from romou import models
@@ -50,11 +51,24 @@ def is_same(found: list[np.ndarray], right: list[np.ndarray]) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(found, right, strict=True))
 
 
-def test_two_models_in_turns_and_one_that_was_loaded(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    networks = {"residual": residual_net(), "bert_2layer": models.load("bert_2layer")}
-    plain = {name: compiled(model, False) for name, model in networks.items()}
+@pytest.fixture(scope="module")
+def residual() -> romou.TunedModel:
+    """Compiled once; tests take machines of their own (`with_capture`)."""
+    return compiled(residual_net(), None)
+
+
+def test_two_models_in_turns_and_one_that_was_loaded(residual: romou.TunedModel, tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    assert_same_in_turns({"residual": with_capture(residual, False), "prime": compiled(prime_net(), False)}, tmp_path)
+
+
+@exhaustive
+def test_attention_in_turns(residual: romou.TunedModel, tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+    assert_same_in_turns({"residual": with_capture(residual, False), "bert_2layer": compiled(models.load("bert_2layer"), False)}, tmp_path)
+
+
+def assert_same_in_turns(plain: dict[str, romou.TunedModel], tmp_path: Path) -> None:
     recorded = {name: with_capture(model, True) for name, model in plain.items()}
-    for name in networks:
+    for name in plain:
         recorded[f"{name}, loaded"] = romou.load(plain[name].save(tmp_path / name), capture=True)
     for seed in range(4):
         for name, model in recorded.items():
@@ -67,7 +81,11 @@ def test_two_models_in_turns_and_one_that_was_loaded(tmp_path: Path, opencl_devi
 
 
 def test_with_images(opencl_device: tvm.runtime.Device) -> None:
-    model = romou.compile(residual_net(), target="opencl -device=adreno640")
+    g = Graph({"image": (1, 6, 9, 9)})
+    x = g.add("Relu", g.conv("image", 6, 8, pads=[1, 1, 1, 1]))
+    net = g.model(g.add("MaxPool", g.add("Add", g.conv(x, 8, 8, (1, 1)), x), kernel_shape=[2, 2]))
+    model = romou.compile(net, target="opencl -device=adreno640")
+    assert any("image2d_array_t" in source for source in model.sources().values())
     plain, recorded = with_capture(model, False), with_capture(model, True)
     for seed in range(3):
         inputs = random_inputs(plain.inputs, seed=seed)
@@ -93,8 +111,8 @@ def test_what_is_recorded_is_kept_and_given_back(opencl_device: tvm.runtime.Devi
     assert (after["live_kernels"], after["live_events"]) == (before["live_kernels"], before["live_events"])
 
 
-def test_times(opencl_device: tvm.runtime.Device) -> None:
-    model = compiled(residual_net(), True)
+def test_times(residual: romou.TunedModel) -> None:
+    model = with_capture(residual, True)
     for clock in ("device", "wall"):
         captured, plain = model.times(repeat=3, clock=clock), model.times(repeat=3, clock=clock, capture=False)
         assert all(0 < t < 1e4 for t in (*captured, *plain))
@@ -107,8 +125,8 @@ def test_times(opencl_device: tvm.runtime.Device) -> None:
     assert statistics()["launches"] == before + 2 * launches
 
 
-def test_the_faster_way_is_taken(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = compiled(residual_net(), None)
+def test_the_faster_way_is_taken(residual: romou.TunedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = residual
     for is_slow, beginning in ((False, "an OpenCL command buffer of "), (True, "kernel by kernel: an OpenCL command buffer of ")):
         model = with_capture(code, None)
         own = model._machine()

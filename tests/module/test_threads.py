@@ -11,7 +11,7 @@ from small_networks import prime_net, residual_net
 import romou
 from romou.module import random_inputs
 
-THREADS, RUNS, SEEDS = 8, 60, 5
+THREADS, RUNS, SEEDS = 8, 30, 5
 
 
 @pytest.mark.parametrize("capture", [None, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from exhaustive import few
 from small_networks import residual_net
 from tvm import relax, tirx
 
@@ -19,7 +20,7 @@ from romou.tasks.extract import extract_tasks
 TARGET = Target("opencl")
 
 
-@pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
+@pytest.mark.parametrize("algorithm", few(["winograd2", "winograd4"], 1))
 def test_workspaces_are_planned_with_the_tensors_of_the_graph(algorithm: str, opencl_device: tvm.runtime.Device) -> None:
     model = residual_net(channels=10, size=23)
     imported = import_onnx(model)

@@ -1,4 +1,4 @@
-"""The OpenCL runtime where drivers fail: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand (fake_opencl.cc)."""
+"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand."""
 
 from __future__ import annotations
 
@@ -20,14 +20,28 @@ HERE = Path(__file__).parent
 PATCHES = Path(__file__).parents[2] / "romou/tvm_patches"
 RUNTIME, COMMON = PATCHES / "opencl_runtime", PATCHES / "device_runtime"
 OPTIONS = ["-std=c++20", "-O0", "-g1", "-fPIC", "-Wall", '-DROMOU_VERSION="0"', f"-I{RUNTIME}", f"-I{COMMON}", f"-I{COMMON}/shim"]
-CHECKS = ("failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails", "threads", "sizes", "lengths", "plain_options", "exact_options")
+CHECKS = (
+    "failed_waits",
+    "waiting_holds_no_queue",
+    "dropped_elsewhere",
+    "large_buffers_are_profiled",
+    "every_call_fails",
+    "threads",
+    "sizes",
+    "lengths",
+    "modules",
+    "source_kernels",
+    "tensors",
+    "plain_options",
+    "exact_options",
+)
 # A data race is one of several threads.
 OF_THREADS = ("waiting_holds_no_queue", "dropped_elsewhere", "threads")
 
 
 def compile_with(source: Path, suffix: str, *options: str) -> Path:
     """What g++ makes of a file, of this directory or made before, whatever it includes from the runtime being the same."""
-    texts = [path.read_text() for path in (source, *sorted(COMMON.rglob("*.h")), *sorted(RUNTIME.rglob("*.h")), *sorted(RUNTIME.glob("*.cc")))]
+    texts = [path.read_text() for path in (source, *(path for folder in (COMMON, RUNTIME) for path in sorted(folder.rglob("*.[ch]*"))))]
 
     def compile_to(path: Path) -> None:
         subprocess.run(["g++", *OPTIONS, str(source), *options, "-o", str(path)], check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def compiler() -> dict[str, str]:
+    """The environment of a build: what the compiler optimises is not looked at here, and one compilation is enough for all builds."""
+    return {"CXXFLAGS": "-O0", "CXX": shlex.join([sys.executable, str(Path(__file__).with_name("cached_compiler.py"))])}
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +71,10 @@ def archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(archive: Path, compiler: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built of the source archive: what that lacks is missing here too."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(archive)]
-    # What the compiler optimises is not looked at here.
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={**os.environ, "CXXFLAGS": "-O0"})
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={**os.environ, **compiler})
     (found,) = folder.glob("*.whl")
     return found

@@ -54,6 +54,28 @@ def test_what_is_used_after_a_loop_is_declared_after_it() -> None:
     assert next(i for i, line in enumerate(lines) if "* 7" in line) < loop < next(i for i, line in enumerate(lines) if "* 100" in line)
 
 
+def test_what_is_used_behind_a_mark_is_declared_before_it() -> None:
+    """TVM unrolls the loop around: a variable of the first iteration would stand in the others, behind the mark that declared theirs."""
+
+    @I.ir_module
+    class Module:
+        @T.prim_func(s_tir=True)
+        def main(A: T.Buffer((4096,), "float32"), B: T.Buffer((4096,), "float32")):
+            with T.launch_thread("threadIdx.x", 8) as x:
+                for r in T.unroll(3):
+                    with T.attr(T.int32(0), "pragma_romou_autobroadcast", T.int32(1)):
+                        B[x * 7 + r * 64] = A[x * 7 + r * 64]
+                    B[x * 7 + r * 64 + 1] = A[x * 7 + r * 64 + 2]
+
+    unrolled = tirx.transform.UnrollLoop()(eliminate_addresses(Module))["main"].script()
+    lines = [line.strip() for line in unrolled.splitlines() if "A[" in line]
+    used = [re.search(r"A\[(\w+)", line)[1] for line in lines]
+    assert len(used) == 6
+    # Two by two the same variable, another one in each iteration.
+    assert used[::2] == used[1::2]
+    assert len(set(used)) == 3
+
+
 def test_conditions_that_do_not_vary_are_decided_outside() -> None:
     @I.ir_module
     class Module:

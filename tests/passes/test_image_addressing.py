@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tvm
-from operators import conv, error_of, random_arrays, reference, run, task_of
+from exhaustive import few
+from operators import conv, error_of, quick_configs, random_arrays, reference, run, task_of
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
@@ -24,7 +26,7 @@ from romou.tir.primitives import image_extents, set_image
 from romou.tir.traversal import nodes_in
 
 # Limits of a phone: its spaces know images. The kernels run on the device at hand.
-TARGET = Target("opencl -device=adreno640")
+TARGET = Target("opencl -device=adreno640 -half=storage")
 
 WORKS = [
     conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)),
@@ -68,8 +70,8 @@ def copied(device: tvm.runtime.Device, **scopes: str) -> tuple[np.ndarray, np.nd
 SCOPES = ["global", "global.texture", "global.texture-weight", "global.texture-nhwc"]
 
 
-@pytest.mark.parametrize("source", SCOPES)
-@pytest.mark.parametrize("result", SCOPES)
+# Each is read and written, in one image and in two.
+@pytest.mark.parametrize(("source", "result"), few(itertools.product(SCOPES, repeat=2), 0, 1, 6, 8, 11, 12, 13))
 def test_every_mapping_gives_the_same_numbers(opencl_device: tvm.runtime.Device, source: str, result: str) -> None:
     made, array, text = copied(opencl_device, **{k: v for k, v in (("A", source), ("B", result)) if v != "global"})
     np.testing.assert_array_equal(made, 2 * array)
@@ -124,24 +126,31 @@ def test_buffers_are_left_alone() -> None:
     assert not any(map(is_texel_load, nodes_in(address_images(Copy)["main"].body, tvm.ir.Call)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("work", WORKS, ids=lambda w: w.name)
+# Each in one type.
+@pytest.mark.parametrize(
+    ("work", "dtype"), few(itertools.product(WORKS, ["float32", "float16"]), 0, 3, 4, 7, 8, 11, 12, 15), ids=lambda v: getattr(v, "name", v)
+)
 def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Dense, dtype: str) -> None:
     task, rng = task_of(replace(work, dtype=dtype)), np.random.default_rng(3)
     arrays = random_arrays(task, rng)
     space = task.space(TARGET)
     # Half-precision arithmetic is not for every device; storage is.
-    configs = [task.default_config(TARGET), *(c for c in space.sample(rng, 32) if c["weight"] == "image" and c["accumulate"] == "float32")]
+    drawn = (c for c in space.sample(rng, 64) if c["weight"] == "image" and c["accumulate"] == "float32" and c["unroll"] == "lanes")
+    configs = [task.default_config(TARGET), next(drawn)]
     assert configs[0]["weight"] == "image"
     expected = reference(task, arrays)
     assert "image2d_array_t weight_ptr" in build_task(task, configs[0], TARGET).imports[0].inspect_source()
-    for config in configs[:2]:
+    for config in configs:
         assert list(task.image_scopes(config, TARGET)) == ["weight"]
         assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < (1e-5 if dtype == "float32" else 1e-3), config
 
 
-@pytest.mark.parametrize("images", [("data",), ("relu",), ("data", "relu"), ("data", "bias", "relu")])
-@pytest.mark.parametrize("work", [w for w in WORKS if isinstance(w, Conv2d) and w.groups in (1, w.in_channels)], ids=lambda w: w.name)
+IMAGES = [("data",), ("relu",), ("data", "relu"), ("data", "bias", "relu")]
+PLACED = itertools.product([w for w in WORKS if isinstance(w, Conv2d) and w.groups in (1, w.in_channels)], IMAGES)
+
+
+# Each operator, and each set of images with two of them or one.
+@pytest.mark.parametrize(("work", "images"), few(PLACED, 3, 4, 9, 14, 15, 18), ids=lambda v: getattr(v, "name", "-".join(v) if isinstance(v, tuple) else v))
 def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, images: tuple[str, ...]) -> None:
     func = task_of(work).func
     for name in images:
@@ -151,7 +160,7 @@ def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, 
     assert TunableTask.from_json(task.to_json()).template.images == dict.fromkeys(images, "global.texture")
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    for config in [task.default_config(TARGET), *task.space(TARGET).sample(rng, 2)]:
+    for config in [task.default_config(TARGET), *quick_configs(task, TARGET, rng, 1)]:
         assert set(images) <= set(task.image_scopes(config, TARGET))
         assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < 1e-5, config
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from exhaustive import exhaustive
 from operators import conv, task_of
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
@@ -19,6 +20,9 @@ from romou.tasks.tunable import TunableTask
 TARGET = Target("opencl -device=adreno640")
 # Ours less these is what TVM's own passes make of the same schedule.
 OURS = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
+
+# So many random configs beside the default one.
+drawn_configs = pytest.mark.parametrize("drawn", [2, pytest.param(12, marks=exhaustive)], ids="{} drawn".format)
 
 ODD = [
     conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)),
@@ -70,22 +74,24 @@ def branches_in_loops(func: tirx.PrimFunc) -> int:
     return found
 
 
+@drawn_configs
 @pytest.mark.parametrize("work", ODD, ids=lambda w: w.name)
-def test_no_division_inside_a_loop(work: Conv2d | Dense) -> None:
+def test_no_division_inside_a_loop(work: Conv2d | Dense, drawn: int) -> None:
     task = task_of(work).with_free_images()
-    for config in [task.default_config(TARGET), *task.space(TARGET).sample(np.random.default_rng(2), 12)]:
+    for config in [task.default_config(TARGET), *task.space(TARGET).sample(np.random.default_rng(2), drawn)]:
         for kernel in kernels_of(task, config):
             left = kernel.text_operations
             assert (kernel.operations.divisions_in_loops, left.divisions_in_loops, left.modulos_in_loops) == (0, 0, 0), config
 
 
+@drawn_configs
 @pytest.mark.parametrize("work", [w for w in ODD if isinstance(w, Conv2d) and w.groups != 3], ids=lambda w: w.name)
-def test_no_branch_inside_a_loop_of_an_image_kernel(work: Conv2d) -> None:
+def test_no_branch_inside_a_loop_of_an_image_kernel(work: Conv2d, drawn: int) -> None:
     task = task_of(work).with_free_images()
     # Staging in local memory deals texels out to work-items: the last round is not full.
-    drawn = [c for c in task.space(TARGET).sample(np.random.default_rng(3), 400) if c["data"] == "image" and not c["local"]]
-    assert len(drawn) >= 5
-    for config in [task.default_config(TARGET), *drawn[:10]]:
+    configs = [c for c in task.space(TARGET).sample(np.random.default_rng(3), 400) if c["data"] == "image" and not c["local"]]
+    assert len(configs) >= 5
+    for config in [task.default_config(TARGET), *configs[:drawn]]:
         # The last one of several writes out tiles, which may stick out over the image's edge.
         summing = kernels_of(task, config)[:2]
         assert [branches_in_loops(kernel.lowered) for kernel in summing] == [0] * len(summing), config
@@ -118,7 +124,7 @@ def test_no_registers_behind_pointers() -> None:
     """Register tiles are vectors with named lanes, whatever the split of the work."""
     for work in (LARGE[0], LARGE[4], ODD[9], ODD[0]):
         task = task_of(work).with_free_images()
-        for config in [task.default_config(TARGET), *(c for c in task.space(TARGET).sample(np.random.default_rng(4), 16) if c["vector_width"] == 4)]:
+        for config in [task.default_config(TARGET), *(c for c in task.space(TARGET).sample(np.random.default_rng(4), 8) if c["vector_width"] == 4)]:
             for kernel in kernels_of(task, config):
                 assert "_local_ptr +" not in kernel.source, config
                 assert "(float*)" not in kernel.source, config

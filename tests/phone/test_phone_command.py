@@ -17,8 +17,10 @@ import pytest
 import tvm
 from click.testing import CliRunner, Result
 from phone_servers import ROOT
+from small_networks import Graph
 from tvm import rpc
 
+import romou
 from romou.cli import main
 from romou.deploy.phone import FOLDER
 
@@ -39,7 +41,10 @@ if words[0] == "devices":
     for name, how in state["devices"].items(): print(name + "\\t" + how)
 elif words[0] == "push":
     if state.get("push_fails"): print("adb: error: failed to copy: No space left on device"); sys.exit(1)
-    shutil.copytree(words[1].removesuffix("/."), here / "phone", dirs_exist_ok=True)
+    shutil.copytree(words[1].removesuffix("/."), words[2].replace("{FOLDER}", str(here / "phone")), dirs_exist_ok=True)
+elif words[0] == "pull":
+    source = pathlib.Path(words[1].replace("{FOLDER}", str(here / "phone")))
+    shutil.copytree(source, pathlib.Path(words[2]) / source.name, dirs_exist_ok=True)
 elif words[0] in ("forward", "reverse"):
     ports = state[words[0]]
     if words[1] == "--list": print("".join((serial if words[0] == "forward" else "UsbFfs") + f" {{a}} {{b}}\\n" for a, b in ports))
@@ -234,3 +239,23 @@ def test_wrong_options(fake: FakePhone, options: tuple[str, ...], message: str) 
 def test_the_help_names_the_build_script() -> None:
     assert "scripts/build_phone_runtime.sh" in invoke("--help").output
     assert (ROOT / "scripts/build_phone_runtime.sh").is_file()
+
+
+def test_warm_brings_the_phones_programs_back(fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path) -> None:
+    """The exported folder then holds the programs of that device; nothing of it stays on the phone."""
+    graph = Graph({"x": (1, 3, 7, 7)})
+    model = romou.compile(graph.model(graph.conv("x", 3, 5)), target="opencl -device=host", verify=False)
+    exported = model.export_android(tmp_path / "model", host="x86_64-linux-gnu", runtime=host_runtime)
+    early = invoke("warm", str(exported))
+    assert (early.exit_code, "the runtime is not on P1" in early.output) == (3, True)
+    assert invoke("push", str(runtime)).exit_code == 0
+    warmed = invoke("warm", str(exported), "--json")
+    assert warmed.exit_code == 0, warmed.output
+    found = json.loads(warmed.output)
+    (compiled,) = re.findall(r"programs +\S+ ms  0 loaded, (\d+) compiled", found["printed"])
+    assert found["programs"] == int(compiled) == len(list((exported / "programs").glob("*.program"))) > 0
+    assert not (fake.folder / "phone" / "warm").exists()
+    # A device of the same kind has nothing to compile.
+    assert re.search(rf"programs +\S+ ms  {compiled} loaded, 0 compiled", invoke("warm", str(exported)).output)
+    wrong = invoke("warm", str(tmp_path))
+    assert (wrong.exit_code, "lacks model.json" in wrong.output) == (2, True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from exhaustive import exhaustive, few
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_usage import read_usage
@@ -82,7 +84,14 @@ def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
     return KernelUsage(images=images, **{name: pick(value) for name, value in fields.items()})
 
 
-@pytest.mark.parametrize(("target", "examples"), [(TARGET, 25), (target_of("cuda"), 8)], ids=["opencl", "cuda"])
+def each_target(opencl: int, cuda: int) -> pytest.MarkDecorator:
+    """Repeat a test with so many random examples on OpenCL and on CUDA, and ten times as many."""
+    found = [(TARGET, opencl), (target_of("cuda"), cuda)]
+    more = [pytest.param(target, 10 * examples, marks=exhaustive) for target, examples in found]
+    return pytest.mark.parametrize(("target", "examples"), [*found, *more], ids=["opencl", "cuda", "opencl-more", "cuda-more"])
+
+
+@each_target(6, 2)
 def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     @given(operators(), st.integers(0, 2**31))
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -95,16 +104,22 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
 
 @pytest.mark.parametrize(
     "work",
-    [
-        conv(32, (14, 14), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
-        conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
-        conv(528, (7, 9), 37, (1, 1), "float16", batch=2),
-        conv(3, (30, 30), 37, (7, 7), "float16", stride=(2, 2), padding=(3, 3, 3, 3), batch=2),
-        Dense(m=33, k=256, n=130, dtype="float16"),
-        conv(144, (9, 10), 37, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
-        conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0)),
-        Dense(m=33, k=256, n=130, dtype="float32"),
-    ],
+    few(
+        [
+            conv(32, (14, 14), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
+            conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
+            conv(528, (7, 9), 37, (1, 1), "float16", batch=2),
+            conv(3, (30, 30), 37, (7, 7), "float16", stride=(2, 2), padding=(3, 3, 3, 3), batch=2),
+            Dense(m=33, k=256, n=130, dtype="float16"),
+            conv(144, (9, 10), 37, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
+            conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0)),
+            Dense(m=33, k=256, n=130, dtype="float32"),
+        ],
+        1,
+        3,
+        4,
+        6,
+    ),
     ids=lambda w: f"{w.name}_{w.dtype}",
 )
 def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None:
@@ -114,7 +129,7 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
     closed_form_and_tir_agree(target, task, [c for c in configs if not c["local"]][:2] + ahead[:2], devices=())
 
 
-@pytest.mark.parametrize(("target", "examples"), [(TARGET, 5), (target_of("cuda"), 2)], ids=["opencl", "cuda"])
+@each_target(2, 1)
 def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) -> None:
     sizes, channels = st.tuples(st.integers(6, 20), st.integers(6, 20)), st.integers(4, 40)
 
@@ -132,7 +147,7 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
     check()
 
 
-@pytest.mark.parametrize(("target", "examples"), [(TARGET, 8), (target_of("cuda"), 2)], ids=["opencl", "cuda"])
+@each_target(3, 1)
 def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, examples: int) -> None:
     # Of two rows in all, TVM writes conditions into addresses, and taps that are not read coincide.
     sizes, kernels, few = st.tuples(st.integers(8, 20), st.integers(8, 20)), st.sampled_from([(3, 3), (3, 3), (2, 3), (5, 5)]), st.integers(1, 2)
@@ -190,14 +205,17 @@ def test_the_mesh_says_what_single_configs_say() -> None:
                 assert in_mesh == np.broadcast_to(getattr(listed, field.name), len(configs))[index], (field.name, config)
 
 
-@pytest.mark.parametrize("kind", ["opencl", "cuda"])
-@pytest.mark.parametrize("operator", OPERATORS)
+KINDS = list(itertools.product(OPERATORS, ["opencl", "cuda"]))
+
+
+# Each for one kind of device, the kinds in turns.
+@pytest.mark.parametrize(("operator", "kind"), few(KINDS, *range(0, len(KINDS), 4), *range(3, len(KINDS), 4)))
 def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) -> None:
     target = TARGET if kind == "opencl" else target_of(kind)
     for dtype in ("float32", "float16") if kind == "opencl" else ("float32",):
         for task in relax_tasks(*OPERATORS[operator], dtype=dtype):
             space = task.space(target)
-            configs = [task.default_config(target), *space.sample(np.random.default_rng(5), 3)]
+            configs = [task.default_config(target), *space.sample(np.random.default_rng(5), 1)]
             form = form_of(task.template, target.limits)
             columns = form.usage(columns_of(configs))
             choices = {device: form.choices(space, load_device(device)) for device in DEVICES}

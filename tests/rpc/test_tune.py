@@ -53,24 +53,24 @@ def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
         wait_for(lambda: len(Tracker(Address.parse(address)).servers().get(KEY, ())) == 2)
 
         def kill() -> None:
-            wait_for(lambda: (tmp_path / FILE_NAME).exists() and len(records(tmp_path)) >= 4)
+            wait_for(lambda: (tmp_path / FILE_NAME).exists() and len(records(tmp_path)) >= 3)
             end(servers[1].process)
 
         thread = threading.Thread(target=kill)
         thread.start()
-        tuned = romou.tune(model, rpc=address, trials=16, work_dir=tmp_path)
+        tuned = romou.tune(model, rpc=address, trials=8, work_dir=tmp_path)
         thread.join()
         summary = tuned.summary()
         assert (summary.target, summary.is_right) == ("opencl -device=host", True)
         assert summary.relative_l2_error is not None
         assert summary.relative_l2_error < LIMIT
-        assert sum(summary.outcomes.values()) == 16
+        assert sum(summary.outcomes.values()) == 8
         assert set(summary.outcomes) <= {"ok", "timeout"}
-        assert sum(row.trials for row in summary.rows) == 16
+        assert sum(row.trials for row in summary.rows) == 8
         assert all(row.tuned_ms is not None for row in summary.rows if row.trials)
         assert summary.default_ms
         kept = records(tmp_path)
-        assert len({(r["task_key"], json.dumps(r["config"])) for r in kept}) == len(kept) == 16
+        assert len({(r["task_key"], json.dumps(r["config"])) for r in kept}) == len(kept) == 8
         assert all(r["clock_ratio"] >= 1 for r in kept)
         # Nobody holds the device once the tuning is over.
         wait_for(lambda: servers[0].running_session() is None)

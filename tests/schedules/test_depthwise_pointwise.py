@@ -36,7 +36,7 @@ PAIR_TYPES = [("primes", "float32"), ("stride", "float16"), ("uneven", "float32"
 
 
 @random_configs
-@each_kind("pair", PAIR_TYPES, opencl=range(5), cuda=(0, 1))
+@each_kind("pair", PAIR_TYPES, opencl=range(5), cuda=(0, 1), vulkan=(1,))
 def test_configs_agree_with_both_functions(pair: tuple[str, str], target: Target, drawn: int) -> None:
     name, dtype = pair
     task, rng = made(name, dtype), np.random.default_rng(SEED)

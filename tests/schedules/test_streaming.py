@@ -45,7 +45,7 @@ def at(*names: str) -> list[int]:
 
 # Every third is compiled for CUDA: each way to address, to pool and to sum.
 @random_configs
-@each_kind("name", OPERATORS, opencl=range(len(OPERATORS)), cuda=range(0, len(OPERATORS), 3))
+@each_kind("name", OPERATORS, opencl=range(len(OPERATORS)), cuda=range(0, len(OPERATORS), 3), vulkan=range(1, len(OPERATORS), 5))
 def test_configs_agree_with_the_plain_function(name: str, target: Target, drawn: int) -> None:
     check(name, "float32", target, drawn)
 

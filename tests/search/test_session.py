@@ -10,16 +10,20 @@ from pathlib import Path
 
 import faulty_kernels
 import pytest
+from exhaustive import exhaustive
 from made_up_device import Builder, Runner
 from operators import small_tasks
 
 from romou.core.errors import UsageError
+from romou.core.outcome import Outcome
+from romou.core.space import Config
 from romou.measure import BuildResult, DeviceFingerprint, MeasureResult
 from romou.records import FILE_NAME, RecordStore
 from romou.search import TaskResult, TuningOptions, TuningSession
 from romou.search.explorer import EXPLORERS
 from romou.search.progress import PlainProgress, Status
 from romou.target import Target
+from romou.tasks.tunable import TunableTask
 
 TARGET = Target("opencl -device=host")
 
@@ -114,8 +118,8 @@ def test_without_a_budget_the_defaults_stay(tmp_path: Path) -> None:
     assert all(r.config is not None and r.best_ms is None for r in results.values())
 
 
-def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
-    task = faulty_kernels.task()
+@pytest.mark.parametrize("task", [faulty_kernels.faulty_task(*"abcdefghijkl"), pytest.param(faulty_kernels.task(), marks=exhaustive)], ids=["knob", "operator"])
+def test_a_small_space_is_exhausted(task: TunableTask, tmp_path: Path) -> None:
     runner = Runner()
     with RecordStore(tmp_path) as store:
         options = TuningOptions(trials=100_000, patience=100_000, batch_size=64, confirm=0)
@@ -154,6 +158,38 @@ def test_close_calls_are_measured_again_when_the_search_is_over(tmp_path: Path) 
         assert (dict(result.config), result.best_ms) == (best["config"], pytest.approx(best["times_s"][0] * 1e3))
     # What is settled stays so.
     second = Runner()
+    assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {key: r.config for key, r in results.items()}
+    assert second.seen == []
+
+
+class UnstableRunner(Runner):
+    """Winners of which each second one changes its output."""
+
+    def run(self, batch: Sequence[BuildResult], **how: object) -> Iterator[MeasureResult]:
+        for built, result in zip(batch, super().run(batch), strict=True):
+            is_changing = built.candidate.is_winner and len(built.candidate.config.key) % 2 == 0
+            yield dataclasses.replace(result, outcome=Outcome.UNSTABLE, times_s=(), error="changed") if is_changing else result
+
+
+def test_an_unstable_winner_gives_way_to_the_next_best(tmp_path: Path) -> None:
+    """The result is the fastest of the stable configs, also for a session that goes on later; each one given up is recorded, and none is built again."""
+    builder = Builder()
+    results = session(tmp_path, UnstableRunner(), builder, confirm=3)
+    records = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
+    again = [record for record in records if record["is_again"]]
+    unstable = [record for record in again if record["outcome"] == "unstable"]
+    assert unstable
+    assert builder.built == 40
+    for key, result in results.items():
+        mine = [record for record in records if record["task_key"] == key and not record["is_again"]]
+        stable = [record for record in mine if len(Config(record["config"]).key) % 2]
+        if not stable:
+            assert result.config is None
+            continue
+        assert result.config is not None
+        assert result.best_ms == pytest.approx(1e3 * min(record["times_s"][0] for record in stable))
+        assert result.outcomes.get("unstable", 0) == sum(record["task_key"] == key for record in unstable)
+    second = UnstableRunner()
     assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {key: r.config for key, r in results.items()}
     assert second.seen == []
 

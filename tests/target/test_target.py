@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from romou.backends import backend, installed
 from romou.core.errors import UsageError
+from romou.hardware import known_devices
 from romou.target import Target
 
 LIMITS = backend("opencl").limit_names
@@ -93,7 +94,7 @@ def test_tf32_has_to_be_allowed_and_reaches_other_processes() -> None:
     assert (target.limits.allows_tf32, allowed.limits.allows_tf32) == (False, True)
     assert Target.from_json(allowed.to_json()) == Target(str(allowed)) == allowed.with_options(tf32="allow") == allowed
     assert not Target("cuda -arch=sm_75 -tf32=allow").limits.allows_tf32, "no tensor cores that could"
-    with pytest.raises(UsageError, match="unknown target option 'tf32'; known: device, half, host"):
+    with pytest.raises(UsageError, match="unknown target option 'tf32'; known: device, facts, half, host"):
         Target("opencl -device=adreno640").with_options(tf32="allow")
 
 
@@ -132,7 +133,7 @@ def test_host_is_named_host() -> None:
 
 
 KINDS_TEXT = "known: cuda, null, opencl, vulkan"
-DEVICES_TEXT = "known: adreno630, adreno640, host, mali_g76, nvidia_h200"
+DEVICES_TEXT = f"known: {', '.join(known_devices())}"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_error_text(bad: object, message: str) -> None:
 def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         Target("opencl -max_num_thread=64")
-    known = ", ".join(sorted(("device", "half", "host", *LIMITS)))
+    known = ", ".join(sorted(("device", "facts", "half", "host", "images", *LIMITS, "without")))
     assert str(caught.value) == f"unknown target option 'max_num_thread'; known: {known}\nDid you mean 'max_num_threads'?"
     assert caught.value.nearest == "max_num_threads"
 

@@ -336,3 +336,29 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 """
     done: subprocess.CompletedProcess[str] = glsl.run_python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_pipelines_are_kept_on_disk_and_torn_files_do_no_harm(vulkan_device: tvm.runtime.Device, tmp_path: Path) -> None:
+    folder = tmp_path / "programs"
+    folder.mkdir(mode=0o700)
+    prepare, keep = (tvm.get_global_func(f"romou.vulkan.{name}") for name in ("prepare", "keep"))
+    a, b = numbers(vulkan_device), room(vulkan_device)
+
+    def start(*, cached: int, stored: int) -> list[str]:
+        """A new process would do the same: the module knows nothing of the one before."""
+        module = glsl.module(scale=glsl.entry(glsl.SCALE, glsl.SCALE_ARGS))
+        before = statistics()
+        report = json.loads(str(prepare(module, vulkan_device.index, str(folder), 2)))
+        assert (report["cached"], report["compiled"]) == (cached, 1 - cached)
+        assert counted("pipelines_from_cache", before) == cached
+        launch(module["scale"], a, b, 3.0, *GRID)
+        np.testing.assert_allclose(b.numpy(), a.numpy() * 3 + 1, rtol=1e-6)
+        assert json.loads(str(keep(module, vulkan_device.index, str(folder))))["stored"] == stored
+        return list(report["notes"])
+
+    assert start(cached=0, stored=1) == []
+    assert start(cached=1, stored=0) == []
+    (kept,) = folder.glob("*.program")
+    kept.write_bytes(kept.read_bytes()[:-7])
+    assert len(start(cached=0, stored=1)) == 1
+    assert start(cached=1, stored=0) == []

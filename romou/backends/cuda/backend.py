@@ -55,12 +55,13 @@ class Cuda(Backend):
     def named_devices(self) -> tuple[str, ...]:
         return tuple(sorted(ARCHITECTURES))
 
-    def check_named_device(self, device_name: str) -> None:
-        """See `Backend.check_named_device`; UsageError also for a device that CUDA does not run on."""
-        super().check_named_device(device_name)
+    def named_device(self, device_name: str) -> str:
+        """See `Backend.named_device`; UsageError also for a device that CUDA does not run on."""
+        device_name = super().named_device(device_name)
         if device_name not in ARCHITECTURES:
             known = ", ".join(self.named_devices())
             raise UsageError(f"device {device_name!r} is no CUDA device; with -device= cuda knows {known}", hint="Leave -device= out for the attached GPU.")
+        return device_name
 
     def architecture(self, options: Mapping[str, Any]) -> str:
         """What NVRTC makes code for, e.g. "sm_90a": as given in a target's options, else the named device's, else the attached one's.

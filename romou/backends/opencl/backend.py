@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
+from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend, CapturedRun, TargetOption
 from romou.backends.command_buffer import CommandBuffer
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec, load_device
@@ -45,7 +45,14 @@ class OpenCL(Backend):
     title = "OpenCL"
     language = "OpenCL C"
     source_suffix = "cl"
-    options = (DEVICE, HOST, TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"))
+    options = (
+        DEVICE,
+        HOST,
+        TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"),
+        IMAGES,
+        FACTS,
+        WITHOUT,
+    )
     limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], "texture_depth_limit", "texture_spatial_limit", *COMMON_LIMITS[2:])
     default_limits: Mapping[str, int] = {**Backend.default_limits, "texture_spatial_limit": 16384, "texture_depth_limit": 2048}
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
@@ -71,14 +78,18 @@ class OpenCL(Backend):
         return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
 
     def attached_spec(self) -> HardwareSpec:
-        return _spec_of(self.facts(self.device_index(None)))
+        facts = self.facts(self.device_index(None))
+        return self.with_known_facts(_spec_of(facts), facts)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
         return super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
-        return {"has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic)}
+        # What is not known of a device, the user may say.
+        asked = options.get("half")
+        has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
+        return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)}
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
         """See `Backend.allowed_limits`. Without images nothing fits into one texel: everything stays in buffers."""
@@ -163,9 +174,9 @@ class OpenCL(Backend):
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
         """See `Backend.compiles_in_parallel`.
 
-        Not on phones: Adreno's compiler makes slower code of the same source in another order (llama.cpp#22117). PoCL compiles under one lock.
+        Not on phones, whose drivers were not seen to gain by it.
         """
-        return "NVIDIA" in facts["platform"] or (facts["type"] == "cpu" and "Portable Computing Language" not in facts["platform"])
+        return "NVIDIA" in facts["platform"] or facts["type"] == "cpu"
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return "cl_khr_command_buffer" in facts["extensions"].split()

@@ -29,8 +29,8 @@ class OpenCLC(Dialect):
     four copies of a scalar     (float4)(x)
     a scalar times a vector     x * v
     a * b + c                   mad(a, b, c), fma(a, b, c)
-    read fp16 as fp32           vload_half4(i, (half*)p)
-    write fp32 as fp16          vstore_half4(v, i, (half*)p)
+    read fp16 as fp32           vloada_half4(i, (half*)p), where 4 * i need not be aligned vload_half4
+    write fp32 as fp16          vstorea_half4(v, i, (half*)p)
 
     An external call with a vector as its type is called once.
     """
@@ -53,10 +53,13 @@ class OpenCLC(Dialect):
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
         return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)
 
-    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Expr:
-        suffix = "" if lanes == 1 else str(lanes)
-        return tirx.call_pure_extern(vector_type("float32", lanes), f"vload_half{suffix}", offset, pointer)
+    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
+        return tirx.call_pure_extern(vector_type("float32", lanes), _access("vload", lanes, is_aligned), offset, pointer)
 
-    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int) -> tirx.Stmt:
-        suffix = "" if lanes == 1 else str(lanes)
-        return tirx.Evaluate(tirx.call_extern("int32", f"vstore_half{suffix}", value, offset, pointer))
+    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+        return tirx.Evaluate(tirx.call_extern("int32", _access("vstore", lanes, is_aligned), value, offset, pointer))
+
+
+def _access(name: str, lanes: int, is_aligned: bool) -> str:
+    """OpenCL's function that accesses so many fp16 numbers."""
+    return f"{name}_half" if lanes == 1 else f"{name}{'a' * is_aligned}_half{lanes}"

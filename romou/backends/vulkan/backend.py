@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
+from romou.backends.base import COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, Backend, CapturedRun, TargetOption
 from romou.backends.command_buffer import CommandBuffer
 from romou.backends.vulkan import compiler
 from romou.core.errors import DeviceError, RomouError
@@ -41,7 +41,13 @@ class Vulkan(Backend):
     title = "Vulkan"
     language = "GLSL"
     source_suffix = "comp"
-    options = (DEVICE, HOST, TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"))
+    options = (
+        DEVICE,
+        HOST,
+        TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"),
+        IMAGES,
+        FACTS,
+    )
     limit_names = (*COMMON_LIMITS[:1], _BUFFERS, COMMON_LIMITS[1], *_IMAGE_LIMITS, *COMMON_LIMITS[2:])
     # The least that every device has.
     default_limits: Mapping[str, int] = {**Backend.default_limits, "max_num_threads": 128, "texture_spatial_limit": 4096, "texture_depth_limit": 256}
@@ -66,7 +72,8 @@ class Vulkan(Backend):
         return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
 
     def attached_spec(self) -> HardwareSpec:
-        return _spec_of(self.facts(self.device_index(None)))
+        facts = self.facts(self.device_index(None))
+        return self.with_known_facts(_spec_of(facts), facts)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         found = super().device_limits(spec)

@@ -38,6 +38,13 @@ class Glsl(OpenCLC):
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         return start
 
+    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
+        # `glsl.py` sees by itself which words a vector takes.
+        return super().load_fp16(offset, pointer, lanes, False)
+
+    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+        return super().store_fp16(value, offset, pointer, lanes, False)
+
     def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:
         name = "max_with_nan" if isinstance(extreme, tirx.Max) else "min_with_nan"
         return tirx.call_pure_extern(extreme.ty, name, extreme.a, extreme.b)

@@ -40,7 +40,6 @@ _INFINITY, _NAN = "uintBitsToFloat(0x7F800000u)", "uintBitsToFloat(0x7FC00000u)"
 _ADDITIVE, _PRODUCTS = (tirx.Add, tirx.Sub), (tirx.Mul, tirx.Div)
 
 
-
 @dataclass(kw_only=True)
 class Parameter:
     """A pointer among a kernel's parameters; element: the type that its elements were declared with."""

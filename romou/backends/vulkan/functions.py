@@ -31,9 +31,11 @@ DEFINITIONS = {
     "min_with_nan": "float min_with_nan(float a, float b) { return is_nan(a) ? a : is_nan(b) ? b : min(a, b); }",
     "rem": "int rem(int a, int b) { return a - a / b * b; }",
     "fmod": """float fmod(float a, float b) {
-  float m = abs(b), r = fma(-m, trunc(abs(a) / m), abs(a));
-  r = abs(a) > 1e7 * m ? 0.0 : r < 0.0 ? r + m : r >= m ? r - m : r;
-  return isinf(b) && !isinf(a) ? a : copysign(r, a);
+  // In two exact products: fma may be none.
+  float m = abs(b), q = trunc(abs(a) / m), high = uintBitsToFloat(floatBitsToUint(m) & 0xFFFFF000u);
+  precise float r = abs(a) - q * high - q * (m - high);
+  float rest = abs(a) > 1e7 * m ? 0.0 : r < 0.0 ? r + m : r >= m ? r - m : r;
+  return isinf(b) && !isinf(a) ? a : copysign(rest, a);
 }""",
     "clz": "int clz(int x) { return 31 - findMSB(uint(x)); }",
     "exp10": "float exp10(float x) { return exp2(x * 3.3219281); }",

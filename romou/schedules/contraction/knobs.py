@@ -20,6 +20,10 @@ MAX_TILE = 32
 _LEAST_BUFFERED = 3
 # Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
 TURN, _MOST_UNROLLED = "turn", 2048
+# Choices of the knob `accumulate`, and the products whose sum is fp16 where `MIXED` adds such sums up in fp32: their error is that of fp16 times
+# the root of half their number.
+FP32, FP16, MIXED = "float32", "float16", "mixed"
+_MOST_MIXED = 64
 # Choices of the knobs that say where an operand lies, and which devices have them.
 PLACES = tuple(place.value for place in Place)
 HAS_IMAGES = "image: OpenCL devices with large enough images; the default where buffers pass by the first-level cache"
@@ -33,10 +37,10 @@ KNOBS = (
     Knob(name="pixels", choices=("flat", "rows"), default="flat", help="pixels in one row, or row by row as images need"),
     Knob(
         name="accumulate",
-        choices=("float32", "float16"),
-        default="float32",
-        help="type of the partial sums",
-        devices="float16: devices that compute with fp16",
+        choices=(FP32, FP16, MIXED),
+        default=FP32,
+        help=f"type of the partial sums; mixed: of about {_MOST_MIXED} products in fp16, and of these sums in fp32",
+        devices="float16, mixed: devices that compute with fp16",
     ),
     Knob(name="tile_o", choices=(1, 2, 4), default=1, help="texels of output channels that a work-item computes", scales_outputs=True),
     Knob(name="tile_h", choices=(1, 2, 4), default=1, help="rows of pixels that a work-item computes", scales_outputs=True),
@@ -146,6 +150,7 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
             (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
             (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
             (split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)),
+            (config["accumulate"] != MIXED) | (config["local"] == 0),
             (config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _LEAST_BUFFERED <= first) & (is_mma == False)),  # noqa: E712  as above
             (config["unroll"] != TURN) | is_turn,
             local_bytes(config, flat) <= limits.local_memory_bytes,
@@ -153,6 +158,19 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
 
     space.add_constraint(is_allowed)
     return space
+
+
+def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:
+    """Types that the products may be summed up in; fp16 only where it is stored. The error of a long sum is seen by the check of a trial."""
+    if dtype != "float16" or not limits.has_fp16_arithmetic:
+        return [FP32]
+    return [FP32, FP16] + [MIXED] * (math.prod(c.reduce.values()) > _MOST_MIXED)
+
+
+def steps_of_sum(c: Contraction) -> int:
+    """How many steps of the first reduction axis `MIXED` sums up in fp16 at a time: as many as divide it, and at least one."""
+    first, *others = c.reduce.values()
+    return max((k for k in range(1, first + 1) if first % k == 0 and k * math.prod(others) <= _MOST_MIXED), default=1)
 
 
 def _numbers(name: str) -> list[int]:

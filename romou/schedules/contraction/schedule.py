@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import s_tir
 
 from romou.core.space import Config
-from romou.schedules.contraction.knobs import TURN, number_bytes
+from romou.schedules.contraction.knobs import FP32, MIXED, TURN, number_bytes
 from romou.schedules.contraction.stages import Stage
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
 from romou.tir.primitives import autobroadcast, double_buffer, fp16_arithmetic, multiply_add, unroll_by_compiler
@@ -62,11 +62,16 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         first, reduction = outer, [inner, *reduction[1:]]
     else:
         sch.reorder(*reduction, *spatial)
-        for block in _stages_of(sch, _TEXELS):
-            load_texels(sch, block, reduction[-2])
         first = reduction[0]
-    _unroll_inner(sch, spatial, reduction, config)
-    _spell_arithmetic(sch, acc, config)
+    if config["accumulate"] == MIXED:
+        _schedule_blocks(sch, first, config)
+        unroll_tile(sch, spatial, config["vector_width"])
+    else:
+        if not config["local"]:
+            for block in _stages_of(sch, _TEXELS):
+                load_texels(sch, block, reduction[-2])
+        _unroll_inner(sch, spatial, reduction, config)
+        _spell_arithmetic(sch, acc, config)
     init = sch.decompose_reduction(acc, first)
     unroll_tile(sch, sch.get_loops(init)[-len(spatial) :], config["vector_width"])
     unroll_tile(sch, [tile_o, tile_h, tile_w, lane], store["vector_width"])
@@ -74,12 +79,29 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     sch.transform_layout(acc, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
+def _schedule_blocks(sch: s_tir.Schedule, at: Loop, config: Config) -> None:
+    """Sum up in fp16, in registers, what `at` adds to the sums in fp32 in one iteration."""
+    block = sch.get_sblock(Stage.BLOCK)
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    _, _, _, *loops = loops_below(sch, block, at)
+    spatial, reduction = loops[:4], loops[4:]
+    sch.reorder(*reduction, *spatial)
+    for texels in _stages_of(sch, _TEXELS):
+        load_texels(sch, texels, reduction[-2])
+    _unroll_inner(sch, spatial, reduction, config)
+    _spell_arithmetic(sch, block, config)
+    init = sch.decompose_reduction(block, reduction[0])
+    unroll_tile(sch, sch.get_loops(init)[-len(spatial) :], config["vector_width"])
+    sch.transform_layout(block, ("write", 0), lambda _block, _item_o, _item_w, *own: own, assume_injective_transform=True)
+
+
 def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None:
     if config["autobroadcast"]:
         autobroadcast(sch, block)
     if config["multiply_add"] != "plain":
         multiply_add(sch, block, config["multiply_add"])
-    if config["accumulate"] == "float16":
+    if config["accumulate"] != FP32:
         fp16_arithmetic(sch, block)
 
 
@@ -135,12 +157,17 @@ def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], conf
     spatial, reduction = _bind_items(sch, loops)
     sch.bind(k, "threadIdx.z")
     sch.reorder(*reduction, *spatial)
-    for block in _stages_of(sch, _TEXELS):
-        load_texels(sch, block, reduction[-2])
+    if config["accumulate"] != MIXED:
+        for block in _stages_of(sch, _TEXELS):
+            load_texels(sch, block, reduction[-2])
     registers = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(registers, loops[1], preserve_unit_loops=True)
-    _unroll_inner(sch, spatial, reduction, config)
-    _spell_arithmetic(sch, part, config)
+    if config["accumulate"] == MIXED:
+        _schedule_blocks(sch, reduction[0], config)
+        unroll_tile(sch, spatial, config["vector_width"])
+    else:
+        _unroll_inner(sch, spatial, reduction, config)
+        _spell_arithmetic(sch, part, config)
     init = sch.decompose_reduction(part, reduction[0])
     unroll_tile(sch, sch.get_loops(init)[-4:], config["vector_width"])
     unroll_tile(sch, sch.get_loops(registers)[-4:], config["vector_width"])

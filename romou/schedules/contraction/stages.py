@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +13,7 @@ from tvm import te, tirx
 from romou.core.space import Config
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, Expr, round_up
+from romou.schedules.contraction.knobs import FP16, FP32, MIXED, steps_of_sum
 from romou.schedules.loops import ALONG_MEMORY
 from romou.tir.primitives import LANES, Place
 
@@ -20,18 +22,20 @@ class Stage(str, Enum):
     """A stage; its value is the name of its TIR block, which kernels show.
 
         data -> patch -> texels ─┐
-                                 ├─> acc -> tile -> crop             one work-item sums a whole reduction
+                                 ├─> [block ->] acc -> tile -> crop             one work-item sums a whole reduction
         weight -> kernel -> right┘
-                                 └─> part -> acc -> crop             `split_k` work-items share one
+                                 └─> [block ->] part -> acc -> crop             `split_k` work-items share one
 
     patch: the data that is staged in local memory, or loaded into registers where nothing is staged.   texels: what of it is in registers.
     kernel: the weight that is staged in local memory.   right: what of it is loaded into registers several reduction steps at a time.
+    block: sums of a few products in fp16, which acc or part adds up in fp32.
     """
 
     PATCH = "patch"
     TEXELS = "texels"
     KERNEL = "kernel"
     RIGHT = "right"
+    BLOCK = "block"
     PART = "part"
     ACC = "acc"
     TILE = "tile"
@@ -142,21 +146,33 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
 
     def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         weight = own_right(item_o, o, h, lane, *r)
-        return factor(item_o, item_w, o, h, w, lane, *r).astype(config["accumulate"]) * weight.astype(config["accumulate"])
+        return factor(item_o, item_w, o, h, w, lane, *r).astype(number) * weight.astype(number)
 
+    number = FP32 if config["accumulate"] == FP32 else FP16
     pieces = config["split_k"]
     share = extents[0] // pieces
     axes = [te.reduce_axis((0, e), n) for n, e in zip(names, [share, *extents[1:]], strict=True)]
+    summed: Callable[..., Any] = lambda k, *i: te.sum(product(*i, k * share + axes[0] if pieces > 1 else axes[0], *axes[1:]), axis=axes)
+    if config["accumulate"] == MIXED:
+        steps_of_block = math.gcd(steps_of_sum(c), share)
+        inner = [te.reduce_axis((0, steps_of_block), names[0]), *axes[1:]]
+        block = te.compute(
+            (extents[0] // steps_of_block, *owned, LANES),
+            lambda b, *i: te.sum(product(*i, b * steps_of_block + inner[0], *inner[1:]), axis=inner),
+            name=Stage.BLOCK,
+        )
+        blocks = te.reduce_axis((0, share // steps_of_block), "blocks")
+        summed = lambda k, *i: te.sum(block[(k * (share // steps_of_block) + blocks, *i)].astype(FP32), axis=blocks)
 
     def of_item(o: Expr, h: Expr, w: Expr, lane: Expr) -> tuple[Expr, ...]:
         (item_o, own_o), (item_w, own_w) = axis_o.split(o), axis_w.split(w)
         return item_o, item_w, own_o, h, own_w, lane
 
     if pieces > 1:
-        part = te.compute((pieces, *owned, LANES), lambda k, *i: te.sum(product(*i, k * share + axes[0], *axes[1:]), axis=axes), name=Stage.PART)
+        part = te.compute((pieces, *owned, LANES), summed, name=Stage.PART)
         piece = te.reduce_axis((0, pieces), "piece")
         tile = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *of_item(*i))], axis=piece), name=Stage.ACC)
     else:
-        acc = te.compute((*owned, LANES), lambda *i: te.sum(product(*i, *axes), axis=axes), name=Stage.ACC)
+        acc = te.compute((*owned, LANES), lambda *i: summed(0, *i), name=Stage.ACC)
         tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name=Stage.TILE)
     return te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype(dtype), name=name)

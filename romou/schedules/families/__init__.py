@@ -24,8 +24,9 @@ def families() -> tuple[Family, ...]:
     return tuple(sorted((module.FAMILY for module in modules), key=lambda family: (family.precedence, family.name)))
 
 
+@functools.lru_cache(maxsize=32)
 def template_of(func: tirx.PrimFunc) -> Template | None:
-    """The schedule template of a fused function; None where no family takes it."""
+    """The schedule template of a fused function; None where no family takes it. Several stages ask, and most families look at all blocks."""
     return next((template for family in families() if (template := family.template_of(func)) is not None), None)
 
 

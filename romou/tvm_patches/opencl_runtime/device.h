@@ -5,6 +5,8 @@
 #define ROMOU_OPENCL_DEVICE_H_
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -48,6 +50,8 @@ class Device {
   cl_device_id id() const { return id_; }
   /// "opencl:0 'name' (platform)"
   std::string label() const;
+  /// GPUs, then accelerators, then CPUs.
+  int type_rank() const;
   int index = 0;  ///< the N of opencl:N
   /// The device that this thread's host code chose last.
   static int& current() {
@@ -74,6 +78,10 @@ class Device {
     std::lock_guard<std::mutex> lock_;
   };
   Queue hold_queue() { return Queue(*this); }
+  /// Once there is a buffer of `bytes`, use the queue with profiling for everything: some drivers corrupt large buffers on others.
+  void profile_above(size_t bytes) { profiled_bytes_ = bytes; }
+  /// A buffer of so many bytes was created.
+  void note_buffer(size_t bytes);
   /// Both queues: the plain one and the one with profiling.
   std::array<cl_command_queue, 2> queues();
   /// A function of an extension, or null.
@@ -102,6 +110,7 @@ class Device {
   std::mutex queue_mutex_;  ///< guards the queues and the logs
   cl_command_queue plain_queue_ = nullptr, profiling_queue_ = nullptr, active_queue_ = nullptr;
   std::vector<EventLog*> logs_;
+  std::atomic<size_t> profiled_bytes_ = SIZE_MAX;
 };
 
 /// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms. Those whose platform or device
@@ -115,8 +124,6 @@ class DeviceTable {
   Device& at(int index);
   /// Every device, without regard to a selection that failed.
   const std::vector<std::unique_ptr<Device>>& all() const { return devices_; }
-  /// One device a line, for error messages.
-  std::string listing() const;
 
  private:
   DeviceTable();

@@ -84,6 +84,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("romou.opencl.library", [] { return String(api().library); })
       .def("romou.opencl.offer_driver",
            [](tvm::ffi::Array<String> libraries) { offer_driver({libraries.begin(), libraries.end()}); })
+      .def("romou.opencl.profile_above",
+           [](int device, int64_t bytes) { DeviceTable::global().at(device).profile_above(static_cast<size_t>(bytes)); })
       .def("romou.opencl.failure", [] { return String(api().failure); })
       .def("romou.opencl.built_against", [] { return String(ROMOU_TVM_VERSION); });
 }

@@ -32,6 +32,8 @@ class Features {
   /// Extensions to turn on: those that the features come from.
   const std::vector<const char*>& extensions() const { return extensions_; }
 
+  bool has_8bit_storage() const { return storage8_.storageBuffer8BitAccess != 0; }
+  bool has_float64() const { return base_.features.shaderFloat64 != 0; }
   bool has_int64() const { return base_.features.shaderInt64 != 0; }
   bool has_fp16_arithmetic() const { return float16_.shaderFloat16 != 0; }
   bool has_16bit_storage() const { return storage16_.storageBuffer16BitAccess != 0; }

@@ -51,7 +51,7 @@ std::vector<std::string> candidates() {
 }
 
 /// Make the instance through an opened library; return why there is none, or an empty text.
-std::string create(Instance& made, PFN_vkGetInstanceProcAddr find) {
+std::string create_instance(Instance& made, PFN_vkGetInstanceProcAddr find) {
 #define ROMOU_VK_RESOLVE(name)                                                     \
   made.name = reinterpret_cast<PFN_##name>(find(made.handle, #name));              \
   if (made.name == nullptr) return "opened, but it lacks " #name " (Vulkan 1.1 is needed)";
@@ -115,7 +115,7 @@ Instance* open() {
     auto* made = new Instance();
     made->library = name;
     const auto find = reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(library, "vkGetInstanceProcAddr"));
-    const std::string reason = find == nullptr ? "opened, but it lacks vkGetInstanceProcAddr" : create(*made, find);
+    const std::string reason = find == nullptr ? "opened, but it lacks vkGetInstanceProcAddr" : create_instance(*made, find);
     if (reason.empty()) return made;
     failure += "  " + name + ": " + reason + "\n";
   }

@@ -38,7 +38,10 @@ String devices() {
     object.Set("type", String(types[device.type_rank()]));
     object.Set("extensions", String(facts.extensions));
     number("compute_units", facts.compute_units);
+    number("clock_mhz", 0);  // Vulkan does not tell
     number("max_work_group_size", limits.maxComputeWorkGroupInvocations);
+    const auto& sides = limits.maxComputeWorkGroupSize;
+    object.Set("max_work_group_sides", json::Array{int64_t{sides[0]}, int64_t{sides[1]}, int64_t{sides[2]}});
     number("subgroup_size", facts.subgroup_size);
     number("local_mem_bytes", limits.maxComputeSharedMemorySize);
     number("global_mem_bytes", facts.global_mem_bytes);
@@ -51,9 +54,12 @@ String devices() {
     number("max_image_layers", limits.maxImageArrayLayers);
     object.Set("has_fp16_arithmetic", features.has_fp16_arithmetic());
     object.Set("has_16bit_storage", features.has_16bit_storage());
+    object.Set("has_8bit_storage", features.has_8bit_storage());
     object.Set("has_int64", features.has_int64());
+    object.Set("has_float64", features.has_float64());
     object.Set("has_robust_image_access", features.has_robust_image_access());
     object.Set("has_cooperative_matrix", features.has_cooperative_matrix());
+    object.Set("keeps_programs", true);
     object.Set("has_unified_memory", facts.has_unified_memory);
     object.Set("timestamp_period_ns", static_cast<double>(facts.timestamp_bits == 0 ? 0 : limits.timestampPeriod));
     list.push_back(object);

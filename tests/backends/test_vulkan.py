@@ -1,0 +1,194 @@
+"""Vulkan from a model to its numbers: the functions that GLSL lacks, whole numbers of all widths, NaN, and a network compiled, tuned, recorded and run."""
+
+from __future__ import annotations
+
+import ctypes.util
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from small_networks import Graph, random_inputs
+from tvm import s_tir, te, tirx
+
+import romou
+from romou.backends import probe
+from romou.backends.vulkan import BACKEND
+from romou.core.errors import BuildError, DeviceError
+from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.passes import pipeline
+from romou.target import Target
+
+SIZE, WIDTH = 4096, 64
+
+
+def computed(device: tvm.runtime.Device, compute: Callable[..., tirx.Expr], dtype: str, *arrays: np.ndarray, options: str = "") -> np.ndarray:
+    """What a kernel makes of each element of its inputs."""
+    inputs = [te.placeholder(array.shape, str(array.dtype), f"x{i}") for i, array in enumerate(arrays)]
+    output = te.compute(arrays[0].shape, lambda *i: compute(*(x[i] for x in inputs)), "out")
+    sch = s_tir.Schedule(te.create_prim_func([*inputs, output]))
+    group, item = sch.split(sch.fuse(*sch.get_loops(sch.get_sblock("out"))), [None, WIDTH])
+    sch.bind(group, "blockIdx.x")
+    sch.bind(item, "threadIdx.x")
+    module = tvm.tirx.build(sch.mod, target=Target(f"vulkan{options}").tvm_target, pipeline=pipeline.NAME)
+    tensors = [tvm.runtime.tensor(array, device) for array in arrays]
+    result = tvm.runtime.empty(arrays[0].shape, dtype, device)
+    module["main"](*tensors, result)
+    return result.numpy()
+
+
+# Function, its reference, and where it is looked at.
+FUNCTIONS: list[tuple[Callable[..., tirx.Expr], Callable[..., np.ndarray], tuple[float, float]]] = [
+    (tirx.tanh, np.tanh, (-20, 20)),
+    (tirx.sinh, np.sinh, (-20, 20)),
+    (tirx.cosh, np.cosh, (-20, 20)),
+    (tirx.sin, np.sin, (-1000, 1000)),
+    (tirx.cos, np.cos, (-1000, 1000)),
+    (tirx.tan, np.tan, (-1.5, 1.5)),
+    (tirx.asin, np.arcsin, (-1, 1)),
+    (tirx.acos, np.arccos, (-1, 1)),
+    (tirx.atan, np.arctan, (-20, 20)),
+    (tirx.asinh, np.arcsinh, (-1e4, 1e4)),
+    (tirx.acosh, np.arccosh, (1, 1e4)),
+    (tirx.atanh, np.arctanh, (-0.99, 0.99)),
+    (tirx.log1p, np.log1p, (-0.9, 100)),
+    (tirx.exp, np.exp, (-30, 30)),
+    (tirx.log, np.log, (2, 100)),
+    (tirx.round, lambda x: np.trunc(x + np.copysign(0.5, x)), (-9, 9)),
+    (tirx.nearbyint, np.rint, (-9, 9)),
+    (lambda x: tirx.pow(x, tirx.const(-3.0, "float32")), lambda x: np.power(x, -3.0), (-9, 9)),
+    (lambda x: tirx.fmod(x, tirx.const(0.7, "float32")), lambda x: np.fmod(x, np.float32(0.7).astype(np.float64)), (-99, 99)),
+    (lambda x: tirx.atan2(x, tirx.const(-2.0, "float32")), lambda x: np.arctan2(x, -2.0), (-9, 9)),
+]
+
+
+def test_functions_are_exact_to_a_few_units(vulkan_device: tvm.runtime.Device) -> None:
+    """The error is relative, near zero too; sin and cos are bounded by one, and their error is absolute."""
+    rng = np.random.default_rng(7)
+    # A row for each function; half of it near zero, where the domain has it.
+    x = np.stack([rng.uniform(low, high, SIZE // 16) for _, _, (low, high) in FUNCTIONS])
+    near = x[:, ::2] * 10.0 ** rng.uniform(-6, 0, x[:, ::2].shape)
+    x[:, ::2] = np.where([[low < near_one < high for near_one in row] for (_, _, (low, high)), row in zip(FUNCTIONS, near, strict=True)], near, x[:, ::2])
+    x = x.astype(np.float32)
+    rows = np.broadcast_to(np.arange(len(FUNCTIONS), dtype=np.int32)[:, None], x.shape).copy()
+
+    def chosen(value: tirx.Expr, row: tirx.Expr) -> tirx.Expr:
+        found = value
+        for place, (function, _, _) in enumerate(FUNCTIONS):
+            found = tirx.if_then_else(row == place, function(value), found)
+        return found
+
+    found = computed(vulkan_device, chosen, "float32", x, rows)
+    for (_, reference, domain), given, got in zip(FUNCTIONS, x, found, strict=True):
+        expected = reference(given.astype(np.float64))
+        scale = np.maximum(np.abs(expected), 1.0 if domain == (-1000, 1000) else 1e-30)
+        error = np.abs(got - expected) / scale
+        assert error.max() < 4e-6, f"{reference}: {error.max():.2e} at {given[error.argmax()]}"
+
+
+def test_erf(vulkan_device: tvm.runtime.Device) -> None:
+    x = np.linspace(-6, 6, SIZE, dtype=np.float32)
+    expected = np.array([math.erf(value) for value in x])
+    assert np.abs(computed(vulkan_device, tirx.erf, "float32", x) - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("compute", "reference", "dtypes", "result"),
+    [
+        (lambda x, y: tirx.truncmod(x, y) * 100 + tirx.floormod(x, 8), lambda x, y: np.fmod(x, y) * 100 + x % 8, ("int32", "int32"), "int32"),
+        (lambda x, y: (x + y) * x - y, lambda x, y: (x + y) * x - y, ("uint8", "uint8"), "uint8"),
+        (lambda x, y: (x + y) * x - y, lambda x, y: (x + y) * x - y, ("int8", "int8"), "int8"),
+        (lambda x, y: x * y >> 3, lambda x, y: x * y >> 3, ("int16", "int16"), "int16"),
+        (lambda x, y: x * y + 2**40, lambda x, y: x * y + 2**40, ("int64", "int64"), "int64"),
+        (lambda x, y: tirx.all(x, tirx.Not(y)), lambda x, y: x & ~y, ("bool", "bool"), "bool"),
+        (lambda x: x.astype("int8"), lambda x: x.astype(np.int8), ("float32",), "int8"),
+        (lambda x: x.astype("float32") * 2.0, lambda x: x.astype(np.float32) * 2, ("float16",), "float32"),
+        (lambda x: (x * 3.0).astype("float16"), lambda x: (x * 3).astype(np.float16), ("float32",), "float16"),
+        (lambda x: x * x + x, lambda x: x * x + x, ("float64",), "float64"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else None,
+)
+def test_numbers_of_all_widths(
+    compute: Callable[..., tirx.Expr], reference: Callable[..., np.ndarray], dtypes: tuple[str, ...], result: str, vulkan_device: tvm.runtime.Device
+) -> None:
+    rng = np.random.default_rng(3)
+    ranges = {"bool": (0, 2), "uint8": (0, 256), "int8": (-128, 128), "int16": (-181, 181)}
+    arrays = [rng.integers(*ranges.get(dtype, (-99, 99)), 320).astype(dtype) for dtype in dtypes]
+    if dtypes == ("int32", "int32"):
+        arrays[1][arrays[1] == 0] = 7
+    np.testing.assert_array_equal(computed(vulkan_device, compute, result, *arrays), reference(*arrays))
+
+
+def test_maxima_keep_nan(vulkan_device: tvm.runtime.Device) -> None:
+    x, y = (np.array([np.nan, 1, -np.inf, np.nan, 2, np.inf, -0.5, 3] * 8, "float32"), np.array([1, np.nan, -1, np.nan, 1, 5, -2, np.inf] * 8, "float32"))
+    np.testing.assert_array_equal(computed(vulkan_device, tirx.max, "float32", x, y), np.maximum(x, y))
+    np.testing.assert_array_equal(computed(vulkan_device, tirx.min, "float32", x, y), np.minimum(x, y))
+    found = computed(vulkan_device, lambda a: tirx.if_then_else(tirx.isnan(a), tirx.const(7, "float32"), tirx.max(a, tirx.const(0, "float32"))), "float32", x)
+    np.testing.assert_array_equal(found, np.where(np.isnan(x), 7, np.maximum(x, 0)))
+
+
+def small_net(dtype: str = "float32") -> onnx.ModelProto:
+    """A convolution that is padded, a pooling and a dense layer."""
+    g = Graph({"image": (1, 3, 9, 9)}, dtype=dtype)
+    x = g.add("MaxPool", g.add("Relu", g.conv("image", 3, 6, pads=[1, 1, 1, 1])), kernel_shape=[3, 3], strides=[2, 2])
+    return g.model(g.add("Gemm", g.add("Flatten", x), g.weight(96, 7), g.weight(7)))
+
+
+def error_of(model: romou.TunedModel, given: onnx.ModelProto) -> float:
+    inputs = random_inputs(given, seed=5)
+    reference = run_onnxruntime(given, inputs)
+    assert reference is not None
+    # The second run is recorded, the third one is that command buffer.
+    runs = [model.run(inputs) for _ in range(3)]
+    return max(relative_l2_error(np.asarray(found), expected) for outputs in runs for found, expected in zip(outputs, reference, strict=True))
+
+
+def test_an_fp16_network_is_right() -> None:
+    model = small_net("float16")
+    compiled = romou.compile(model, target="vulkan", verify=False)
+    assert error_of(compiled, model) < 1e-2
+    assert all(text.startswith("#version 450") for text in compiled.sources().values())
+
+
+def test_a_network_is_tuned_saved_and_recorded(tmp_path: Path) -> None:
+    model = small_net()
+    tuned = romou.tune(model, target="vulkan", trials=3, measure={"repeat": 1, "min_repeat_ms": 0}, work_dir=tmp_path / "records")
+    summary = tuned.summary()
+    assert summary.outcomes.get("ok", 0) >= 2, summary.outcomes
+    assert summary.relative_l2_error is not None
+    assert summary.relative_l2_error < 1e-5
+    loaded = romou.load(tuned.save(tmp_path / "model"), capture=True)
+    assert error_of(loaded, model) < 1e-5
+    assert loaded.launching.startswith("a Vulkan command buffer of ")
+
+
+def test_kernels_are_taken_apart_without_a_device() -> None:
+    kernels = romou.inspect(small_net(), target="vulkan -device=adreno640")
+    assert kernels
+    for kernel in kernels:
+        assert "void main() {" in kernel.source
+        assert kernel.registers.allocated > 0
+
+
+def test_more_buffers_than_a_device_binds(vulkan_device: tvm.runtime.Device) -> None:
+    x = np.ones(WIDTH, "float32")
+    with pytest.raises(BuildError, match="^kernel main_kernel takes 3 buffers; the device binds 2 at most\n.*-max_per_stage_descriptor_storage_buffer"):
+        computed(vulkan_device, lambda a, b: a + b, "float32", x, x, options=" -max_per_stage_descriptor_storage_buffer=2")
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BACKEND, "list_devices", list)
+    assert "mesa-vulkan-drivers" in str(BACKEND.diagnose())
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    assert "libvulkan1" in str(BACKEND.diagnose())
+    with pytest.raises(DeviceError, match="no Vulkan device"):
+        Target("vulkan").limits  # noqa: B018
+    # A named one needs no device.
+    assert Target("vulkan -device=mali_g76").limits.max_work_group_size > 0
+
+
+def test_the_probe_takes_the_device(vulkan_device: tvm.runtime.Device) -> None:
+    assert probe.run("vulkan", 0) == dict.fromkeys(("buffers", "fp16", "images", "fp16_images"))

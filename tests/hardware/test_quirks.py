@@ -1,0 +1,132 @@
+"""What is known of drivers is applied where its condition holds, and left out by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operators import small_tasks
+from small_networks import prime_net
+
+import romou
+from romou.core.errors import UsageError
+from romou.hardware import quirks
+from romou.hardware.quirks import Quirk, known_quirks, quirks_of, rules_for
+from romou.module import random_inputs
+from romou.target import Target
+
+LIMITS = {"max_work_group_size": 1024, "local_mem_bytes": 32768, "has_images": True, "max_image_width": 16384, "max_image_height": 16384}
+
+
+def facts(name: str, driver: str, platform: str = "QUALCOMM Snapdragon(TM)") -> dict[str, Any]:
+    """Of a made-up device that computes in fp16."""
+    return {
+        "name": name,
+        "version": f"OpenCL 3.0 {name}",
+        "driver": driver,
+        "platform": platform,
+        "max_image_layers": 2048,
+        "extensions": "cl_khr_fp16",
+        **LIMITS,
+    }
+
+
+def adreno(model: int, compiler: str) -> dict[str, Any]:
+    return facts(f"QUALCOMM Adreno(TM) {model}", f"OpenCL 3.0 QUALCOMM build: 0800.71 Compiler {compiler}")
+
+
+X1 = facts("Adreno X1-45", "OpenCL 3.0 QUALCOMM build DX.50.41 Compiler DX.50.41")
+MALI = facts("Mali-G710", "3.0", "ARM Platform")
+
+
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [
+        (adreno(830, "E031.47.18.49"), {"adreno_large_buffers", "adreno_compile_order"}),
+        (adreno(840, "E031.50.02.00"), {"adreno_compile_order"}),
+        (adreno(740, "E031.41.00.00"), {"adreno_compile_order"}),
+        (X1, {"adreno_windows_fma", "adreno_compile_order"}),
+        (MALI, {"mali_fp16_sums"}),
+        (facts("Mali-G72", "2.0", "ARM Platform"), {"mali_fp16_sums", "mali_old_binaries"}),
+        (facts("NVIDIA H200", "570.1", "NVIDIA CUDA"), set()),
+        (facts("pthread-skylake", "3.1", "Portable Computing Language"), {"pocl_compiler_lock"}),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+)
+def test_conditions(device: dict[str, Any], names: set[str]) -> None:
+    assert {quirk.name for quirk in quirks_of(device)} == names
+
+
+def test_names_are_distinct() -> None:
+    assert len({quirk.name for quirk in known_quirks()}) == len(known_quirks())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rules": {"avoid_fmas": True}}, "key of the quirk q.*avoid_fmas"),
+        ({"when": {"compiler": "E1"}}, "key of the quirk q.*compiler"),
+        ({"source": ""}, "needs a condition, a rule and a source"),
+        ({"rules": {}}, "needs a condition, a rule and a source"),
+    ],
+)
+def test_an_entry_that_says_nothing_is_refused(changes: dict[str, Any], message: str) -> None:
+    whole: dict[str, Any] = {"name": "q", "symptom": "s", "workaround": "w", "source": "x", "when": {"device": "."}, "rules": {"compiles_in_order": True}}
+    Quirk(**whole)
+    with pytest.raises(UsageError, match=message):
+        Quirk(**(whole | changes))
+
+
+def test_quirks_are_switched_off_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = adreno(830, "E031.47.18.49")
+    assert rules_for(device).profiling_queue_above_bytes == 1_000_000_000
+    monkeypatch.setenv("ROMOU_QUIRKS_OFF", "adreno_large_buffers, mali_fp16_sums")
+    assert rules_for(device).profiling_queue_above_bytes is None
+    assert rules_for(device).compiles_in_order
+    monkeypatch.setenv("ROMOU_QUIRKS_OFF", "adreno_large_bufers")
+    with pytest.raises(UsageError, match="adreno_large_buffers"):
+        rules_for(device)
+
+
+def test_choices_that_a_driver_gets_wrong_are_left_out_of_spaces() -> None:
+    """Also beside those that the target leaves out itself; the device's other choices stay."""
+    target = Target("opencl -device=adreno640")
+    limited = target.limited_to(X1)
+    assert limited.options["without"] == "multiply_add:fma"
+    assert Target("opencl -device=adreno640 -without=data:image").limited_to(X1).options["without"] == "data:image+multiply_add:fma"
+    assert Target.from_json(limited.to_json()) == limited
+    narrowed = 0
+    for task in small_tasks():
+        wide, narrow = task.space(target).knobs, task.space(limited).knobs
+        for name, choices in wide.items():
+            expected = tuple(choice for choice in choices if (name, choice) != ("multiply_add", "fma"))
+            assert narrow[name] == expected
+            narrowed += expected != choices
+        assert task.space(limited).knows(task.default_config(limited))
+    assert narrowed > 0
+
+
+def test_fp16_is_storage_where_a_driver_computes_wrongly() -> None:
+    assert Target("opencl -device=adreno640").limited_to(MALI).options["half"] == "storage"
+
+
+def test_rules_act_on_a_models_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is not to get binaries gets none, and one with a bad queue another one; the numbers stay right."""
+    entry = {"name": "q", "symptom": "s", "workaround": "w", "source": "x", "when": {"device": "."}}
+    model = romou.compile(prime_net(), target="opencl -device=host", verify=False)
+    inputs = random_inputs(model.inputs, seed=0)
+    monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
+    right = model.run(inputs)
+    assert list((tmp_path / "cache" / "programs").iterdir())
+    (tmp_path / "quirks.json").write_text(json.dumps([{**entry, "rules": {"keeps_no_programs": True, "profiling_queue_above_bytes": 1}}]))
+    monkeypatch.setattr(quirks, "_FILE", tmp_path / "quirks.json")
+    monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "other"))
+    saved = romou.load(model.save(tmp_path / "m.romou"))
+    for found, expected in zip(saved.run(inputs), right, strict=True):
+        assert found.tobytes() == expected.tobytes()
+    assert saved.programs is not None
+    assert saved.programs.cached == 0
+    assert not (tmp_path / "other").exists()
