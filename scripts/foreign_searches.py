@@ -100,7 +100,8 @@ def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
     ranked = np.sort(times_s)
     slower = np.arange(len(ranked) - 1, -1, -1)
     # Of each config, the chance that none of the trials so far was as fast.
-    missed, found = np.ones(len(ranked)), []
+    missed = np.ones(len(ranked))
+    found: list[float] = []
     while not found or found[-1] > goal_s:
         missed = missed * np.maximum(slower - len(found), 0) / (len(ranked) - len(found))
         found.append(float(-np.diff(missed, prepend=1.0) @ ranked))

@@ -67,9 +67,9 @@ class ScaledProcess:
         clipped = np.maximum(expected + errors, _WORST) - expected
         self._offset = float(clipped.mean())
         is_fresh = before is not None and len(rows) < _MORE * before._count
-        self._count = before._count if is_fresh and before is not None else len(rows)
+        self._count: int = before._count if is_fresh and before is not None else len(rows)
         start = before._logs if before is not None else np.append(np.full(rows.shape[1], _SCALE), _NOISE)
-        self._logs = start if is_fresh else self._learnt(clipped - self._offset, start)
+        self._logs: np.ndarray = start if is_fresh else self._learnt(clipped - self._offset, start)
         self._factor, whitened, self._variance = self._fitted(clipped - self._offset, self._logs)
         self._weights = whitened
 
