@@ -122,7 +122,7 @@ class CostModel:
             labels = scores(times_s)
             rows = self._features(configs)
             before = self._before(configs, rows)
-            if self._features.is_ordinal and len(configs) <= _FEW:
+            if isinstance(self._features, KnobFeatures) and len(configs) <= _FEW:
                 self._own = ScaledProcess(rows, labels - before, before, self._own if isinstance(self._own, ScaledProcess) else None)
             elif self._features.has_estimate and len(configs) <= _FEW:
                 self._own = GaussianProcess(rows, self._kinds(configs), labels - before)

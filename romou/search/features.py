@@ -86,8 +86,6 @@ class TaskFeatures:
     correct: what is known of how wrong the estimate is there: a pretrained model.
     """
 
-    is_ordinal = False
-
     def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None, correct: Correction | None = None) -> None:
         self._template, self._limits = template, limits
         self._correct = correct

@@ -26,7 +26,6 @@ class KnobFeatures:
     """Features of configs as `TaskFeatures` gives them, of knobs alone: log2(1 + value) of numbers, places among the choices of words, from 0 to 1."""
 
     has_estimate = False
-    is_ordinal = True
 
     def __init__(self, space: Space) -> None:
         self._numbers: dict[str, dict[object, float]] = {}

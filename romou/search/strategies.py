@@ -67,7 +67,7 @@ def anneal(look: Outlook) -> list[Config]:
 
 
 def rank(look: Outlook) -> list[Config]:
-    """Of all configs those that the model likes best, the best one first: for spaces of some ten thousand."""
+    """Rank all configs and return those that the model likes best, the best one first: for spaces of some ten thousand."""
     return _ranked(look, [config for config in look.space if config.key not in look.taken])[:_PARENTS]
 
 
