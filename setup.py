@@ -30,9 +30,9 @@ def runtime(kind: str) -> Extension:
     folder = PATCHES / f"{kind}_runtime"
     return Extension(
         ".".join((folder / f"libtvm_runtime_{kind}").parts),
-        sorted(map(str, folder.glob("*.cc"))),
+        sorted(map(str, (*folder.glob("*.cc"), *COMMON.glob("*.cc")))),
         depends=sorted(map(str, (*folder.rglob("*.h"), *COMMON.rglob("*.h")))),
-        include_dirs=[str(folder), str(COMMON), str(COMMON / "shim"), str(folder / "khronos")],
+        include_dirs=[".", str(folder), str(COMMON), str(COMMON / "shim"), str(folder / "khronos")],
         libraries=["dl", "pthread"],
         extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden", "-Wall"],
         language="c++",
@@ -59,7 +59,11 @@ class BuildRuntime(build_ext):
             raise SystemExit("Romou's runtimes need a C++20 compiler and there is none: apt-get install g++, or set CXX")
         # Python's own flags belong to the compiler that Python was built with.
         commands = {"compiler_so": "-fPIC", "compiler_so_cxx": "-fPIC", "linker_so": "-shared", "linker_so_cxx": "-shared", "compiler_cxx": "-shared"}
-        self.compiler.set_executables(**{name: [*shlex.split(cxx), flag] for name, flag in commands.items() if name in self.compiler.executables})
+        executables = {name: [*shlex.split(cxx), flag] for name, flag in commands.items() if name in self.compiler.executables}
+        if not os.environ.get("CXX") and (cache := shutil.which("ccache")):
+            # Paths below are relative, so that what one checkout compiled serves another.
+            executables |= {name: [cache, *words] for name, words in executables.items() if name.startswith("compiler_so")}
+        self.compiler.set_executables(**executables)
         tvm, ffi = site_folder("tvm"), site_folder("tvm_ffi")
         ext.extra_compile_args += [f"-isystem{folder}" for folder in (tvm / "include", tvm / "src", ffi / "include")]
         ext.extra_compile_args += shlex.split(os.environ.get("CXXFLAGS", ""))
@@ -67,7 +71,7 @@ class BuildRuntime(build_ext):
         ext.define_macros += [(f"ROMOU_{name}_VERSION".replace("__", "_"), f'"{text}"') for name, text in versions.items()]
         # All sources in one: the compiler reads TVM's headers once, which is most of its work.
         whole = Path(self.build_temp, f"{ext.name}.cc")
-        text = "".join(f'#include "{Path(source).resolve()}"\n' for source in ext.sources)
+        text = "".join(f'#include "{source}"\n' for source in ext.sources)
         if not whole.exists() or whole.read_text(encoding="utf-8") != text:
             whole.parent.mkdir(parents=True, exist_ok=True)
             whole.write_text(text, encoding="utf-8")

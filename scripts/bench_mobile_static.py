@@ -2,6 +2,7 @@
 
     python scripts/bench_mobile_static.py                              the 20 convolutions of scripts/data/paper_ops_sample.csv
     python scripts/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
+    python scripts/bench_mobile_static.py --precision float16          the same in fp16; reads of fp16 images count four conversions too many
     python scripts/bench_mobile_static.py --places                     seven layers with default configs: buffers alone against images
 
 How it measures, and what it prints: docs/benchmarks.md.
@@ -35,7 +36,7 @@ import romou
 from romou.analysis.executed import executed_instructions, trip_loops
 from romou.analysis.launch import launch_size, thread_extents
 from romou.core.errors import BuildError, RomouError
-from romou.frontend import import_onnx
+from romou.frontend import Precision, import_onnx
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.layout.place_images import SCOPE
@@ -243,11 +244,11 @@ def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeo
     return min(found, key=lambda r: (not r.is_without_spills, r.per_multiply_add), default=problem)
 
 
-def compare(row: Mapping[str, str], *, candidates: int, seed: int, gpus: tuple[str, ...]) -> dict[str, dict[str, Result | str]]:
+def compare(row: Mapping[str, str], *, precision: str, candidates: int, seed: int, gpus: tuple[str, ...]) -> dict[str, dict[str, Result | str]]:
     """GPU -> kernel -> result, or why there is none."""
     functions: dict[str, list[list[InspectedKernel]] | str] = {}
     with quiet_stderr():
-        graph = import_onnx(model_of(row)).mod
+        graph = import_onnx(model_of(row), None, Precision(kind=precision, is_quiet=True)).mod
         for name, in_images in (("TVM image", True), ("TVM buffer", False)):
             try:
                 functions[name] = [tvm_kernels(graph, in_images=in_images)]
@@ -263,11 +264,11 @@ def name_of(row: Mapping[str, str]) -> str:
     return f"{row['op']} {row['in_channels']}x{row['in_h']}x{row['in_w']} -> {row['out_channels']} /{row['stride']}"
 
 
-def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]]) -> Table:
+def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]], precision: str) -> Table:
     """One line an operator."""
     columns = [column for kernel in KERNELS for column in (kernel, "spills", "private B")] + ["registers", "TVM / Romou"]
     table = table_of_numbers(
-        "operator", columns, title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, fp32"
+        "operator", columns, title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's): instructions per multiply-add, {precision}"
     )
     for name, results in rows:
         cells = []
@@ -295,10 +296,11 @@ def ratio_of(results: Mapping[str, Result | str]) -> float | None:
 @click.option("--candidates", default=8, show_default=True, help="Random configs beside the default one.")
 @click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(COMPARED), show_default=True)
 @click.option("--places", is_flag=True, help="Compare buffers with images in seven layers instead, on each GPU's own target.")
+@click.option("--precision", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--only", default="", help="Only operators whose name holds this text.")
 @click.option("--seed", default=0, show_default=True, help="Of the random configs.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, after each operator.")
-def main(candidates: int, gpus: tuple[str, ...], places: bool, only: str, seed: int, output: Path | None) -> None:
+def main(candidates: int, gpus: tuple[str, ...], places: bool, precision: str, only: str, seed: int, output: Path | None) -> None:
     """Print one table a GPU; exit code 1 if a kernel of Romou's spills or could not be made."""
     find_compilers()
     out = Console(width=180)
@@ -309,14 +311,14 @@ def main(candidates: int, gpus: tuple[str, ...], places: bool, only: str, seed: 
         rows = [row for row in csv.DictReader(file) if only in name_of(row)]
     found: dict[str, list[tuple[str, dict[str, Result | str]]]] = {gpu: [] for gpu in gpus}
     for row in rows:
-        for gpu, results in compare(row, candidates=candidates, seed=seed, gpus=gpus).items():
+        for gpu, results in compare(row, precision=precision, candidates=candidates, seed=seed, gpus=gpus).items():
             found[gpu].append((name_of(row), results))
         if output is not None:
-            data = {"mesa": mesa_version(), "candidates": candidates, "seed": seed, "gpus": found}
+            data = {"mesa": mesa_version(), "precision": precision, "candidates": candidates, "seed": seed, "gpus": found}
             output.write_text(json.dumps(data, indent=1, default=dataclasses.asdict), encoding="utf-8")
     is_fine = True
     for gpu, all_of in found.items():
-        out.print(table_of(gpu, all_of))
+        out.print(table_of(gpu, all_of, precision))
         ratios = [r for r in (ratio_of(results) for _, results in all_of) if r is not None]
         clean = sum(isinstance(r["Romou"], Result) and r["Romou"].is_without_spills for _, r in all_of)
         out.print(

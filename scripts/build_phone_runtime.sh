@@ -143,7 +143,7 @@ else
   build libtvm_runtime.so -shared -Wl,-soname,libtvm_runtime.so -Wl,--no-undefined -L"$NEW" -ltvm_ffi -- -w -- "${tvm[@]}"
   for kind in opencl vulkan; do
     build "libtvm_runtime_$kind.so" -shared -Wl,-soname,"libtvm_runtime_$kind.so" -Wl,--no-undefined -L"$NEW" -ltvm_runtime -ltvm_ffi \
-      -- -fvisibility=hidden -Wall -I"$PATCHES/${kind}_runtime" -isystem"$PATCHES/${kind}_runtime/khronos" -isystem"$TVM/src" -- "$PATCHES/${kind}_runtime"/*.cc
+      -- -fvisibility=hidden -Wall -I"$PATCHES/${kind}_runtime" -isystem"$PATCHES/${kind}_runtime/khronos" -isystem"$TVM/src" -- "$PATCHES"/{"$kind",device}_runtime/*.cc
   done
   [ "$TARGET" != android-arm64 ] || cp "$libcxx" "$NEW/"
 fi

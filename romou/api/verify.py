@@ -31,8 +31,8 @@ TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 _LEAST_RMS = 1e-3
 _HINT = "Replace the operator, or export with another opset."
 _HINTS = {
-    FP16: "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for.",
-    MIXED: "Give calibration inputs like those of the model's use.",
+    FP16: "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for, the target option -half=storage all sums.",
+    MIXED: "Give calibration inputs like those of the model's use. The target option -half=storage keeps all sums in fp32.",
 }
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 

@@ -82,14 +82,14 @@ class Layer:
 def fp32_nodes(model: onnx.ModelProto, precision: Precision, signature: Mapping[str, tuple[tuple[int, ...], str]]) -> frozenset[str]:
     """First outputs of the nodes of a folded model that stay fp32: those that run on the host, and what "mixed" keeps.
 
-    Overflow in "float16" is warned of.
+    Overflow in "float16" is warned of, where onnxruntime runs the model.
 
     Raises
     ------
     UsageError
         The calibration inputs are not the model's.
     ModelError
-        onnxruntime does not run the model.
+        "mixed" is asked for, and onnxruntime does not run the model.
     """
     kept = precision.kept | {first_output(model.graph.node[i]) for i in unserved(model)}
     if precision.is_quiet:
@@ -100,7 +100,10 @@ def fp32_nodes(model: onnx.ModelProto, precision: Precision, signature: Mapping[
     check = _Check(model, samples)
     if precision.kind == MIXED:
         return _sensitive(check, kept)
-    _warn_of_overflow([layer for layer in check.ranges() if layer.output not in kept], is_calibrated=bool(precision.calibration))
+    try:
+        _warn_of_overflow([layer for layer in check.ranges() if layer.output not in kept], is_calibrated=bool(precision.calibration))
+    except ModelError as error:
+        logger.warning("%s, so overflow of fp16 is not looked for", error.message)
     return kept
 
 
@@ -196,6 +199,8 @@ class _Check:
     def _run(self, copies: list[onnx.NodeProto], nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], outputs: list[str]) -> list[list[np.ndarray]]:
         import onnxruntime
 
+        if not outputs:
+            return []
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
         graph = model.graph
@@ -211,7 +216,7 @@ class _Check:
         except Exception as error:  # onnxruntime's exceptions share no base class
             reason = str(error).strip().splitlines()[0]
             raise ModelError(
-                f"the ranges of the model's tensors cannot be found, onnxruntime does not run it: {reason}", hint="Leave precision out."
+                f"onnxruntime, which finds the ranges of the model's tensors, does not run it: {reason}", hint="Use precision='float16', which does without."
             ) from error
 
 

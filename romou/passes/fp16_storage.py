@@ -111,6 +111,39 @@ def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
+def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
+    """The body of a kernel that computes with fp16; but what it stores is computed of its sums in fp32, and rounded once.
+
+    half4* y; half4* bias; y[i] = max(half4(acc) + bias[i], half4(0))      ->      y[i] = half4(max(acc + float4(bias[i]), float4(0)))
+    """
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        return tirx.Cast(_widened(str(access.ty)), access) if "float16" in str(access.ty) else access
+
+    def call(old: Call) -> tirx.Expr:
+        if op_name(old) == "tirx.texture2d_load":
+            return tirx.Cast(_widened(str(old.ty)), old) if "float16" in str(old.ty) else old
+        return Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
+
+    def wide(value: tirx.Expr) -> tirx.Expr:
+        found = structural_map(value, [(TensorLoad, load), (Call, call), *_ARITHMETIC])
+        return _without_round_trip(tirx.Cast(str(value.ty), found)) if str(found.ty) != str(value.ty) else found
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        if "float16" not in str(access.value.ty) or str(access.buffer.scope()) != "global":
+            return access
+        return tirx.BufferStore(access.buffer, wide(access.value), access.indices)
+
+    def evaluated(stmt: tirx.Evaluate) -> tirx.Stmt:
+        found = stmt.value
+        if op_name(found) != "tirx.texture2d_store" or "float16" not in str(found.args[-1].ty):
+            return stmt
+        return tirx.Evaluate(Call(found.op, [*found.args[:-1], wide(found.args[-1])], found.attrs, found.ty_args, ret_ty=found.ty))
+
+    marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
+    return structural_map(func.body, [marks, (tirx.BufferStore, store), (tirx.Evaluate, evaluated), (tirx.Cast, _without_round_trip)])
+
+
 @tirx.transform.prim_func_pass(opt_level=0)
 def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run on a device function while accesses still are those of scalar buffers.
@@ -205,8 +238,7 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
     if not pointers and not _mentions_halfs(func):
         return func
     if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
-        marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
-        return func.with_body(structural_map(func.body, [marks, (tirx.Cast, _without_round_trip)]))
+        return func.with_body(_with_wide_outputs(func))
     for_tensor_cores = _read_by_tensor_cores(func)
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
     bindings = [(tirx.Bind, bind), (tirx.Var, lambda var: names.get(var, var))]

@@ -9,13 +9,16 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from operators import conv, task_of
 from small_networks import Graph, prime_net
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 import romou
 from romou.api import verify
+from romou.api.assemble import with_fp32_sums
 from romou.cli import main
+from romou.core.space import Config
 from romou.module import TunedModel
 
 TARGET = "opencl -device=host"
@@ -116,3 +119,16 @@ def test_what_counts_as_an_error() -> None:
     assert verify._error(steps + np.uint8(1), steps) == 0
     assert verify._error(steps + np.uint8(2), steps) > 0.1
     assert verify._error(steps.astype(np.int32) + 1, steps.astype(np.int32)) > 0.1
+
+
+def test_sums_in_fp16_become_fp32_where_the_whole_model_needs_it() -> None:
+    """A config that is none without them is left out, so the default is taken."""
+    phone = romou.Target("opencl -device=adreno640")
+    storage = phone.with_options(half="storage")
+    tasks = [task_of(conv(n, (6, 6), 24, (3, 3), "float16", padding=(1, 1, 1, 1))) for n in (24, 32)]
+    kept = tasks[0].default_config(phone)
+    assert kept["accumulate"] == "mixed"
+    config = kept.replace(accumulate="float16")
+    configs = with_fp32_sums(tasks, {tasks[0].key: config, tasks[1].key: Config({**config, "tile_o": 3}), "small": None}, storage)
+    assert configs == {tasks[0].key: kept.replace(accumulate="float32"), "small": None}
+    assert tasks[0].space(storage).is_valid(configs[tasks[0].key])

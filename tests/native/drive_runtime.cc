@@ -2,11 +2,14 @@
 // to run. It ends with 1 at the first thing that is not so.
 #include "command_buffer.cc"
 #include "device.cc"
+#include "device_api.cc"
 #include "error.cc"
 #include "loader.cc"
 #include "memory.cc"
+#include "module.cc"
 #include "program.cc"
 #include "program_cache.cc"
+#include "source_kernel.cc"
 #include "stream.h"
 #include "timer.cc"
 
@@ -231,7 +234,7 @@ void sizes() {
   EXPECT(device().facts().max_work_item_sizes[0] == 1024 && device().facts().max_work_item_sizes[2] == 64);
   const DLDataType type{kDLFloat, 32, 1};
   const int64_t huge[] = {1ll << 32, 1ll << 32, 1ll << 32, 4}, flat[] = {1ll << 62, 1, 1, 4};
-  for (const int64_t* shape : {huge, flat}) EXPECT(has(error_of([&] { image_shape_of(4, shape, type, "global.texture"); }), "too large"));
+  for (const int64_t* shape : {huge, flat}) EXPECT(has(error_of([&] { image_shape_of(4, shape, type, "global.texture", "OpenCL", true); }), "too large"));
 }
 
 /// What a damaged library says of its length is not believed.
@@ -249,6 +252,89 @@ void lengths() {
   stream.Write(long_text);
   std::string text;
   EXPECT(stream.Read(&text) && text == long_text);
+}
+
+using tvm::ffi::Module;
+using tvm::runtime::Tensor;
+
+constexpr DLDataType kFloat{kDLFloat, 32, 1};
+constexpr DLDevice kDevice{kDLOpenCL, 0};
+
+Function function_of(const char* name) { return Function::GetGlobalRequired(name); }
+
+Tensor zeros(tvm::ffi::Shape shape, const char* scope = "global") {
+  size_t bytes = 4;
+  for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+  Tensor made = Tensor::Empty(shape, kFloat, kDevice, String(scope));
+  made.CopyFromBytes(std::vector<char>(bytes).data(), bytes);
+  return made;
+}
+
+int first_byte_of(const Tensor& tensor) {
+  std::vector<char> found(64);
+  tensor.CopyToBytes(found.data(), found.size());
+  return found[0];
+}
+
+/// A module is launched, saved and loaded. What is cut off is refused; what is damaged is refused, or loaded, and nothing is read behind its end.
+void modules() {
+  const std::string source = "// Function: k\n__kernel void k(__global float* p, int n);\n__kernel void k(__global float* p, int n) {}\n";
+  Map<String, FunctionInfo> functions;
+  functions.Set("k", FunctionInfo("k", {DLDataType{kDLOpaqueHandle, 64, 1}, DLDataType{kDLInt, 32, 1}}, {"threadIdx.x"}, {}));
+  Map<String, String> texts;
+  texts.Set("cl", source);
+  const Module made = function_of("ffi.Module.create.opencl")(Bytes(source), String("cl"), functions, texts).cast<Module>();
+  EXPECT(made->InspectSource("cl") == source && !made->GetFunction("other").has_value());
+  const Function load = function_of("ffi.Module.load_from_bytes.opencl");
+  const Bytes saved = made->SaveToBytes();
+  const Module loaded = load(saved).cast<Module>();
+  const Tensor tensor = zeros({16});
+  for (const Module& module : {made, loaded}) module->GetFunction("k").value()(tensor->data, 7, 4);
+  EXPECT(first_byte_of(tensor) == 2);
+  for (size_t length = 0; length < saved.size(); ++length) {
+    EXPECT(has(error_of([&] { load(Bytes(std::string(saved.data(), length))); }), "cannot be read"));
+  }
+  int refused = 0;
+  for (size_t i = 0; i < saved.size(); ++i) {
+    std::string damaged(saved.data(), saved.size());
+    damaged[i] = static_cast<char>(~damaged[i]);
+    refused += !error_of([&] { load(Bytes(damaged)); }).empty();
+  }
+  EXPECT(refused > 16);
+}
+
+/// Kernels written by hand: arguments of each type, and what is no argument.
+void source_kernels() {
+  const Module kernel = function_of("romou.opencl.source_kernel")(0, String("source"), String("k")).cast<Module>();
+  const Function launch = kernel->GetFunction("launch").value(), enqueue = kernel->GetFunction("enqueue").value();
+  const Tensor tensor = zeros({16}), other = zeros({8});
+  launch(String("miuf"), 4, 2, tensor, 1, 2, 0.5);
+  enqueue(String("m"), 4, 2, tensor);
+  EXPECT(first_byte_of(tensor) == 2 && kernel->GetFunction("private_bytes").value()().cast<int64_t>() == 0);
+  EXPECT(has(error_of([&] { launch(String("m"), 4, 2); }), "an argument for every letter"));
+  EXPECT(has(error_of([&] { launch(); }), "an argument for every letter"));
+  EXPECT(has(error_of([&] { launch(String("x"), 4, 2, 1); }), "unknown type 'x'"));
+  const Function copied = function_of("romou.opencl.timed_copy");
+  copied(tensor, other, 32);
+  EXPECT(first_byte_of(tensor) == 2);
+  for (const int64_t bytes : {int64_t{33}, int64_t{-1}, int64_t{1} << 62}) EXPECT(has(error_of([&] { copied(tensor, other, bytes); }), "cannot copy"));
+}
+
+/// Tensors through TVM's device API: buffers and images, copied and let go.
+void tensors() {
+  const int before = fake_alive("");
+  {
+    const Tensor buffer = zeros({4, 4}), image = zeros({2, 2, 4}, "global.texture");
+    EXPECT(first_byte_of(buffer) == 0 && first_byte_of(image) == 0);
+    EXPECT(!error_of([&] { Tensor::Empty({1 << 30, 1 << 30, 1 << 30, 4}, kFloat, kDevice, String("global.texture")); }).empty());
+    EXPECT(!error_of([&] { Tensor::Empty({4}, kFloat, DLDevice{kDLOpenCL, 9}); }).empty());
+    for (int skipped = 0; skipped < 4; ++skipped) {
+      fake_fail("*", kLost, skipped);
+      error_of([&] { zeros({4, 4}); });
+      fake_fail("", 0, 0);
+    }
+  }
+  EXPECT(fake_alive("") <= before + 2);  // the context and the queue, if it was the first to ask for them
 }
 
 std::string options_of(const char* source) {
@@ -282,6 +368,9 @@ int main(int argc, char** argv) {
                                                     {"threads", threads},
                                                     {"sizes", sizes},
                                                     {"lengths", lengths},
+                                                    {"modules", modules},
+                                                    {"source_kernels", source_kernels},
+                                                    {"tensors", tensors},
                                                     {"plain_options", plain_options},
                                                     {"exact_options", exact_options}};
   if (argc == 4 && std::string(argv[1]) == "save") {

@@ -1,4 +1,4 @@
-"""The OpenCL runtime where drivers fail: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand (fake_opencl.cc)."""
+"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ CHECKS = (
     "threads",
     "sizes",
     "lengths",
+    "modules",
+    "source_kernels",
+    "tensors",
     "plain_options",
     "exact_options",
 )
@@ -38,7 +41,7 @@ OF_THREADS = ("waiting_holds_no_queue", "dropped_elsewhere", "threads")
 
 def compile_with(source: Path, suffix: str, *options: str) -> Path:
     """What g++ makes of a file, of this directory or made before, whatever it includes from the runtime being the same."""
-    texts = [path.read_text() for path in (source, *sorted(COMMON.rglob("*.h")), *sorted(RUNTIME.rglob("*.h")), *sorted(RUNTIME.glob("*.cc")))]
+    texts = [path.read_text() for path in (source, *(path for folder in (COMMON, RUNTIME) for path in sorted(folder.rglob("*.[ch]*"))))]
 
     def compile_to(path: Path) -> None:
         subprocess.run(["g++", *OPTIONS, str(source), *options, "-o", str(path)], check=True)

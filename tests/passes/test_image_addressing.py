@@ -26,7 +26,7 @@ from romou.tir.primitives import image_extents, set_image
 from romou.tir.traversal import nodes_in
 
 # Limits of a phone: its spaces know images. The kernels run on the device at hand.
-TARGET = Target("opencl -device=adreno640")
+TARGET = Target("opencl -device=adreno640 -half=storage")
 
 WORKS = [
     conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)),

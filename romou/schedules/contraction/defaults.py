@@ -12,7 +12,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, round_up
-from romou.schedules.contraction.knobs import FP16, FP32, MIXED
+from romou.schedules.contraction.knobs import FP32, MIXED
 from romou.tir.primitives import LANES, Place
 
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
@@ -28,8 +28,8 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     device is busy.
     """
     place = (Place.IMAGE if limits.prefers_images else Place.BUFFER).value
-    # Sums of a few products lose nothing in fp16, longer ones have blocks of them.
-    sums = next((s for s in (MIXED, FP16) if s in space.knobs["accumulate"]), FP32) if limits.prefers_fp16 else FP32
+    # Short sums wait for memory, and would lose digits for nothing.
+    sums = MIXED if limits.prefers_fp16 and MIXED in space.knobs["accumulate"] else FP32
     pixels = "rows" if nearest(space.knobs["data"], place) == Place.IMAGE else "flat"
     contraction = rows if pixels == "rows" else flat
     config = space.default(data=place, weight=place, output=place, pixels=pixels, accumulate=sums)

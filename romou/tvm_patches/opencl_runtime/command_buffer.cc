@@ -15,10 +15,6 @@
 namespace romou::opencl {
 namespace {
 
-using tvm::ffi::Function;
-using tvm::ffi::Optional;
-using tvm::ffi::String;
-
 bool has_word(const std::string& text, const std::string& word) {
   std::istringstream words(text);
   for (std::string found; words >> found;) {
@@ -42,44 +38,13 @@ CommandBufferApi resolve(Device& device) {
   return found;
 }
 
-/// What Python holds. Its functions:
-///
-///     finish() -> number of launches      end the recording
-///     launch()                            enqueue it without waiting
-///     time_ns() -> ns                     enqueue it, wait, time by the device's clock
-class Recording final : public tvm::ffi::ModuleObj {
- public:
-  explicit Recording(Device& device) : buffer_(CommandBuffer::begin(device)) {}
-
-  const char* kind() const final { return "opencl_command_buffer"; }
-
-  Optional<Function> GetFunction(const String& name) final {
-    auto self = tvm::ffi::GetRef<tvm::ffi::Module>(this);
-    if (name == "finish") return Function::FromTyped([self, this] { return buffer_->finish(); });
-    if (name == "launch") return Function::FromTyped([self, this] { buffer_->enqueue(); });
-    if (name == "time_ns") return Function::FromTyped([self, this] { return buffer_->time_ns(); });
-    return std::nullopt;
-  }
-
- private:
-  std::shared_ptr<CommandBuffer> buffer_;
-};
-
-// Weak: a recording may end on another thread.
-thread_local std::weak_ptr<CommandBuffer> recorded_here;
-
 }  // namespace
 
 std::shared_ptr<CommandBuffer> CommandBuffer::begin(Device& device) {
   if (const auto other = current()) TVM_FFI_THROW(RuntimeError) << "this thread records a run on " << other->device_.label() << " already";
   auto made = std::make_shared<CommandBuffer>(device);
-  recorded_here = made;
+  RecordedHere<CommandBuffer>::set(made);
   return made;
-}
-
-std::shared_ptr<CommandBuffer> CommandBuffer::current() {
-  auto found = recorded_here.lock();
-  return found != nullptr && found->is_recording_ ? found : nullptr;
 }
 
 CommandBuffer::CommandBuffer(Device& device) : device_(device), api_(resolve(device)), queues_(device.queues()) {
@@ -178,7 +143,8 @@ int64_t CommandBuffer::time_ns() {
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef().def("romou.opencl.record", [](int device) {
-    return tvm::ffi::Module(tvm::ffi::make_object<Recording>(DeviceTable::global().at(device)));
+    return tvm::ffi::Module(
+        tvm::ffi::make_object<RecordedRun<CommandBuffer>>("opencl_command_buffer", CommandBuffer::begin(DeviceTable::global().at(device))));
   });
 }
 

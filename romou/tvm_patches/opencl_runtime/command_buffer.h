@@ -16,6 +16,7 @@
 #include "device.h"
 #include "memory.h"
 #include "program.h"
+#include "recorded_run.h"
 
 namespace romou::opencl {
 
@@ -48,7 +49,7 @@ class CommandBuffer {
   /// Begin to record on this thread. Raises RuntimeError if the device has no command buffers, or the thread records already.
   static std::shared_ptr<CommandBuffer> begin(Device& device);
   /// The command buffer that this thread records; null if none.
-  static std::shared_ptr<CommandBuffer> current();
+  static std::shared_ptr<CommandBuffer> current() { return RecordedHere<CommandBuffer>::current(); }
 
   /// Use `begin`.
   explicit CommandBuffer(Device& device);
@@ -62,6 +63,7 @@ class CommandBuffer {
   /// Record a launch of a kernel that `own` returned, with the arguments that it has now.
   void add(Device& device, const Kernel& kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
   void keep(Memory* memory);
+  bool is_recording() const { return is_recording_; }
   /// End the recording; return the number of launches. Raises RuntimeError if there are none.
   int64_t finish();
   /// Enqueue all of it, on whichever queue is active.

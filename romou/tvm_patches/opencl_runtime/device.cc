@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "loader.h"
+#include "selection.h"
 #include "timer.h"
 
 namespace romou::opencl {
@@ -89,20 +90,15 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
   return facts;
 }
 
-int type_rank(const DeviceFacts& facts) {
-  if (facts.type & CL_DEVICE_TYPE_GPU) return 0;
-  if (facts.type & CL_DEVICE_TYPE_ACCELERATOR) return 1;
-  return facts.type & CL_DEVICE_TYPE_CPU ? 2 : 3;
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 }  // namespace
 
 Device::Device(const Platform& platform, cl_device_id id) : platform_(platform.id), id_(id), facts_(read_facts(platform, id)) {}
+
+int Device::type_rank() const {
+  if (facts_.type & CL_DEVICE_TYPE_GPU) return 0;
+  if (facts_.type & CL_DEVICE_TYPE_ACCELERATOR) return 1;
+  return facts_.type & CL_DEVICE_TYPE_CPU ? 2 : 3;
+}
 
 std::string Device::label() const {
   return "opencl:" + std::to_string(index) + " '" + facts_.name + "' (" + facts_.platform + ")";
@@ -205,28 +201,7 @@ DeviceTable::DeviceTable() {
     if (api().clGetDeviceIDs(platform.id, CL_DEVICE_TYPE_ALL, count, ids.data(), nullptr) != CL_SUCCESS) continue;
     for (cl_device_id id : ids) devices_.push_back(std::make_unique<Device>(platform, id));
   }
-  std::stable_sort(devices_.begin(), devices_.end(),
-                   [](const auto& a, const auto& b) { return type_rank(a->facts()) < type_rank(b->facts()); });
-  const char* wanted = std::getenv("ROMOU_OPENCL_DEVICE");
-  if (wanted != nullptr && *wanted != '\0') {
-    const std::string pattern = lower(wanted);
-    auto matches = [&](const std::unique_ptr<Device>& device) {
-      return lower(device->facts().platform).find(pattern) != std::string::npos ||
-             lower(device->facts().name).find(pattern) != std::string::npos;
-    };
-    auto end_of_matches = std::stable_partition(devices_.begin(), devices_.end(), matches);
-    if (end_of_matches == devices_.begin() && !devices_.empty()) {
-      selection_error_ = std::string("ROMOU_OPENCL_DEVICE='") + wanted + "' matches no OpenCL device; found are:\n";
-    }
-  }
-  for (size_t i = 0; i < devices_.size(); ++i) devices_[i]->index = static_cast<int>(i);
-  if (!selection_error_.empty()) selection_error_ += listing() + "Set it to a part of a platform or device name above, or unset it.";
-}
-
-std::string DeviceTable::listing() const {
-  std::ostringstream text;
-  for (const auto& device : devices_) text << "  " << device->label() << "\n";
-  return text.str();
+  selection_error_ = choose_devices(devices_, "ROMOU_OPENCL_DEVICE", "OpenCL");
 }
 
 size_t DeviceTable::size() {
@@ -247,7 +222,7 @@ Device& DeviceTable::at(int index) {
                                 << " was opened but lists no device. Install a driver (pip install 'romou[cpu]', or on Debian apt-get install "
                                    "pocl-opencl-icd), or set OCL_ICD_VENDORS to the folder of the system's .icd files.";
   }
-  TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << "; there are " << count << ":\n" << listing();
+  TVM_FFI_THROW(RuntimeError) << "no OpenCL device opencl:" << index << "; there are " << count << ":\n" << device_listing(devices_);
   TVM_FFI_UNREACHABLE();
 }
 

@@ -50,6 +50,8 @@ class Device {
   cl_device_id id() const { return id_; }
   /// "opencl:0 'name' (platform)"
   std::string label() const;
+  /// GPUs, then accelerators, then CPUs.
+  int type_rank() const;
   int index = 0;  ///< the N of opencl:N
   /// The device that this thread's host code chose last.
   static int& current() {
@@ -122,8 +124,6 @@ class DeviceTable {
   Device& at(int index);
   /// Every device, without regard to a selection that failed.
   const std::vector<std::unique_ptr<Device>>& all() const { return devices_; }
-  /// One device a line, for error messages.
-  std::string listing() const;
 
  private:
   DeviceTable();

@@ -13,29 +13,11 @@
 namespace romou::opencl {
 namespace {
 
-std::string shape_text(int ndim, const int64_t* shape) {
-  std::ostringstream text;
-  text << "(";
-  for (int i = 0; i < ndim; ++i) text << (i ? ", " : "") << shape[i];
-  text << ")";
-  return text.str();
-}
-
 struct Region {
   size_t origin[3] = {0, 0, 0};
   size_t extent[3];
   explicit Region(const ImageShape& shape) : extent{shape.width, shape.height, shape.layers} {}
 };
-
-void require_whole_image(const Place& place, size_t bytes) {
-  if (!place.memory->is_image) return;
-  const ImageShape& shape = place.memory->image;
-  if (place.offset != 0 || bytes != shape.bytes()) {
-    TVM_FFI_THROW(ValueError) << "an image is copied whole: asked for " << bytes << " bytes at offset " << place.offset
-                              << " of an image of " << shape.width << "x" << shape.height << "x" << shape.layers << " texels ("
-                              << shape.bytes() << " bytes) on " << place.memory->device->label();
-  }
-}
 
 std::atomic<int64_t>& live_count(const Memory& memory) { return memory.is_image ? statistics().live_images : statistics().live_buffers; }
 
@@ -82,8 +64,8 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
   if (source.is_image && target.is_image && source.image != target.image) {
     // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
     const SharedMemory flat(create_buffer(*target.device, bytes));
-    copy_on_device(from, Place{flat.get()}, bytes);
-    copy_on_device(Place{flat.get()}, to, bytes);
+    copy_on_device(from, Place{flat.get(), nullptr, 0}, bytes);
+    copy_on_device(Place{flat.get(), nullptr, 0}, to, bytes);
     return;
   }
   const Device::Queue held = target.device->hold_queue();
@@ -107,9 +89,8 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
 
 /// Take over a handle that was just created.
 Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* image) {
-  auto* memory = new Memory();
+  auto* memory = new Memory(device);
   memory->handle = handle;
-  memory->device = &device;
   memory->bytes = bytes;
   memory->is_image = image != nullptr;
   if (image != nullptr) memory->image = *image;
@@ -119,56 +100,6 @@ Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* ima
 }
 
 }  // namespace
-
-bool is_buffer_scope(const std::string& scope) { return scope.empty() || scope == "global"; }
-
-ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope) {
-  int separator = 0;
-  cl_uint object = CL_MEM_OBJECT_IMAGE2D_ARRAY;
-  if (scope == "global.image1d" || scope == "global.image2d") {
-    separator = scope == "global.image1d" ? 0 : 1;
-    object = separator == 0 ? CL_MEM_OBJECT_IMAGE1D : CL_MEM_OBJECT_IMAGE2D;
-    if (ndim != separator + 2) TVM_FFI_THROW(ValueError) << "a tensor in scope '" << scope << "' has " << separator + 2 << " axes, not " << ndim;
-  } else if (scope == "global.texture") {
-    separator = ndim - 2;
-  } else if (scope == "global.texture-weight") {
-    separator = 1;
-  } else if (scope == "global.texture-nhwc") {
-    separator = 2;
-  } else {
-    TVM_FFI_THROW(ValueError) << "unknown memory scope '" << scope
-                              << "' for OpenCL; known are global, global.texture, global.texture-weight, global.texture-nhwc, global.image1d, global.image2d";
-  }
-  const std::string what = "a tensor of shape " + shape_text(ndim, shape) + " in scope '" + scope + "'";
-  if (ndim < 2 || separator >= ndim) {
-    TVM_FFI_THROW(ValueError) << what << " has too few axes for an image (" << std::max(2, separator + 1) << " are needed)";
-  }
-  if (shape[ndim - 1] != 4 || dtype.lanes != 1) {
-    TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be 4, the lanes of a texel";
-  }
-  const bool is_integer = object != CL_MEM_OBJECT_IMAGE2D_ARRAY && dtype.code == kDLInt && dtype.bits == 32;
-  if (!is_integer && (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16))) {
-    TVM_FFI_THROW(ValueError) << what << " cannot be an image: only float32 and float16 can";
-  }
-  ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2, object, is_integer};
-  size_t bytes = image.texel_bytes;
-  for (int i = 0; i < ndim - 1; ++i) {
-    if (shape[i] <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
-    size_t& extent = i + 1 < separator ? image.layers : i + 1 == separator ? image.height : image.width;
-    extent *= static_cast<size_t>(shape[i]);
-    if (__builtin_mul_overflow(bytes, static_cast<size_t>(shape[i]), &bytes)) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is too large";
-  }
-  return image;
-}
-
-Memory* memory_of(const void* data) {
-  auto* memory = const_cast<Memory*>(static_cast<const Memory*>(data));
-  if (memory == nullptr || memory->magic != Memory::kMagic) {
-    TVM_FFI_THROW(ValueError) << "a data pointer was passed to OpenCL that this runtime did not allocate "
-                                 "(a host tensor, or one of another device?)";
-  }
-  return memory;
-}
 
 Memory* create_buffer(Device& device, size_t bytes) {
   cl_int code = CL_SUCCESS;
@@ -187,10 +118,8 @@ Memory* create_buffer(Device& device, size_t bytes) {
 Memory* create_image(Device& device, const ImageShape& shape) {
   const DeviceFacts& facts = device.facts();
   const auto detail = [&] {
-    std::ostringstream text;
-    text << "image of " << shape.width << "x" << shape.height << "x" << shape.layers << " texels (width, height, layers) of " << shape.texel_bytes
-         << " bytes; the device allows " << facts.image_max_width << "x" << facts.image_max_height << "x" << facts.image_max_layers;
-    return text.str();
+    return "image of " + shape.text() + "; the device allows " + std::to_string(facts.image_max_width) + "x" + std::to_string(facts.image_max_height) + "x" +
+           std::to_string(facts.image_max_layers);
   };
   if (!facts.has_images) TVM_FFI_THROW(RuntimeError) << "device " << device.label() << " has no images; keep the tensor in a buffer";
   if (shape.width > facts.image_max_width || shape.height > facts.image_max_height || shape.layers > facts.image_max_layers) {
@@ -198,7 +127,9 @@ Memory* create_image(Device& device, const ImageShape& shape) {
   }
   const cl_image_format format{CL_RGBA, shape.is_integer ? CL_SIGNED_INT32 : shape.texel_bytes == 16 ? CL_FLOAT : CL_HALF_FLOAT};
   cl_image_desc description{};
-  description.image_type = shape.object;
+  description.image_type = shape.kind == ImageKind::kArray2D   ? CL_MEM_OBJECT_IMAGE2D_ARRAY
+                           : shape.kind == ImageKind::kPlain2D ? CL_MEM_OBJECT_IMAGE2D
+                                                               : CL_MEM_OBJECT_IMAGE1D;
   description.image_width = shape.width;
   description.image_height = shape.height;
   description.image_array_size = shape.layers;
@@ -220,8 +151,8 @@ void release(Memory* memory) noexcept {
 void copy(const Place& from, const Place& to, size_t bytes) {
   if (bytes == 0) return;
   if (CommandBuffer::current() != nullptr) TVM_FFI_THROW(RuntimeError) << "a run that copies tensors cannot be recorded";
-  if (from.memory) require_whole_image(from, bytes);
-  if (to.memory) require_whole_image(to, bytes);
+  require_whole_image(from, bytes);
+  require_whole_image(to, bytes);
   if (from.memory == nullptr && to.memory == nullptr) {
     TVM_FFI_THROW(ValueError) << "the OpenCL runtime was asked to copy between two host tensors";
   } else if (from.memory == nullptr) {

@@ -6,21 +6,16 @@
 // names its kernel, the driver compiles no source twice, and several threads may compile.
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/container/map.h>
-#include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/support/serializer.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,7 +23,7 @@
 #include "device.h"
 #include "memory.h"
 #include "program.h"
-#include "program_cache.h"
+#include "programs.h"
 #include "runtime/metadata.h"
 #include "runtime/pack_args.h"
 #include "runtime/thread_storage_scope.h"
@@ -37,7 +32,6 @@
 namespace romou::opencl {
 namespace {
 
-namespace json = tvm::ffi::json;
 using tvm::ffi::Any;
 using tvm::ffi::Array;
 using tvm::ffi::Bytes;
@@ -95,7 +89,8 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   OpenCLModule(std::string source, Map<String, FunctionInfo> functions, Map<String, String> texts)
       : source_(std::move(source)), functions_(std::move(functions)), texts_(std::move(texts)), parts_(split_kernels(source_)) {}
 
-  const char* kind() const final { return "opencl"; }
+  static constexpr const char* kKind = "opencl";
+  const char* kind() const final { return kKind; }
   int GetPropertyMask() const final { return tvm::ffi::Module::kBinarySerializable | tvm::ffi::Module::kRunnable; }
 
   Optional<Function> GetFunction(const String& name) final;
@@ -137,6 +132,12 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
   Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
+  /// Write a kernel that had to be compiled to the cache; false where it was loaded from there, or cannot be kept.
+  bool keep(Device& device, const std::string& name, ProgramCache& cache) {
+    Kernel& kernel = kernel_on(device, name);
+    std::lock_guard<std::mutex> lock(kernel.mutex);
+    return kernel.keep(name, cache);
+  }
 
   /// Names of all kernels, in an order that depends on nothing else.
   std::vector<std::string> kernel_names() const {
@@ -234,87 +235,6 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, Program
   return *kernel;
 }
 
-/// The modules of OpenCL kernels in a library and all that it imports.
-void collect(const tvm::ffi::Module& module, std::vector<OpenCLModule*>& found) {
-  if (std::string(module->kind()) == "opencl") found.push_back(static_cast<OpenCLModule*>(const_cast<tvm::ffi::ModuleObj*>(module.get())));
-  for (const Any& item : module->imports()) collect(item.cast<tvm::ffi::Module>(), found);
-}
-
-/// Do `work(module, kernel name)` for every kernel of a library: on one thread in a fixed order, or begun in that order on several. All of them
-/// are done before the first error in that order is raised.
-template <typename Work>
-void for_each_kernel(const tvm::ffi::Module& library, size_t threads, const Work& work) {
-  std::vector<OpenCLModule*> modules;
-  collect(library, modules);
-  std::vector<std::pair<OpenCLModule*, std::string>> kernels;
-  for (OpenCLModule* module : modules) {
-    for (std::string& name : module->kernel_names()) kernels.emplace_back(module, std::move(name));
-  }
-  std::vector<std::exception_ptr> errors(kernels.size());
-  std::atomic<size_t> next{0};
-  const auto run = [&] {
-    for (size_t i = next++; i < kernels.size(); i = next++) {
-      try {
-        work(*kernels[i].first, kernels[i].second);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> others;
-  for (size_t i = 1; i < std::min(threads, kernels.size()); ++i) others.emplace_back(run);
-  run();
-  for (std::thread& other : others) other.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error != nullptr) std::rethrow_exception(error);
-  }
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-String report(const std::chrono::steady_clock::time_point& start, ProgramCache& cache, std::initializer_list<std::pair<const char*, int64_t>> counts) {
-  json::Object object;
-  for (const auto& [name, count] : counts) object.Set(name, count);
-  object.Set("seconds", seconds_since(start));
-  json::Array notes;
-  for (const std::string& line : cache.take_notes()) notes.push_back(String(line));
-  object.Set("notes", notes);
-  return json::Stringify(object);
-}
-
-/// Compile every kernel of a library for a device now, or load it from the programs kept in `folder` (empty: nothing is kept), on `threads` threads
-/// (0: one for each core). Returns a report in JSON.
-String prepare(const tvm::ffi::Module& library, int index, const String& folder, int64_t threads) {
-  const auto start = std::chrono::steady_clock::now();
-  Device& device = DeviceTable::global().at(index);
-  ProgramCache cache(std::string(folder), program_key(device));
-  std::atomic<int64_t> cached{0}, compiled{0};
-  const size_t width = threads > 0 ? static_cast<size_t>(threads) : std::max(1u, std::thread::hardware_concurrency());
-  for_each_kernel(library, width, [&](OpenCLModule& module, const std::string& name) {
-    (module.kernel_on(device, name, &cache).is_from_cache ? cached : compiled) += 1;
-  });
-  if (cached != 0) cache.trust();
-  return report(start, cache, {{"cached", cached.load()}, {"compiled", compiled.load()}});
-}
-
-/// Write what `prepare` had to compile to `folder`, behind the first run: some drivers compile no earlier. Returns a report in JSON.
-String keep(const tvm::ffi::Module& library, int index, const String& folder) {
-  const auto start = std::chrono::steady_clock::now();
-  Device& device = DeviceTable::global().at(index);
-  ProgramCache cache(std::string(folder), program_key(device));
-  int64_t stored = 0;
-  for_each_kernel(library, 1, [&](OpenCLModule& module, const std::string& name) {
-    Kernel& kernel = module.kernel_on(device, name);
-    std::lock_guard<std::mutex> lock(kernel.mutex);
-    stored += kernel.keep(name, cache) ? 1 : 0;
-  });
-  // Without a limit there is no folder of the user's; this one was chosen.
-  if (const uint64_t limit = program_cache_limit(); stored != 0 && limit != 0) cache.trim(limit);
-  return report(start, cache, {{"stored", stored}});
-}
-
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -329,12 +249,15 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes)
       // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
       .def("romou.opencl.compile",
-           [](const tvm::ffi::Module& module, int device) {
-             for_each_kernel(module, 1, [&](OpenCLModule& each, const std::string& name) { each.kernel_on(DeviceTable::global().at(device), name); });
-           })
+           [](const tvm::ffi::Module& module, int device) { compile_kernels<OpenCLModule>(module, DeviceTable::global().at(device)); })
       .def("romou.opencl.program_folder", [] { return String(default_program_folder()); })
-      .def("romou.opencl.prepare", prepare)
-      .def("romou.opencl.keep", keep);
+      .def("romou.opencl.prepare",
+           [](const tvm::ffi::Module& library, int device, const String& folder, int64_t threads) {
+             return prepare_kernels<OpenCLModule>(library, DeviceTable::global().at(device), folder, threads);
+           })
+      .def("romou.opencl.keep", [](const tvm::ffi::Module& library, int device, const String& folder) {
+        return keep_kernels<OpenCLModule>(library, DeviceTable::global().at(device), folder);
+      });
 }
 
 }  // namespace romou::opencl

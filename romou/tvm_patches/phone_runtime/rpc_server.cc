@@ -3,7 +3,7 @@
 // A TVM RPC server without Python, for a phone: the protocol of tvm/rpc/server.py and tracker.py, one session at a time.
 //
 // The parent listens, shakes hands and watches; each session runs in a child, so that a kernel that crashes or hangs takes down nothing else.
-// The parent never opens OpenCL: drivers do not survive a fork.
+// The parent never opens OpenCL or Vulkan: drivers do not survive a fork.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -175,24 +175,36 @@ void accept_sessions(const Options& options, Handle& listener) {
   }
 }
 
-/// Load the OpenCL runtime beside this program. The server works without it: clients may want the CPU alone.
-void load_opencl_runtime() {
+constexpr const char* kKinds[] = {"opencl", "vulkan"};
+
+/// Load the device runtimes beside this program. The server works without them: clients may want the CPU alone.
+void load_runtimes() {
   std::error_code ignored;
-  const fs::path library = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "libtvm_runtime_opencl.so";
-  if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) say("warning: no OpenCL runtime: %s", dlerror());
+  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const char* kind : kKinds) {
+    const fs::path library = folder / (std::string("libtvm_runtime_") + kind + ".so");
+    if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) say("warning: no runtime of %s devices: %s", kind, dlerror());
+  }
 }
 
-/// Print the OpenCL library that was opened and its devices, or why there are none. `romou phone status` reads it.
-int print_devices() {
+/// The library that was opened for a kind and its devices, or why there are none.
+json::Object describe(const std::string& kind) {
   json::Object answer;
   try {
-    const auto ask = [](const char* name) { return ffi::Function::GetGlobalRequired(name)().cast<ffi::String>(); };
-    answer.Set(ffi::String("library"), ask("romou.opencl.library"));
-    answer.Set(ffi::String("failure"), ask("romou.opencl.failure"));
-    answer.Set(ffi::String("devices"), json::Parse(ask("romou.opencl.devices")));
+    const auto ask = [&](const char* name) { return ffi::Function::GetGlobalRequired("romou." + kind + "." + name)().cast<ffi::String>(); };
+    answer.Set(ffi::String("library"), ask("library"));
+    answer.Set(ffi::String("failure"), ask("failure"));
+    answer.Set(ffi::String("devices"), json::Parse(ask("devices")));
   } catch (const std::exception& error) {
     answer.Set(ffi::String("failure"), ffi::String(error.what()));
   }
+  return answer;
+}
+
+/// Print OpenCL's library and devices, and Vulkan's under "vulkan". `romou phone status` reads it.
+int print_devices() {
+  json::Object answer = describe("opencl");
+  answer.Set(ffi::String("vulkan"), describe("vulkan"));
   say("%s", json::Stringify(answer).c_str());
   // No exit handlers: drivers may hang in theirs.
   _exit(0);
@@ -205,7 +217,7 @@ int main(int argc, char** argv) {
   using namespace romou::phone;
   const Options options = parse(argc, argv);
   if (options.is_query) {
-    load_opencl_runtime();
+    load_runtimes();
     return print_devices();
   }
   std::signal(SIGPIPE, SIG_IGN);
@@ -214,7 +226,7 @@ int main(int argc, char** argv) {
   sigaction(SIGTERM, &stop, nullptr);
   sigaction(SIGINT, &stop, nullptr);
   Handle listener = listen_on(options.host, options.port);
-  load_opencl_runtime();
+  load_runtimes();
   say("serving on %s:%d", options.host.c_str(), port_of(listener.get()));
   if (!is_loopback(listener.get())) {
     say("warning: %s is open to the network; whoever knows the key can run any program here, and the key travels in the clear", options.host.c_str());

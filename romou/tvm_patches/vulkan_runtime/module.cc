@@ -17,6 +17,8 @@
 #include "device.h"
 #include "kernel.h"
 #include "memory.h"
+#include "program.h"
+#include "programs.h"
 #include "queue.h"
 #include "recording.h"
 #include "runtime/metadata.h"
@@ -40,7 +42,8 @@ class VulkanModule final : public tvm::ffi::ModuleObj {
  public:
   VulkanModule(std::map<std::string, KernelText> texts, String source) : texts_(std::move(texts)), source_(std::move(source)) {}
 
-  const char* kind() const final { return "vulkan"; }
+  static constexpr const char* kKind = "vulkan";
+  const char* kind() const final { return kKind; }
   int GetPropertyMask() const final { return tvm::ffi::Module::kBinarySerializable | tvm::ffi::Module::kRunnable; }
   String InspectSource(const String&) const final { return source_; }
 
@@ -85,22 +88,33 @@ class VulkanModule final : public tvm::ffi::ModuleObj {
   }
 
   /// A kernel's pipeline on a device, made at its first launch there.
-  std::shared_ptr<const Kernel> kernel_on(Device& device, const std::string& name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::shared_ptr<const Kernel>& kernel = kernels_[{device.index, name}];
-    if (kernel == nullptr) kernel = std::make_shared<Kernel>(device, texts_.at(name), VK_NULL_HANDLE);
-    return kernel;
+  Program& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr) {
+    Program* program = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      std::unique_ptr<Program>& found = programs_[{device.index, name}];
+      if (found == nullptr) found = std::make_unique<Program>();
+      program = found.get();
+    }
+    // Other kernels can be compiled meanwhile, on other threads.
+    program->build(device, texts_.at(name), cache);
+    return *program;
   }
 
-  void compile_for(Device& device) {
-    for (const auto& [name, text] : texts_) kernel_on(device, name);
+  /// Write a kernel that had to be compiled to the cache; false where it was loaded from there, or cannot be kept.
+  bool keep(Device& device, const std::string& name, ProgramCache& cache) { return kernel_on(device, name).keep(device, cache); }
+
+  std::vector<std::string> kernel_names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, text] : texts_) names.push_back(name);
+    return names;
   }
 
  private:
   const std::map<std::string, KernelText> texts_;
   const String source_;
   std::mutex mutex_;
-  std::map<std::pair<int, std::string>, std::shared_ptr<const Kernel>> kernels_;
+  std::map<std::pair<int, std::string>, std::unique_ptr<Program>> programs_;
 };
 
 /// Launches one kernel; holds the module, so that a function outlives the name it was looked up by.
@@ -123,7 +137,7 @@ class Launcher {
         TVM_FFI_THROW(ValueError) << "kernel " << name_ << " is given memory of " << device.label() << " and of " << memory->device->label();
       }
     }
-    const std::shared_ptr<const Kernel> kernel = static_cast<VulkanModule*>(const_cast<tvm::ffi::ModuleObj*>(module_.get()))->kernel_on(device, name_);
+    const std::shared_ptr<const Kernel> kernel = static_cast<VulkanModule*>(const_cast<tvm::ffi::ModuleObj*>(module_.get()))->kernel_on(device, name_).kernel();
     std::vector<char> push_constants(kernel->push_bytes());
     size_t scalar = 0;
     for (size_t i = 0; i < arguments_.size(); ++i) {
@@ -174,23 +188,22 @@ tvm::ffi::Module create(const Map<String, Map<String, Any>>& kernels, const Stri
   return tvm::ffi::Module(tvm::ffi::make_object<VulkanModule>(std::move(texts), source));
 }
 
-/// Compile every kernel among a module and its imports for a device now.
-void compile(const tvm::ffi::Module& module, int index) {
-  Device& device = DeviceTable::global().at(index);
-  const auto compile_one = [&](const tvm::ffi::Module& each) {
-    if (std::string(each->kind()) == "vulkan") static_cast<VulkanModule*>(const_cast<tvm::ffi::ModuleObj*>(each.get()))->compile_for(device);
-  };
-  compile_one(module);
-  for (const Any& import : module->imports()) compile_one(import.cast<tvm::ffi::Module>());
-}
-
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef()
       .def("romou.vulkan.module", create)
       .def("ffi.Module.load_from_bytes.vulkan", VulkanModule::LoadFromBytes)
-      .def("romou.vulkan.compile", compile);
+      .def("romou.vulkan.compile",
+           [](const tvm::ffi::Module& module, int device) { compile_kernels<VulkanModule>(module, DeviceTable::global().at(device)); })
+      .def("romou.vulkan.program_folder", [] { return String(default_program_folder()); })
+      .def("romou.vulkan.prepare",
+           [](const tvm::ffi::Module& library, int device, const String& folder, int64_t threads) {
+             return prepare_kernels<VulkanModule>(library, DeviceTable::global().at(device), folder, threads);
+           })
+      .def("romou.vulkan.keep", [](const tvm::ffi::Module& library, int device, const String& folder) {
+        return keep_kernels<VulkanModule>(library, DeviceTable::global().at(device), folder);
+      });
 }
 
 }  // namespace romou::vulkan

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SHA-256 (FIPS 180-4), because phones' runtimes bring no library that has it.
-#ifndef ROMOU_OPENCL_SHA256_H_
-#define ROMOU_OPENCL_SHA256_H_
+#ifndef ROMOU_DEVICE_RUNTIME_SHA256_H_
+#define ROMOU_DEVICE_RUNTIME_SHA256_H_
 
 #include <array>
 #include <bit>
@@ -61,4 +61,4 @@ inline std::string sha256_hex(std::string_view text) {
 
 }  // namespace romou
 
-#endif  // ROMOU_OPENCL_SHA256_H_
+#endif  // ROMOU_DEVICE_RUNTIME_SHA256_H_

@@ -7,8 +7,8 @@
 // Loading: a driver may crash on a binary that it wrote itself, so a mark `<key>.try` stands beside the entry while the driver has it. A mark that
 // nobody holds a lock on was left by a crash: that program is compiled from source from then on, and in this process all are. Where the next
 // process that loads binaries of this device crashes as well, none of them is loaded any more.
-#ifndef ROMOU_OPENCL_PROGRAM_CACHE_H_
-#define ROMOU_OPENCL_PROGRAM_CACHE_H_
+#ifndef ROMOU_DEVICE_RUNTIME_PROGRAM_CACHE_H_
+#define ROMOU_DEVICE_RUNTIME_PROGRAM_CACHE_H_
 
 #include <cstdint>
 #include <mutex>
@@ -84,4 +84,4 @@ class ProgramCache {
 
 }  // namespace romou
 
-#endif  // ROMOU_OPENCL_PROGRAM_CACHE_H_
+#endif  // ROMOU_DEVICE_RUNTIME_PROGRAM_CACHE_H_

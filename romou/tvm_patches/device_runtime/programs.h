@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All kernels of a library: compiled in one go, and kept on disk.
+//
+// A runtime's `Module` has `kKind`, `kernel_names()`, `kernel_on(device, name, cache)`, whose result says `is_from_cache`, and `keep(device, name,
+// cache)`; `program_key(device)` names the device and its driver.
+#ifndef ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
+#define ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
+
+#include <tvm/ffi/cast.h>
+#include <tvm/ffi/extra/json.h>
+#include <tvm/ffi/extra/module.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <initializer_list>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "program_cache.h"
+
+namespace romou {
+
+/// The modules of a kind in a library and all that it imports.
+template <typename Module>
+void collect(const tvm::ffi::Module& module, std::vector<Module*>& found) {
+  if (std::string(module->kind()) == Module::kKind) found.push_back(static_cast<Module*>(const_cast<tvm::ffi::ModuleObj*>(module.get())));
+  for (const tvm::ffi::Any& item : module->imports()) collect(item.cast<tvm::ffi::Module>(), found);
+}
+
+/// Do `work(module, kernel name)` for every kernel of a library: on one thread in a fixed order, or begun in that order on several. All of them
+/// are done before the first error in that order is raised.
+template <typename Module, typename Work>
+void for_each_kernel(const tvm::ffi::Module& library, size_t threads, const Work& work) {
+  std::vector<Module*> modules;
+  collect(library, modules);
+  std::vector<std::pair<Module*, std::string>> kernels;
+  for (Module* module : modules) {
+    for (std::string& name : module->kernel_names()) kernels.emplace_back(module, std::move(name));
+  }
+  std::vector<std::exception_ptr> errors(kernels.size());
+  std::atomic<size_t> next{0};
+  const auto run = [&] {
+    for (size_t i = next++; i < kernels.size(); i = next++) {
+      try {
+        work(*kernels[i].first, kernels[i].second);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < std::min(threads, kernels.size()); ++i) others.emplace_back(run);
+  run();
+  for (std::thread& other : others) other.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+}
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+inline tvm::ffi::String report(const std::chrono::steady_clock::time_point& start, ProgramCache& cache, std::initializer_list<std::pair<const char*, int64_t>> counts) {
+  tvm::ffi::json::Object object;
+  for (const auto& [name, count] : counts) object.Set(name, count);
+  object.Set("seconds", seconds_since(start));
+  tvm::ffi::json::Array notes;
+  for (const std::string& line : cache.take_notes()) notes.push_back(tvm::ffi::String(line));
+  object.Set("notes", notes);
+  return tvm::ffi::json::Stringify(object);
+}
+
+/// Compile every kernel for a device now.
+template <typename Module, typename Device>
+void compile_kernels(const tvm::ffi::Module& library, Device& device) {
+  for_each_kernel<Module>(library, 1, [&](Module& module, const std::string& name) { module.kernel_on(device, name); });
+}
+
+/// Compile every kernel of a library for a device now, or load it from the programs kept in `folder` (empty: nothing is kept), on `threads` threads
+/// (0: one for each core). Returns a report in JSON.
+template <typename Module, typename Device>
+tvm::ffi::String prepare_kernels(const tvm::ffi::Module& library, Device& device, const tvm::ffi::String& folder, int64_t threads) {
+  const auto start = std::chrono::steady_clock::now();
+  ProgramCache cache(std::string(folder), program_key(device));
+  std::atomic<int64_t> cached{0}, compiled{0};
+  const size_t width = threads > 0 ? static_cast<size_t>(threads) : std::max(1u, std::thread::hardware_concurrency());
+  for_each_kernel<Module>(library, width, [&](Module& module, const std::string& name) {
+    (module.kernel_on(device, name, &cache).is_from_cache ? cached : compiled) += 1;
+  });
+  if (cached != 0) cache.trust();
+  return report(start, cache, {{"cached", cached.load()}, {"compiled", compiled.load()}});
+}
+
+/// Write what `prepare` had to compile to `folder`, behind the first run: some drivers compile no earlier. Returns a report in JSON.
+template <typename Module, typename Device>
+tvm::ffi::String keep_kernels(const tvm::ffi::Module& library, Device& device, const tvm::ffi::String& folder) {
+  const auto start = std::chrono::steady_clock::now();
+  ProgramCache cache(std::string(folder), program_key(device));
+  int64_t stored = 0;
+  for_each_kernel<Module>(library, 1, [&](Module& module, const std::string& name) {
+    stored += module.keep(device, name, cache) ? 1 : 0;
+  });
+  // Without a limit there is no folder of the user's; this one was chosen.
+  if (const uint64_t limit = program_cache_limit(); stored != 0 && limit != 0) cache.trim(limit);
+  return report(start, cache, {{"stored", stored}});
+}
+
+}  // namespace romou
+
+#endif  // ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
