@@ -175,7 +175,9 @@ def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray]
 def _sizes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
     """Sizes are the result's shape, unless they only bound it."""
     policy = next((a.s for a in node.attribute if a.name == "keep_aspect_ratio_policy"), b"stretch")
-    return {3: np.array(shapes[node.output[0]], np.int64)} if policy == b"stretch" else None
+    result = shapes[node.output[0]]
+    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), range(len(result)))
+    return {3: np.array([result[axis] for axis in axes], np.int64)} if policy == b"stretch" else None
 
 
 def _center_crop_pad(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:

@@ -30,9 +30,10 @@ def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProc
 
 @pytest.fixture(scope="module")
 def no_platform(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which the ICD loader finds no platform."""
+    """An environment in which no loader finds a platform, of OpenCL or of Vulkan."""
+    empty = tmp_path_factory.mktemp("vendors")
     # A library that is named stands alone: a driver from PyPI is not opened beside it.
-    return {"OCL_ICD_VENDORS": str(tmp_path_factory.mktemp("vendors")), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
+    return {"OCL_ICD_VENDORS": str(empty), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1", "VK_DRIVER_FILES": str(empty / "none.json")}
 
 
 def test_help_lists_the_commands_without_loading_tvm() -> None:

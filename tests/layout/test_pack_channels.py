@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+from exhaustive import few
 from small_networks import Graph, prime_net, random_inputs, residual_net
 from tvm import relax
 
@@ -38,7 +39,7 @@ def check(model: onnx.ModelProto) -> tvm.IRModule:
     return packed
 
 
-@pytest.mark.parametrize("channels", [8, 10, 31])
+@pytest.mark.parametrize("channels", few([8, 10, 31], 1))
 def test_numbers_stay(channels: int) -> None:
     check(residual_net(channels))
 
@@ -100,16 +101,22 @@ def test_matmul_with_leading_dimensions() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "pads", "more"),
-    [
-        ((2, 2), (1, 1), (0, 0, 0, 0), (0, 0)),
-        ((2, 2), (2, 2), (0, 0, 0, 0), (0, 0)),
-        ((2, 2), (3, 3), (0, 0, 0, 0), (2, 1)),
-        ((3, 3), (1, 1), (1, 1, 1, 1), (0, 0)),
-        ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
-        ((3, 3), (3, 3), (2, 2, 2, 2), (0, 1)),
-        ((4, 4), (2, 2), (1, 1, 1, 1), (0, 0)),
-        ((4, 3), (2, 3), (1, 0, 0, 2), (1, 2)),
-    ],
+    few(
+        [
+            ((2, 2), (1, 1), (0, 0, 0, 0), (0, 0)),
+            ((2, 2), (2, 2), (0, 0, 0, 0), (0, 0)),
+            ((2, 2), (3, 3), (0, 0, 0, 0), (2, 1)),
+            ((3, 3), (1, 1), (1, 1, 1, 1), (0, 0)),
+            ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+            ((3, 3), (3, 3), (2, 2, 2, 2), (0, 1)),
+            ((4, 4), (2, 2), (1, 1, 1, 1), (0, 0)),
+            ((4, 3), (2, 3), (1, 0, 0, 2), (1, 2)),
+        ],
+        2,
+        4,
+        6,
+        7,
+    ),
 )
 def test_transposed_convolutions(kernel: tuple[int, int], stride: tuple[int, int], pads: tuple[int, ...], more: tuple[int, int]) -> None:
     """Of channels that fill no texel, alone and one a group, as one network that stays packed."""

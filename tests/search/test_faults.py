@@ -104,7 +104,8 @@ def test_a_full_disk_ends_the_session_and_the_next_one_adds_what_is_missing(tmp_
     (result,) = replay(tmp_path, 30).values()
     after = (tmp_path / FILE_NAME).read_text()
     assert after.startswith(before)
-    assert result.trials == len(after.splitlines()) == len({line.partition('"outcome"')[0] for line in after.splitlines()}) == 30
+    trials = [line for line in after.splitlines() if '"is_again":false' in line]
+    assert result.trials == len(trials) == len({line.partition('"outcome"')[0] for line in trials}) == 30
 
 
 def test_two_tuners_on_one_folder(tmp_path: Path) -> None:
@@ -120,8 +121,10 @@ def test_two_tuners_on_one_folder(tmp_path: Path) -> None:
 def test_records_of_another_version_do_not_count_and_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     replay(tmp_path, 10)
     path = tmp_path / FILE_NAME
+    before = len(path.read_text().splitlines())
     path.write_text(path.read_text().replace('"romou":"', '"romou":"old-'))
     (result,) = replay(tmp_path, 10).values()
     assert result.trials == 10
-    assert "10 records of these kernels do not count: measured with Romou old-" in caplog.text
-    assert len(path.read_text().splitlines()) == 20
+    assert before >= 10
+    assert f"{before} records of these kernels do not count: measured with Romou old-" in caplog.text
+    assert path.read_text().count('"is_again":false') == 20

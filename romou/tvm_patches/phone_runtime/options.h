@@ -30,7 +30,7 @@ struct Options {
 
 inline constexpr const char* kUsage =
     "usage: romou_rpc_server --key-file FILE [--host 127.0.0.1] [--port 9090] [--tracker HOST:PORT] [--timeout SECONDS] [--work-dir FOLDER]\n"
-    "Serves this device's OpenCL to a TVM or Romou host. It runs whatever a client with the right key sends, and nothing is encrypted.\n"
+    "Serves this device's OpenCL and Vulkan to a TVM or Romou host. It runs whatever a client with the right key sends, and nothing is encrypted.\n"
     "  --key-file  file with what a client has to name; without it: the variable ROMOU_RPC_KEY\n"
     "  --key       the same in the command line, where every user of this machine can read it\n"
     "  --host      address to listen on; anything but loopback lets the network in\n"
@@ -38,7 +38,7 @@ inline constexpr const char* kUsage =
     "  --tracker   report to this TVM tracker\n"
     "  --timeout   end a session in which nothing was sent or received for so long: a kernel that hangs, a host that is gone; 0: never (300)\n"
     "  --work-dir  where uploaded modules are kept during a session\n"
-    "  --devices   print this device's OpenCL library and devices as JSON, and serve nobody\n";
+    "  --devices   print this device's libraries and devices of OpenCL and Vulkan as JSON, and serve nobody\n";
 
 inline int whole_number(const std::string& name, const std::string& text, int low, int high) {
   char* end = nullptr;
