@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -84,7 +86,7 @@ def show(report: Path, is_wide: bool) -> None:
     loaded = load_report(report)
     console = Console()
     console.print(_title(loaded), highlight=False)
-    console.print(_table(loaded.aspects, is_wide=is_wide))
+    _print_answers(console, loaded.aspects, has_reasons=is_wide)
 
 
 @app.command()
@@ -93,7 +95,7 @@ def analyse(folder: Path) -> None:
     """Draw conclusions from the CSV files that Microsoft's ArchProbe wrote to FOLDER, and say which of its own they do not support."""
     found = original.analyse(folder)
     console = Console()
-    console.print(_table({aspect: Findings(answers=answers) for aspect, answers in found.items()}, is_wide=True))
+    _print_answers(console, {aspect: Findings(answers=answers) for aspect, answers in found.items()}, has_reasons=True)
     conclusions = folder / "ArchProbeReport.json"
     if conclusions.is_file():
         for doubt in original.doubts(original.read_report(conclusions), found):
@@ -116,7 +118,7 @@ def plot(report: Path, output: Path) -> None:
 def compare(one: Path, other: Path) -> None:
     """Print where two reports differ, by more than their intervals allow."""
     first, second = load_report(one), load_report(other)
-    table = Table("key", one.stem, other.stem, "ratio", "")
+    table = Table("key", one.stem, other.stem, "ratio", "", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     answers, others = first.answers(), second.answers()
     for key in [*answers, *(key for key in others if key not in answers)]:
         a, b = answers.get(key), others.get(key)
@@ -151,17 +153,27 @@ def text(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _table(aspects: Mapping[str, Findings], *, is_wide: bool) -> Table:
-    """Make a table with a line for each answer; a wide one says how each was found."""
-    table = Table("aspect", "key", "value", "unit", "from", "to", "confidence", *(["reason"] if is_wide else []))
+def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_reasons: bool) -> None:
+    """Print a table with a line for each answer and, below it, how each was found: beside it, a reason would be a word a line."""
+    table = Table("key", "value", "from to", "sure", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    reasons = []
     for aspect, findings in aspects.items():
-        if findings.state != "done":
-            table.add_row(aspect, findings.state.replace("_", " "), "", "", "", "", "", *([findings.reason] if is_wide else []))
+        table.add_row(f"[bold]{escape(aspect)}[/]", "" if findings.state == "done" else findings.state.replace("_", " "))
+        reasons += [(aspect, findings.reason)] if findings.reason else []
         for key, answer in findings.answers.items():
-            low, high = ("", "") if answer.low is None or answer.high is None else (f"{answer.low:.5g}", f"{answer.high:.5g}")
-            value, sure = ("undecided", "") if answer.is_declined else (text(answer.value), f"{answer.confidence:.2f}")
-            table.add_row(aspect, key, value, answer.unit, low, high, sure, *(["; ".join((answer.reason, *answer.notes))] if is_wide else []))
-    return table
+            interval = "" if answer.low is None or answer.high is None else f"{answer.low:.4g} {answer.high:.4g}"
+            # The unit of a word names the words that there are.
+            unit = "" if isinstance(answer.value, str) else f" {answer.unit}"
+            value, sure = ("undecided", "") if answer.is_declined else (f"{text(answer.value)}{unit}", f"{answer.confidence:.2f}")
+            table.add_row(f"  {escape(key)}", escape(value), interval, sure)
+            reasons.append((f"{aspect}.{key}", "; ".join((answer.reason, *answer.notes))))
+    for column in table.columns:
+        column.overflow = "fold"
+    # Names stay whole; what is long of the rest folds.
+    table.columns[0].min_width = max((len(f"  {key}") for findings in aspects.values() for key in findings.answers), default=0)
+    console.print(table)
+    for name, reason in reasons if has_reasons else []:
+        console.print(f"{name}: {reason}", highlight=False, markup=False)
 
 
 def _line(probe: Probe, findings: Findings) -> str:

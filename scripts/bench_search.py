@@ -3,6 +3,7 @@
 
     python scripts/bench_search.py                                       all operators of scripts/data/spaces_h200, 50 seeds, every method
     python scripts/bench_search.py --operators dense --seeds 5 --methods random,xgboost --out FOLDER
+    python scripts/bench_search.py --spaces hub --seeds 5 --out FOLDER   spaces that others recorded: *_T4.json.gz, or caches of Kernel Tuner
 
 How it measures, and what it prints: docs/benchmarks.md.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import foreign_searches
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -151,10 +153,39 @@ def methods_of(text: str, out: Console) -> list[str]:
     return wanted
 
 
+def compare_foreign(paths: Sequence[Path], methods: str | None, seeds: int, jobs: int, folder: Path | None, out: Console) -> None:
+    """Print the scores of searches on recordings of others; runs are kept, and gone on from, as those on Romou's own."""
+    chosen = [m for m in methods.split(",") if m] if methods else [*foreign_searches.ROMOU, *(f"kt_{name}" for name in foreign_searches.STRATEGIES)]
+    file = None if folder is None else folder / "foreign.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
+    runs = [foreign_searches.ForeignRun(**json.loads(line)) for line in lines if line.endswith("}")]
+    done = {(run.space, run.method, run.seed) for run in runs}
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {}
+        for method, seed, path in itertools.product(chosen, range(seeds), paths):
+            has_source = method != "romou_transfer" or foreign_searches.others_of(path)
+            if has_source and (foreign_searches.recording(path).name, method, seed) not in done:
+                waiting[pool.submit(foreign_searches.run, path, method, seed)] = f"{method} on {path.name}"
+        for future in as_completed(waiting):
+            try:
+                runs.append(future.result())
+            except Exception as error:
+                if not waiting[future].startswith("kt_"):
+                    raise
+                # A strategy that gives up on a space is a result, not the end of the comparison.
+                out.print(f"{waiting[future]}: {type(error).__name__}: {error}", markup=False)
+                continue
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("a", encoding="utf-8") as kept:
+                    kept.write(json.dumps(dataclasses.asdict(runs[-1])) + "\n")
+    out.print(foreign_searches.table([run for run in runs if run.method in chosen and run.seed < seeds]))
+
+
 @click.command()
 @click.option("--spaces", type=click.Path(exists=True, file_okay=False, path_type=Path), default=SPACES, help="Folder of recordings.")
 @click.option("--operators", default="", help="Which ones, with commas; default: all in the folder.")
-@click.option("--methods", default=",".join((*ROMOU, *KERNEL_TUNER)), show_default=True)
+@click.option("--methods", default="", help=f"Default: {','.join((*ROMOU, *KERNEL_TUNER))}; on recordings of others romou, romou_transfer, and kt_*.")
 @click.option("--seeds", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
 @click.option("--options", default="{}", help='Of the search, as JSON: {"batch_size": 4}.')
@@ -162,7 +193,11 @@ def methods_of(text: str, out: Console) -> list[str]:
 def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, options: str, folder: Path | None) -> None:
     """See the file's docstring."""
     out = Console(width=240)
-    chosen = methods_of(methods, out)
+    foreign = sorted(path for path in spaces.iterdir() if foreign_searches.FILES.fullmatch(path.name) and (not operators or path.name.startswith(operators)))
+    if foreign:
+        compare_foreign(foreign, methods, seeds, jobs, folder, out)
+        return
+    chosen = methods_of(methods or ",".join((*ROMOU, *KERNEL_TUNER)), out)
     wanted = [name.strip() for name in operators.split(",") if name.strip()]
     paths = sorted(path for path in spaces.glob("*.json.gz") if not wanted or path.name.partition(".")[0] in wanted)
     if not paths:

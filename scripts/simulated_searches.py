@@ -160,16 +160,18 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
     return Run(operator=task.recorded.name, method=method, seed=seed, trials=trials, seconds=seconds, curve=tuple(watch.curve), overhead=overhead)
 
 
-def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
-    """A strategy of Kernel Tuner on the same configs. Failed ones are what it calls runtime failures."""
+def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: int) -> tuple[list[int], float]:
+    """Run a strategy of Kernel Tuner on the recorded configs; failed ones are what it calls runtime failures.
+
+    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: configs that it may try, repeated ones included.
+    """
     import kernel_tuner
     from kernel_tuner import interface
     from kernel_tuner.searchspace import Searchspace
 
-    recorded = recording(path)
     space = recorded.space()
     knobs = {name: list(choices) for name, choices in recorded.knobs.items()}
-    cache, seconds_of = {}, {}
+    cache, index_of = {}, {}
     for index, found in recorded.configs.items():
         config = dict(space.at(index))
         time_ms: Any = "RuntimeFailedConfig" if found.time_s is None else found.time_s * 1e3
@@ -177,7 +179,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
         times = {"compile_time": found.build_s * 1e3, "benchmark_time": found.run_s * 1e3, "verification_time": 0, "strategy_time": 0, "framework_time": 0}
         key = ",".join(map(str, config.values()))
         cache[key] = {**config, "time": time_ms, "times": [] if failed else [time_ms], **times, **failed, "timestamp": "2026-01-01"}
-        seconds_of[key] = found.build_s + found.run_s
+        index_of[key] = index
 
     class Recorded(Searchspace):
         """The space out of a cache: its way to restrict a space tries the whole product of knobs, some ten million configs."""
@@ -186,7 +188,6 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
             super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
 
     interface.Searchspace = Recorded
-    strategy = method.removeprefix("kt_")
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")
@@ -202,7 +203,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
             knobs,
             lang="OpenCL",
             strategy=strategy,
-            strategy_options={"max_fevals": len(cache), **STRATEGY_OPTIONS.get(strategy, {})},
+            strategy_options={"max_fevals": most, **STRATEGY_OPTIONS.get(strategy, {})},
             cache=str(file),
             simulation_mode=True,
             objective="time",
@@ -211,18 +212,21 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
             quiet=True,
         )
         own_s = time.process_time() - started
-    best_s, best_ms, seconds = best_of(recorded), math.inf, 0.0
+    keys = [",".join(str(result[name]) for name in knobs) for result in results]
+    return list(dict.fromkeys(index_of[key] for key in keys if key in index_of)), own_s
+
+
+def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
+    """A strategy of Kernel Tuner on the same configs, until it is within 2% of the best."""
+    recorded = recording(path)
+    order, own_s = kernel_tuner_order(recorded, method.removeprefix("kt_"), seed, len(recorded.configs))
+    best_s, least_s, seconds = best_of(recorded), math.inf, 0.0
     curve: list[float] = []
-    seen: set[str] = set()
-    for result in results:
-        key = ",".join(str(result[name]) for name in knobs)
-        if key in seen or key not in seconds_of:
-            continue
-        seen.add(key)
-        seconds += seconds_of[key]
-        if isinstance(result["time"], float):
-            best_ms = min(best_ms, result["time"])
-        curve.append(best_s * 1e3 / best_ms)
+    for index in order:
+        found = recorded.configs[index]
+        seconds += found.build_s + found.run_s
+        least_s = min(least_s, found.time_s or math.inf)
+        curve.append(best_s / least_s)
         if curve[-1] * WITHIN >= 1:
             break
     is_near = bool(curve) and curve[-1] * WITHIN >= 1
@@ -233,7 +237,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
         trials=len(curve) if is_near else None,
         seconds=seconds if is_near else None,
         curve=tuple(curve),
-        overhead=own_s / max(sum(seconds_of[key] for key in seen), 1e-9),
+        overhead=own_s / max(sum(recorded.configs[i].build_s + recorded.configs[i].run_s for i in order), 1e-9),
     )
 
 

@@ -59,9 +59,10 @@ def command(
         print_json(json.loads(made.to_json()))
         return
     from romou.report.comparison import bench_table
+    from romou.report.table import print_table
 
     out = console(is_json=False)
-    out.print(bench_table(made))
+    print_table(bench_table(made), out)
     if made.time_ms is not None:
         out.print(f"Whole model: {made.time_ms:.3f} ms.", markup=False)
     out.print(f"Saved to {path}. Compare with it: romou compare {path} {model}{f' --rpc {rpc}' if rpc else ''}", markup=False)

@@ -78,6 +78,7 @@ def command(
         **precision,
     )
     from romou.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
+    from romou.report.table import print_table
 
     if junit is not None:
         junit.write_text(junit_xml(found), encoding="utf-8")
@@ -87,7 +88,7 @@ def command(
         print_json(found.to_dict())
     else:
         out = console(is_json=False)
-        out.print(comparison_table(found))
+        print_table(comparison_table(found), out)
         for text in (*remarks(found), f"{headline(found)}."):
             out.print(text, markup=False)
     if found.regressions:

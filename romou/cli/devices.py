@@ -62,6 +62,7 @@ def _list(*, is_json: bool) -> None:
     from romou.backends import device_backends
     from romou.core.errors import EXIT_NO_DEVICE
     from romou.hardware import load_device
+    from romou.report.table import print_table
 
     attached = [{"backend": found.name, "index": i, **facts} for found in device_backends() for i, facts in enumerate(found.list_devices())]
     targets = [(name, f"{found.name} -device={name}") for found in device_backends() for name in found.named_devices()]
@@ -74,11 +75,11 @@ def _list(*, is_json: bool) -> None:
         for facts in attached:
             table.add_row(f"{facts['backend']}:{facts['index']}", str(facts["name"]), str(facts["platform"]), str(facts["type"]), str(facts["driver"]))
         if attached:
-            out.print(table)
+            print_table(table, out)
         names = Table("target", "device", title="Known to -device=")
         for entry in known:
             names.add_row(entry["target"], entry["title"])
-        out.print(names)
+        print_table(names, out)
     if not attached:
         click.echo("romou: no device is attached; `romou doctor` says what is missing.", err=True)
         raise click.exceptions.Exit(EXIT_NO_DEVICE)

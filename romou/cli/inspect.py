@@ -108,6 +108,7 @@ def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...
     from romou.api.spaces import knob_spaces
     from romou.core.errors import unknown_name
     from romou.report.spaces import knob_rows, knob_table
+    from romou.report.table import print_table
 
     found = knob_spaces(source, target=target, shapes=shapes or None, precision=precision)
     spaces = [space for one, space in found if task in (None, one.name)]
@@ -116,7 +117,7 @@ def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...
     if is_json:
         print_json({"target": str(target), "knobs": knob_rows(spaces)})
     else:
-        console(is_json=False).print(knob_table(spaces, title=f"Knobs on {target}"))
+        print_table(knob_table(spaces, title=f"Knobs on {target}"), console(is_json=False))
 
 
 def _plain(said: KernelStatistics, kernel: InspectedKernel) -> dict[str, Any]:

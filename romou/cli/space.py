@@ -37,9 +37,10 @@ def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_ite
         print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
         return
     from romou.report.spaces import criteria_table, knob_table, space_table
+    from romou.report.table import print_table
 
     out = console(is_json=False)
     rows = [(task.name, space.report) for task, space in found]
-    out.print(space_table(rows, title=f"Configs on {parsed}"))
-    out.print(criteria_table([report for _, report in rows]))
-    out.print(knob_table([space for _, space in found], title="Knobs, with the choices of all tasks"))
+    print_table(space_table(rows, title=f"Configs on {parsed}"), out)
+    print_table(criteria_table([report for _, report in rows]), out)
+    print_table(knob_table([space for _, space in found], title="Knobs, with the choices of all tasks"), out)

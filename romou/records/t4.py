@@ -27,7 +27,7 @@ _INVALIDITY = {
     Outcome.UNSTABLE: "correctness",
     Outcome.WRONG_RESULT: "correctness",
 }
-_OUTCOME = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}
+OUTCOME_OF = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}
 _MS = 1e3
 # What T4 keeps as measurements beside the time.
 _MEASURED = ("relative_l2_error", "max_error", "error", "seed", "clock_ratio")
@@ -113,7 +113,7 @@ def from_t4(data: Mapping[str, Any], *, task_key: str | None = None, origin: Ori
 def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
     times = result["times"]
     measured = {m["name"]: m["value"] for m in result.get("measurements", ())}
-    outcome = _OUTCOME[result["invalidity"]]
+    outcome = OUTCOME_OF[result["invalidity"]]
     # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out where it keeps their mean alone.
     build_ms = float(times.get("compilation_time", times.get("compilation", 0.0)))
     runs_ms = [float(t) for t in times.get("runtimes", ())] or ([float(measured["time"])] if outcome == Outcome.OK else [])

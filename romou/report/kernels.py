@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from romou.report.table import table_of_numbers
+from romou.report.table import print_table, table_of_numbers
 
 if TYPE_CHECKING:
     from romou.inspection.kernels import InspectedKernel, PassStep
@@ -32,7 +32,7 @@ def print_kernel(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
     if has_source:
         # As it is: a wrapped line of source is another text.
         out.file.write(kernel.source.strip() + "\n")
-    out.print(kernel_table(kernel, statistics))
+    print_table(kernel_table(kernel, statistics), out)
     for gpu, said in statistics.items():
         if isinstance(said, str):
             out.print(f"{gpu}: {said}", markup=False)

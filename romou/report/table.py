@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Column, Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from romou.module.summary import LayerRow, Summary
@@ -27,6 +30,63 @@ def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str 
     """An empty table: a column of names, columns of numbers, and columns of text."""
     columns = [Column(name, no_wrap=True), *(Column(column, justify="right", no_wrap=True) for column in numbers), *map(Column, texts)]
     return Table(*columns, title=escape(title) or None)
+
+
+# Characters below which a column of text is a word a line.
+_LEAST_TEXT = 24
+
+
+def print_table(table: Table, out: Console) -> None:
+    """Print a table so that it can be read on a narrow terminal, too.
+
+    Where it does not fit, it first loses its frame; then the columns of longest text become lines below, each led by its row's first cell; then names fold.
+    """
+    columns, below = list(table.columns), list[Column]()
+    if _natural_width(table, out) > out.width:
+        table = _of_columns(table, columns)
+    while _natural_width(table, out) > out.width and (texts := [column for column in columns[1:] if not column.no_wrap]):
+        longest = max(texts, key=_width)
+        columns.remove(longest)
+        table = _of_columns(table, columns)
+        if out.width - _natural_width(table, out) > _LEAST_TEXT:
+            # There is room for it in decent lines: it wraps, at the end, and the others stay whole.
+            for column in columns:
+                column.min_width = _width(column)
+            longest.overflow = "fold"
+            table = _of_columns(table, [*columns, longest])
+            break
+        below.append(longest)
+    else:
+        if _natural_width(table, out) > out.width:
+            for column in columns[1:]:
+                column.min_width = _width(column)
+            columns[0].no_wrap, columns[0].overflow = False, "fold"
+            table = _of_columns(table, columns)
+    out.print(table)
+    names = list(table.columns[0].cells)
+    for column in reversed(below):
+        out.print(f"{column.header}:", markup=False)
+        for name, cell in zip(names, column.cells, strict=True):
+            if str(cell):
+                out.print(Padding(Text.assemble(Text.from_markup(str(name)), ": ", Text.from_markup(str(cell))), (0, 0, 0, 2)))
+
+
+def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
+    """The table with some of its columns, without a frame."""
+    found = Table(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_footer=table.show_footer)
+    for one in columns:
+        found.add_column(one.header, one.footer, justify=one.justify, no_wrap=one.no_wrap, overflow=one.overflow, min_width=one.min_width)
+    for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
+        found.add_row(*cells, style=row.style, end_section=row.end_section)
+    return found
+
+
+def _natural_width(table: Table, out: Console) -> int:
+    return out.measure(table, options=out.options.update(max_width=10**4)).maximum
+
+
+def _width(column: Column) -> int:
+    return max((Text.from_markup(str(cell)).cell_len for cell in (column.header, *column.cells)), default=0)
 
 
 def layer_table(rows: Sequence[LayerRow]) -> Table:
@@ -58,7 +118,7 @@ def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
 
 def print_summary(summary: Summary, out: Console) -> None:
     """The table, the time of the whole model and the check against onnxruntime."""
-    out.print(layer_table(summary.rows))
+    print_table(layer_table(summary.rows), out)
     if summary.default_ms and summary.tuned_ms:
         faster = ratio(summary.default_ms / summary.tuned_ms)
         out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules, {number(summary.tuned_ms)} ms tuned: {faster}.", markup=False)

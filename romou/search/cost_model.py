@@ -10,6 +10,7 @@ import numpy as np
 
 from romou.core.space import Config
 from romou.search.features import TaskFeatures, aligned
+from romou.search.ordinal import KnobFeatures, ScaledProcess
 from romou.search.transfer import TransferData, is_enough, levelled, scores
 
 # Of what it learns, log seconds: how far an expectation is off, that of all configs of a kind together, and a measurement.
@@ -82,7 +83,7 @@ class Trees:
 class CostModel:
     """From features to log(best time / time): 0 for the best config known, less for slower ones.
 
-    Without an estimate, trees learn the scores of what was measured. With one, three predictions are added up:
+    Without an estimate, trees learn the scores of what was measured; of a space of knobs alone, a `ScaledProcess`. With one, three predictions are added up:
 
     - the estimate, which needs no measurement;
     - trees that learn the estimate's error from transfer data, where fast configs count more;
@@ -94,18 +95,18 @@ class CostModel:
     divided_by: the knob that tells algorithms apart; the estimate may be wrong for all configs of one together.
     """
 
-    def __init__(self, features: TaskFeatures, seed: int = 0, *, divided_by: str | None = None) -> None:
+    def __init__(self, features: TaskFeatures | KnobFeatures, seed: int = 0, *, divided_by: str | None = None) -> None:
         self._features = features
         self._divided_by = divided_by
         self._seed = seed
         self._data: TransferData | None = None
         self._transferred: Trees | None = None
-        self._own: Trees | GaussianProcess | None = None
+        self._own: Trees | GaussianProcess | ScaledProcess | None = None
 
     @property
     def knows_doubt(self) -> bool:
         """Whether a config scores higher the less is known of it, so that none has to be drawn at random to learn of the others."""
-        return self._features.has_estimate and (self._own is None or isinstance(self._own, GaussianProcess))
+        return isinstance(self._own, GaussianProcess | ScaledProcess) or (self._features.has_estimate and self._own is None)
 
     @property
     def is_trained(self) -> bool:
@@ -121,7 +122,9 @@ class CostModel:
             labels = scores(times_s)
             rows = self._features(configs)
             before = self._before(configs, rows)
-            if self._features.has_estimate and len(configs) <= _FEW:
+            if isinstance(self._features, KnobFeatures) and len(configs) <= _FEW:
+                self._own = ScaledProcess(rows, labels - before, before, self._own if isinstance(self._own, ScaledProcess) else None)
+            elif self._features.has_estimate and len(configs) <= _FEW:
                 self._own = GaussianProcess(rows, self._kinds(configs), labels - before)
             else:
                 self._own = Trees(_train(rows, labels, levelled(before, labels), _OF_ITSELF, seed=self._seed), self._features.columns)
@@ -130,7 +133,7 @@ class CostModel:
         """Return a score per config, higher is faster: the estimate as long as nothing was learnt, 0 without one."""
         rows = self._features(configs) if self.is_trained else np.empty(0)
         before = self._before(configs, rows)
-        if isinstance(self._own, GaussianProcess):
+        if isinstance(self._own, GaussianProcess | ScaledProcess):
             return self._own(rows, self._kinds(configs), before)
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
@@ -146,7 +149,7 @@ class CostModel:
         if best_s is None:
             return None
         own = self._own
-        found = own.mean(rows, self._kinds(configs), before) if isinstance(own, GaussianProcess) else own(rows, self._features.columns, before)
+        found = own.mean(rows, self._kinds(configs), before) if isinstance(own, GaussianProcess | ScaledProcess) else own(rows, self._features.columns, before)
         return np.asarray(best_s * np.exp(-found))
 
     def _kinds(self, configs: Sequence[Config]) -> np.ndarray:

@@ -13,6 +13,7 @@ from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
 from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
+from romou.search.ordinal import KnobFeatures
 from romou.search.strategies import EXPLORERS, Outlook, subspaces
 from romou.search.transfer import TransferData
 
@@ -27,21 +28,21 @@ class Explorer:
     share of random ones. With an estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
     what it knows little of. A space without untried configs proposes nothing.
 
-    features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
+    default: None where none is known.   features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
     """
 
     def __init__(
         self,
         space: Space,
-        default: Config,
+        default: Config | None,
         options: TuningOptions,
         rng: np.random.Generator,
         *,
-        features: TaskFeatures,
+        features: TaskFeatures | KnobFeatures,
         transfer_data: Callable[[], TransferData] = TransferData,
     ) -> None:
         self._space = space
-        self._first = [default]
+        self._first = [] if default is None else [default]
         self._options = options
         self._rng = rng
         self._features = features

@@ -15,7 +15,7 @@ class TuningOptions(CheckedOptions):
     trials           candidates to measure over all tasks, those in the records included
     seconds          stop searching after this time; None: no limit
     no_progress      stop searching after so many trials in a row of which none made its task 1% faster; None: no limit
-    explorer         "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive"
+    explorer         "evolution", "annealing" or "ranking" (of all configs: for small spaces), guided by the cost model, "random" or "exhaustive"
     batch_size       candidates built together
     random_trials    of a task, before the cost model has a say
     random_share     of later candidates that are still drawn at random, where nothing is expected of configs; else what is little known counts for them

@@ -6,12 +6,13 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from romou.core.outcome import Outcome
 
@@ -58,13 +59,19 @@ class NoProgress:
     def stop(self) -> None: ...
 
 
-class TerminalProgress:
-    """A bar with the task at hand, its best time and GFLOPS, and what is left of the budget."""
+class _BarAndText(Bar):
+    """A bar on a line of its own, and the text below it as wide as the terminal is: neither takes the other's place."""
 
-    def __init__(self) -> None:
-        self._bar = Bar(
-            TextColumn("{task.fields[text]}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), console=Console(stderr=True), transient=True
-        )
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield from (Text(str(task.fields["text"])) for task in self.tasks)
+
+
+class TerminalProgress:
+    """A bar, and the task at hand, its best time and GFLOPS, and what is left of the budget."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bar = _BarAndText(BarColumn(bar_width=40), MofNCompleteColumn(), console=console or Console(stderr=True), transient=True)
 
     def start(self, done: int, total: int) -> None:
         self._bar.start()

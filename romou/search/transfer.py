@@ -8,6 +8,7 @@ import numpy as np
 
 from romou.core.space import Config
 from romou.search.features import TaskFeatures, aligned
+from romou.search.ordinal import KnobFeatures
 
 # From fewer points than this a tree learns nothing.
 FEWEST = 4
@@ -43,7 +44,7 @@ class TransferData:
         """Number of tasks that have data."""
         return len(self._groups)
 
-    def add(self, features: TaskFeatures, configs: Sequence[Config], times_s: Sequence[float | None]) -> None:
+    def add(self, features: TaskFeatures | KnobFeatures, configs: Sequence[Config], times_s: Sequence[float | None]) -> None:
         """Add one task on one device; too few measurements are passed over."""
         if is_enough(times_s):
             found = scores(times_s)

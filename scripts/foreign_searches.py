@@ -1,0 +1,172 @@
+"""Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score as the field has it: see docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+from simulated_searches import WITHIN, kernel_tuner_order
+
+from romou.core.space import Config
+from romou.records import RecordedSpace
+from romou.records.foreign import load_foreign
+from romou.report.table import table_of_numbers
+from romou.search import TuningOptions
+from romou.search.explorer import Explorer
+from romou.search.ordinal import KnobFeatures
+from romou.search.simulation import SimulatedSpace
+from romou.search.transfer import TransferData
+
+FILES = re.compile(r".*(_T4|[cC]ache.*)\.json(\.gz)?")
+ROMOU = ("romou", "romou_transfer")
+# Strategies that need no further package.
+STRATEGIES = (
+    *("random_sample", "genetic_algorithm", "simulated_annealing", "greedy_ils", "greedy_mls", "mls"),
+    *("hybrid_vndx", "adaptive_tabu_greywolf", "pso", "diff_evo", "firefly_algorithm", "dual_annealing"),
+)
+# Trials of a search at most, and what one counts that was not within 2% by then.
+MOST = 1000
+# Romou's explorer ends earlier, which can only be to its disadvantage: its model takes longer than Kernel Tuner's strategies.
+OF_ROMOU = 400
+# Measurements of another GPU that a transferred search knows.
+KNOWN = 2000
+# The budget ends where random search is expected to have come so far from the median to the best.
+CUTOFF = 0.95
+POINTS = 50
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignRun:
+    """One search. score: see `score`.   trials: until within 2% of the best; None where it never was.   own_s: the search's seconds of a processor."""
+
+    space: str
+    method: str
+    seed: int
+    score: float
+    trials: int | None
+    own_s: float
+
+
+@functools.cache
+def recording(path: Path) -> RecordedSpace:
+    return load_foreign(path)
+
+
+def others_of(path: Path) -> list[Path]:
+    """Recordings beside this one of the same kernel and knobs on other GPUs."""
+    kernel = path.name.rpartition("-")[0]
+    near = [other for other in sorted(path.parent.iterdir()) if FILES.fullmatch(other.name) and other != path and other.name.rpartition("-")[0] == kernel]
+    return [other for other in near if kernel and list(recording(other).knobs) == list(recording(path).knobs)]
+
+
+def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[RecordedSpace] = ()) -> list[int]:
+    """Configs in the order in which Romou's explorer tries them, one at a time, until it has the best or tried so many."""
+    space, numbered = SimulatedSpace(recorded), recorded.space()
+    features, data = KnobFeatures(numbered), TransferData()
+    for other in others:
+        found = sorted(other.configs.values(), key=lambda one: one.index)
+        chosen = [found[int(i)] for i in np.random.default_rng(seed).permutation(len(found))[:KNOWN]]
+        configs = [other.space().at(one.index) for one in chosen]
+        known = [(config, one.time_s) for config, one in zip(configs, chosen, strict=True) if numbered.knows(config)]
+        data.add(features, [config for config, _ in known], [time_s for _, time_s in known])
+    rng = np.random.default_rng(seed)
+    options = TuningOptions(explorer="ranking", batch_size=1, seed=seed)
+    explorer = Explorer(space, None, options, rng, features=features, transfer_data=lambda: data)
+    best_s = best_of(recorded)
+    measured: dict[str, tuple[Config, float | None]] = {}
+    order: list[int] = []
+    while len(order) < most and (proposed := explorer.propose(1, measured)):
+        index = numbered.index_of(proposed[0])
+        order.append(index)
+        time_s = recorded.configs[index].time_s
+        measured[proposed[0].key] = (proposed[0], time_s)
+        if time_s == best_s:
+            break
+    return order
+
+
+def best_of(recorded: RecordedSpace) -> float:
+    return min(one.time_s for one in recorded.configs.values() if one.time_s is not None)
+
+
+def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
+    """Return the best time that random search without repetition is expected to have after 1, 2, ... trials, up to the first one at the goal."""
+    ranked = np.sort(times_s)
+    slower = np.arange(len(ranked) - 1, -1, -1)
+    # Of each config, the chance that none of the trials so far was as fast.
+    missed = np.ones(len(ranked))
+    found: list[float] = []
+    while not found or found[-1] > goal_s:
+        missed = missed * np.maximum(slower - len(found), 0) / (len(ranked) - len(found))
+        found.append(float(-np.diff(missed, prepend=1.0) @ ranked))
+    return np.array(found)
+
+
+@functools.lru_cache(maxsize=8)
+def baseline(path: Path) -> tuple[np.ndarray, float]:
+    """Random search's expected best time after each trial of the budget, and the mean seconds of a trial. Failed configs count as the slowest."""
+    configs = recording(path).configs.values()
+    times = np.array([one.time_s if one.time_s is not None else np.inf for one in configs])
+    times[np.isinf(times)] = times[np.isfinite(times)].max()
+    expected = random_search(times, float(np.median(times) + CUTOFF * (times.min() - np.median(times))))
+    return expected, float(np.mean([one.build_s + one.run_s for one in configs]))
+
+
+def score(path: Path, order: Sequence[int]) -> float:
+    """Return how far a search is between random search and the best, on average over the seconds of the budget: 1 has the best at once, 0 is random search.
+
+    As in Willemsen et al., A Methodology for Comparing Auto-Tuning Optimization Algorithms (2024): at evenly spaced times up to the one at which random
+    search is expected to have come 95% of the way from the median to the best, (random - search) / (random - best). Unlike there, a search is never counted
+    as worse than the first random config, so random search itself is a little above 0.
+    """
+    recorded = recording(path)
+    expected, seconds_each = baseline(path)
+    spent = np.cumsum([recorded.configs[i].build_s + recorded.configs[i].run_s for i in order])
+    best = np.minimum.accumulate([recorded.configs[i].time_s or np.inf for i in order])
+    least = best_of(recorded)
+    shares = []
+    for at in np.linspace(0, len(expected) * seconds_each, POINTS + 1)[1:]:
+        random = expected[min(max(int(at / seconds_each) - 1, 0), len(expected) - 1)]
+        done = int(np.searchsorted(spent, at, side="right"))
+        reached = best[done - 1] if done else np.inf
+        # Nothing that works yet is as good as the first random config.
+        shares.append((random - min(reached, expected[0])) / (random - least) if random > least else 1.0)
+    return float(np.mean(shares))
+
+
+def run(path: Path, method: str, seed: int) -> ForeignRun:
+    """One search with its score."""
+    recorded, started = recording(path), time.process_time()
+    if method in ROMOU:
+        others = [recording(other) for other in others_of(path)] if method == "romou_transfer" else []
+        order = romou_order(recorded, seed, OF_ROMOU, others)
+        own_s = time.process_time() - started
+    else:
+        order, own_s = kernel_tuner_order(recorded, method.removeprefix("kt_"), seed, MOST)
+    goal = best_of(recorded) * WITHIN
+    trials = next((n for n, index in enumerate(order, 1) if (recorded.configs[index].time_s or np.inf) <= goal), None)
+    return ForeignRun(space=recorded.name, method=method, seed=seed, score=score(path, order), trials=trials, own_s=own_s)
+
+
+def table(runs: Sequence[ForeignRun]) -> Table:
+    """A line for each method, the best first: its score, and the median trials to within 2%, of each space and in all."""
+    spaces = list(dict.fromkeys(one.space for one in runs))
+    found = table_of_numbers("method", ("score", "trials", *spaces), title="score: 1 has the best at once, 0 is random search; median trials to within 2%")
+    rows = []
+    for method in dict.fromkeys(one.method for one in runs):
+        of_space = {space: [one for one in runs if (one.method, one.space) == (method, space)] for space in spaces}
+        scores = [float(np.mean([one.score for one in mine])) for mine in of_space.values() if mine]
+        trials = [float(np.median([one.trials or MOST for one in mine])) for mine in of_space.values() if mine]
+        cells = [f"{np.mean([r.score for r in mine]):.3f}, {np.median([r.trials or MOST for r in mine]):.0f}" if mine else "-" for mine in of_space.values()]
+        # Only of those who searched everywhere a mean compares.
+        whole = all(of_space.values())
+        rows.append((np.mean(scores), [method, f"{np.mean(scores):.3f}" if whole else "-", f"{np.exp(np.mean(np.log(trials))):.0f}" if whole else "-", *cells]))
+    for _, cells in sorted(rows, key=lambda row: -row[0]):
+        found.add_row(*cells)
+    return found

@@ -1,0 +1,107 @@
+"""Spaces that others recorded: read in both formats, searched by knobs and measurements alone, and scored."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import foreign_searches
+import numpy as np
+import pytest
+
+from romou.core.errors import RecordError
+from romou.core.outcome import Outcome
+from romou.records.foreign import load_foreign
+from romou.search.ordinal import KnobFeatures, ScaledProcess
+
+EXCERPT = Path(__file__).parent / "data/pnpoly-RTX_2080_Ti_T4.json.gz"
+
+
+def as_cache(path: Path) -> Path:
+    """The excerpt as Kernel Tuner's cache has it."""
+    results = json.loads(gzip.decompress(EXCERPT.read_bytes()))["results"]
+    names = list(results[0]["configuration"])
+    cache = {}
+    for result in results:
+        times = {"compile_time": result["times"]["compilation"], "framework_time": result["times"]["framework"]}
+        time = result["measurements"][0]["value"] if result["invalidity"] == "correct" else "RuntimeFailedConfig"
+        cache[",".join(map(str, result["configuration"].values()))] = {**result["configuration"], "time": time, **times}
+    path.write_text(json.dumps({"tune_params_keys": names, "cache": cache}), encoding="utf-8")
+    return path
+
+
+def test_both_formats_give_the_same_space(tmp_path: Path) -> None:
+    t4, cache = load_foreign(EXCERPT), load_foreign(as_cache(tmp_path / "cache.json"))
+    assert t4.knobs["block_size_x"] == (32, 64, 96, 128, 160, 192, 224, 256)
+    assert t4.knobs == cache.knobs
+    assert len(t4.configs) == len(cache.configs) == 320
+    for index, found in t4.configs.items():
+        assert found.time_s == cache.configs[index].time_s
+        assert (found.outcome == Outcome.OK) == (found.time_s is not None)
+        assert dict(t4.space().at(index)).keys() == t4.knobs.keys()
+    # The objective, in seconds, is not the mean of the repeats: copies are in it.
+    first = t4.configs[t4.space().index_of({"between_method": 0, "block_size_x": 32, "tile_size": 1, "use_method": 0})]
+    assert first.time_s == pytest.approx(52.507584e-3)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"results": []}', '{"results": [{"configuration": {}}]}', '{"cache": {"1": {}}, "tune_params_keys": ["a"]}'])
+def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "x_T4.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(RecordError, match="neither T4 nor a cache of Kernel Tuner"):
+        load_foreign(path)
+
+
+def test_the_explorer_is_ahead_of_random_search(tmp_path: Path) -> None:
+    data = json.loads(gzip.decompress(EXCERPT.read_bytes()))
+    for result in data["results"]:
+        # Each trial takes a second, so the mean of random orders is what random search is expected to be.
+        result["times"] = {"compilation": 1000.0}
+    path = tmp_path / "even-GPU_T4.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    recorded = load_foreign(path)
+    orders = [foreign_searches.romou_order(recorded, seed, 60) for seed in range(3)]
+    assert all(len(set(order)) == len(order) for order in orders)
+    assert orders[0] == foreign_searches.romou_order(recorded, 0, 60)
+    by_chance = [[int(i) for i in np.random.default_rng(seed).permutation(sorted(recorded.configs))] for seed in range(100)]
+    # A bad start counts as the first random config, which lifts random orders above 0.
+    scores, random_scores = ([foreign_searches.score(path, order) for order in some] for some in (orders, by_chance))
+    assert 0 <= np.mean(random_scores) < 0.25
+    assert np.mean(scores) > np.mean(random_scores) + 0.2
+
+
+def test_transfer_begins_with_what_was_fast_elsewhere() -> None:
+    """The other GPU is the same one: the best config is among the first."""
+    recorded = load_foreign(EXCERPT)
+    order = foreign_searches.romou_order(recorded, 0, 12, [recorded])
+    best_s = foreign_searches.best_of(recorded)
+    assert min(recorded.configs[index].time_s or np.inf for index in order) <= 1.02 * best_s
+
+
+def test_random_search_is_expected_as_it_is() -> None:
+    times = np.array([4.0, 1.0, 3.0, 2.0])
+    found = foreign_searches.random_search(times, 1.0)
+    drawn = [np.minimum.accumulate(np.random.default_rng(seed).permutation(times)) for seed in range(4000)]
+    assert found == pytest.approx(np.mean(drawn, axis=0), abs=0.05)
+    assert (found[0], found[-1]) == (2.5, 1.0)
+
+
+def test_scales_tell_the_knob_that_matters() -> None:
+    """Of two knobs one decides: far along the other, what was measured still counts."""
+    rng = np.random.default_rng(0)
+    rows = rng.random((40, 2))
+    process = ScaledProcess(rows, -2 * rows[:, 0], np.zeros(40))
+    found = process.mean(np.array([[0.1, 0.9], [0.9, 0.1]]), np.zeros(2), np.zeros(2))
+    assert found == pytest.approx([-0.2, -1.8], abs=0.15)
+    # More is expected where the score is high than where it is low.
+    improvement = process(np.array([[0.01, 0.5], [0.95, 0.5]]), np.zeros(2), np.zeros(2))
+    assert improvement[0] > improvement[1]
+
+
+def test_features_are_logarithms_of_numbers_from_0_to_1() -> None:
+    recorded = load_foreign(EXCERPT)
+    features = KnobFeatures(recorded.space())
+    rows = features([recorded.space().at(index) for index in recorded.configs])
+    assert features.columns == ("between_method", "block_size_x", "tile_size", "use_method")
+    assert (rows.min(axis=0), rows.max(axis=0)) == (pytest.approx(0), pytest.approx(1))
