@@ -122,7 +122,8 @@ def _run_alone(run: Run, folder: str, number: int, only: str) -> tuple[str | Non
         return name, fault if name is None or Path(str(log.path)).exists() else "it left no log: Oclgrind did not run"
 
     try:
-        return _alone(watched_run)
+        found: tuple[str | None, str | None] = _alone(watched_run)
+        return found
     except EOFError:
         return str(number), "its process died"
 
