@@ -39,7 +39,7 @@ compat.check_versions()
     ("variables", "message"),
     [
         ({"CXX": "/nonexistent/c++"}, "libtvm_runtime_opencl failed"),
-        ({"CXX": "", "PATH": "/nonexistent"}, "needs a C++20 compiler and there is none: apt-get install g++, or set CXX"),
+        ({"CXX": "", "PATH": "/nonexistent"}, "need a C++20 compiler and there is none: apt-get install g++, or set CXX"),
     ],
 )
 def test_a_build_without_a_compiler_says_so(source: Path, fresh_environment: Callable[[], tuple[str, Path]], variables: dict[str, str], message: str) -> None:
