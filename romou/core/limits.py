@@ -34,4 +34,4 @@ class Limits:
     has_vector_arithmetic: bool = True
     has_tensor_cores: bool = False
     allows_tf32: bool = False
-    without: frozenset[tuple[str, str]] = frozenset()
+    without: tuple[tuple[str, str], ...] = ()

@@ -97,4 +97,11 @@ class Summary:
         fields = {f.name for f in dataclasses.fields(LayerRow)}
         rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
         host = tuple(HostRow(nodes=tuple(row["nodes"]), ms=row["ms"]) for row in data.get("host", ()))
-        return cls(**{**{k: v for k, v in data.items() if k not in ("speedup", "is_right", "host_share")}, "rows": rows, "host": host})
+        return cls(
+            **{
+                **{k: v for k, v in data.items() if k not in ("speedup", "is_right", "host_share")},
+                "rows": rows,
+                "host": host,
+                "fp32_layers": tuple(data.get("fp32_layers", ())),
+            }
+        )

@@ -136,7 +136,8 @@ class SimulatedTask(TunableTask):
 
 def _limits(recorded: RecordedSpace) -> Limits:
     limits = {_FORMER_NAMES.get(name, name): value for name, value in recorded.context["limits"].items()}
-    return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"])})
+    without = tuple((knob, choice) for knob, choice in limits.get("without", ()))
+    return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"]), "without": without})
 
 
 class SimulatedDevice:

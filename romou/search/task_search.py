@@ -128,8 +128,12 @@ class TaskSearch:
     def result(self) -> TaskResult:
         """What the search found."""
         best = self.best()
-        best_s = None if best is None else self.again.get(best.key) or self.measured[best.key][1]
+        best_s = None if best is None else self.measured[best.key][1]
         default = self.measured.get(self.default.key, (None, None))[1]
+        # Like with like: times of the same round. A config that is the default one has one time.
+        again = [self.again.get(config.key) for config in (best, self.default) if config is not None]
+        if best != self.default and len(again) == 2 and None not in again:
+            best_s, default = again
         return TaskResult(
             task_key=self.task.key,
             # Nothing measured at all (no budget): the default may well work.

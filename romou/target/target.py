@@ -119,7 +119,7 @@ class Target:
             warp_size=min(spec.warp_sizes or (1,)),
             max_image=(numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None,
             prefers_images=has_images and (self._options.get("images") == "prefer" or (self._guessed(spec) if spec.nearest else spec).prefers_images),
-            without=frozenset(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
+            without=tuple(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
             **self.backend.abilities(spec, self._options),
         )
 
@@ -162,7 +162,9 @@ class Target:
     def limited_to(self, facts: Mapping[str, Any]) -> Target:
         """Return this target with no limit above what an attached device allows, and with the workarounds for its driver's quirks.
 
-        A phone's target may be measured on another device: kernels must run there too.   facts: the device's entry of `Backend.list_devices`.
+        A phone's target may be measured on another device: kernels must run there too.
+
+        facts    the device's entry of `Backend.list_devices`
         """
         limits = {**self.backend.default_limits, **self._known_limits}
         lower = self.backend.narrower_options(limits, self.backend.abilities(self.spec, self._options), facts)

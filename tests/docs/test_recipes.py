@@ -78,7 +78,7 @@ def test_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         compiled = romou.compile(model, target=target)
         assert Target(target.tvm_target).kind == "opencl", "TVM knows it as what generates its code"
         assert target.limits.max_work_group_size == 64
-        assert all("__kernel void" in source for source in compiled.sources().values())
+        assert all("__kernel " in source for source in compiled.sources().values())
         inputs = random_inputs(model, seed=0)
         reference = run_onnxruntime(model, inputs)
         assert reference is not None

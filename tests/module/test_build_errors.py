@@ -8,9 +8,8 @@ import pytest
 import tvm
 from nodes import model_of
 
-from romou.api.graph import import_model, lower
+from romou.api.graph import _compiled, import_model
 from romou.core.errors import BuildError
-from romou.module import compile_model
 from romou.schedules.families.elementwise import Elementwise
 from romou.target import Target
 
@@ -20,8 +19,7 @@ INPUTS = {"x": np.ones((3, 4), np.float32)}
 
 def built(model: onnx.ModelProto) -> None:
     """Compile a model as `romou.compile` does before it tries the host."""
-    graph = lower(import_model(model, None), TARGET)
-    compile_model(graph.fused, graph.task_of, {}, TARGET)
+    _compiled(import_model(model, None), TARGET)
 
 
 def test_a_schedule_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,15 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
     environment = {"ANDROID_NDK_HOME": str(ndk), "HOME": str(tmp_path)}
     done = run("--out", str(tmp_path / "out"), PYTHON=sys.executable, **environment)
     assert done.returncode == 0, done.stderr
-    pushed = {"libc++_shared.so", "libtvm_ffi.so", "libtvm_runtime.so", "libtvm_runtime_opencl.so", "romou_rpc_server", "runtime.json"}
+    pushed = {
+        "libc++_shared.so",
+        "libtvm_ffi.so",
+        "libtvm_runtime.so",
+        "libtvm_runtime_opencl.so",
+        "libtvm_runtime_vulkan.so",
+        "romou_rpc_server",
+        "runtime.json",
+    }
     assert {path.name for path in (tmp_path / "out").iterdir()} == pushed
     facts = json.loads((tmp_path / "out/runtime.json").read_text())
     assert facts["target"] == "android-arm64"
@@ -56,7 +64,7 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
     assert {"rpc_endpoint.cc", "vm.cc", "object.cc", "library_module_dynamic_lib.cc", "loader.cc", "rpc_server.cc"} <= {s.name for s in sources}
     assert not [s for s in sources if "cuda" in str(s) or "popen" in s.name]
     assert all(f'-DROMOU_TVM_VERSION="{facts["tvm"]}"' in c for c in compiled)
-    assert [Path(c[c.index("-o") + 1]).name for c in linked] == ["libtvm_ffi.so", "libtvm_runtime.so", "libtvm_runtime_opencl.so", "romou_rpc_server"]
+    assert [Path(c[c.index("-o") + 1]).name for c in linked] == [*sorted(name for name in pushed if name.startswith("libtvm")), "romou_rpc_server"]
     assert all("-Wl,-rpath,$ORIGIN" in c and "-Wl,-z,max-page-size=16384" in c for c in linked)
     assert {"-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi"} <= set(linked[-1])
     # The second time all of it comes from the cache, and an earlier folder is replaced.
