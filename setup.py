@@ -94,7 +94,7 @@ setup(
     license="Apache-2.0",
     # What lies beside the code and is read by it, or compiled for a phone. MANIFEST.in says what else is in the source archive.
     include_package_data=False,
-    package_data={"": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "h", "html", "md", "txt")] + ["py.typed"]},
+    package_data={"": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "h", "html", "md", "txt")] + ["py.typed", "**/LICENSE"]},
     packages=find_packages(include=["romou*", "archprobe*"]),
     ext_modules=[runtime("opencl"), runtime("vulkan")],
     cmdclass={"build_ext": BuildRuntime, "bdist_wheel": AnyPython},

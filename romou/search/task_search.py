@@ -128,12 +128,13 @@ class TaskSearch:
     def result(self) -> TaskResult:
         """What the search found."""
         best = self.best()
-        best_s = None if best is None else self.measured[best.key][1]
-        default = self.measured.get(self.default.key, (None, None))[1]
-        # Like with like: times of the same round. A config that is the default one has one time.
-        again = [self.again.get(config.key) for config in (best, self.default) if config is not None]
-        if best != self.default and len(again) == 2 and None not in again:
-            best_s, default = again
+        again = {key: time_s for key, time_s in self.again.items() if time_s is not None}
+
+        def seconds(config: Config) -> float | None:
+            # Of a single config, a second time says nothing beside the first ones of the others.
+            return again[config.key] if len(again) > 1 and config.key in again else self.measured.get(config.key, (None, None))[1]
+
+        best_s, default = None if best is None else seconds(best), seconds(self.default)
         return TaskResult(
             task_key=self.task.key,
             # Nothing measured at all (no budget): the default may well work.
