@@ -50,6 +50,11 @@ def site_folder(package: str) -> Path:
 class BuildRuntime(build_ext):
     """Build shared libraries for TVM to load. They are no Python extension modules: their names have no Python version, and nothing of Python is linked."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # Both libraries at the same time.
+        self.parallel = self.parallel or os.cpu_count()
+
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
 

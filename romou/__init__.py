@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from romou.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from romou import operators as operators
+    from romou import training as training
     from romou.api.bench import bench as bench
     from romou.api.compare import compare as compare
     from romou.api.compile import compile as compile
     from romou.api.inspect import inspect as inspect
+    from romou.api.inspect import memory_plan as memory_plan
     from romou.api.report import write_report as write_report
     from romou.api.spaces import pruned_spaces as pruned_spaces
     from romou.api.tune import tune as tune
@@ -39,13 +42,16 @@ if TYPE_CHECKING:
     from romou.module.outputs import Outputs as Outputs
     from romou.module.saved import load as load
     from romou.module.tuned_model import TunedModel as TunedModel
+    from romou.operators import tune_operator as tune_operator
     from romou.search.trial import Trial as Trial
     from romou.target import Target as Target
 
 _NAMES = {
-    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "inspect", "bench", "compare")},
+    **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "compare")},
+    "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),
     "romou.api.report": ("write_report",),
+    "romou.operators": ("tune_operator",),
     "romou.module.saved": ("load",),
     "romou.module.tuned_model": ("TunedModel",),
     "romou.module.outputs": ("Outputs",),
@@ -58,6 +64,8 @@ _NAMES = {
         *("RecordError", "BuildError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
     ),
 }
+# Modules whose functions belong to the interface too.
+_MODULES = ("operators", "training")
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOME)
 
@@ -65,6 +73,8 @@ __all__ = sorted(_HOME)
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"romou.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'romou' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOME[name]), name)

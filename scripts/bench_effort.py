@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from operator_lists import typical
 from rich.console import Console
 from rich.table import Table
 
 from romou.backends import installed
 from romou.core.errors import RomouError
 from romou.inspection.kernels import inspect_function
+from romou.layout.typical import typical_tasks
 from romou.target import Target
 
 ROMOU = Path(__file__).resolve().parents[1] / "romou"
@@ -83,7 +83,7 @@ def operator_row(name: str, targets: list[Target]) -> dict[str, Any]:
     prefix, paper = OPERATORS[name]
     kernels: dict[str, list[str]] = {}
     for target in targets:
-        task = next(task for task in typical(target) if task.name.startswith(prefix))
+        task = next(task for task in typical_tasks(target) if task.name.startswith(prefix))
         mod = task.schedule(task.default_config(target), target)
         found = [kernel for var, func in mod.functions_items() for kernel in inspect_function(func, target, name=var.name_hint)]
         kernels[target.kind] = [line for kernel in found for line in kernel_lines(kernel.source)]

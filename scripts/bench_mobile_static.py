@@ -34,7 +34,7 @@ from tvm.tirx import compilation_pipeline
 
 import romou
 from romou.analysis.executed import executed_instructions, trip_loops
-from romou.analysis.launch import launch_size, thread_extents
+from romou.backends.launch import launch_size, thread_extents
 from romou.core.errors import BuildError, RomouError
 from romou.frontend import Precision, import_onnx
 from romou.inspection.kernels import InspectedKernel, inspect_function
@@ -213,10 +213,9 @@ def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], need
     total, is_exact = 0.0, True
     for kernel, one in zip(kernels, made, strict=True):
         loops = trip_loops(kernel.lowered)
-        executed: float | None = executed_instructions(one.code, loops)
-        if executed is None:
-            is_exact = False
-            executed = (one.inner.instructions_per_multiply_add or 0.0) * loops.total
+        counted = executed_instructions(one.code, loops)
+        executed = float(counted.instructions) if counted is not None else (one.inner.instructions_per_multiply_add or 0.0) * loops.total
+        is_exact = is_exact and counted is not None
         total += executed * lanes_of(kernel.lowered, WAVE[one.gpu])
     return Result(
         per_multiply_add=total / needed,

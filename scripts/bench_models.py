@@ -171,6 +171,7 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
 
     for _ in range(3):
         sizes = tuple(run().shape)
+    assert imported.onnx_model is not None
     wanted = run_onnxruntime(imported.onnx_model, random_inputs(imported.inputs, seed=1))
     if wanted is not None and int(np.prod(sizes)) != wanted[0].size:
         raise UsageError(f"PyTorch's {name} gives {sizes}, the bundled one {wanted[0].shape}: they are not the same network")
@@ -206,6 +207,7 @@ class Plain:
 def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
     """Return the relative L2 error of the worst output against onnxruntime."""
     inputs = random_inputs(imported.inputs, seed=1)
+    assert imported.onnx_model is not None
     reference = run_onnxruntime(imported.onnx_model, inputs)
     return None if reference is None else max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
 

@@ -3,6 +3,7 @@
 
     python scripts/bench_search.py                                       all operators of scripts/data/spaces_h200, 50 seeds, every method
     python scripts/bench_search.py --operators dense --seeds 5 --methods random,xgboost --out FOLDER
+    python scripts/bench_search.py --spaces CUDA --pretrain-on scripts/data/spaces_h200 --methods expected,pretrained     what another device's recordings bring
     python scripts/bench_search.py --spaces hub --seeds 5 --out FOLDER   spaces that others recorded: *_T4.json.gz, or caches of Kernel Tuner
 
 How it measures, and what it prints: docs/benchmarks.md.
@@ -16,6 +17,7 @@ import itertools
 import json
 import math
 import multiprocessing
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -26,7 +28,7 @@ import foreign_searches
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from simulated_searches import DEVICE, KERNEL_TUNER, KNOWN, ROMOU, SPACES, WITHIN, Run, best_of, recording, some_runs, task_of
+from simulated_searches import DEVICE, KERNEL_TUNER, ROMOU, SPACES, WITHIN, Run, best_of, recording, some_runs, target_of, task_of
 
 from romou.hardware import load_device
 from romou.pruning import judge
@@ -85,8 +87,8 @@ def survival_table(paths: Sequence[Path]) -> Table:
         first = next(index for index, config in recorded.configs.items() if config.time_s == best_s)
         left = [recorded.configs[i].time_s for i in allowed if recorded.configs[i].time_s is not None]
         kept_s = min((t for t in left if t is not None), default=math.inf)
-        form = form_of(task.template, task.limits(KNOWN))
-        space = task.template.space(task.limits(KNOWN))
+        form = form_of(task.template, task.limits(target_of(path, True)))
+        space = task.template.space(task.limits(target_of(path, True)))
         best = columns_of([task.recorded.space().at(first)])
         verdicts = judge(form.usage(best), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))
@@ -153,20 +155,28 @@ def methods_of(text: str, out: Console) -> list[str]:
     return wanted
 
 
-def compare_foreign(paths: Sequence[Path], methods: str | None, seeds: int, jobs: int, folder: Path | None, out: Console) -> None:
+def compare_foreign(paths: Sequence[Path], methods: str, seeds: int, jobs: int, seconds: float, folder: Path | None, out: Console) -> None:
     """Print the scores of searches on recordings of others; runs are kept, and gone on from, as those on Romou's own."""
     chosen = [m for m in methods.split(",") if m] if methods else [*foreign_searches.ROMOU, *(f"kt_{name}" for name in foreign_searches.STRATEGIES)]
     file = None if folder is None else folder / "foreign.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
     runs = [foreign_searches.ForeignRun(**json.loads(line)) for line in lines if line.endswith("}")]
     done = {(run.space, run.method, run.seed) for run in runs}
+    stop_at = time.monotonic() + seconds
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {}
-        for method, seed, path in itertools.product(chosen, range(seeds), paths):
+        # Seed by seed: what the time limit leaves has all methods on all spaces.
+        for seed, method, path in itertools.product(range(seeds), chosen, paths):
             has_source = method != "romou_transfer" or foreign_searches.others_of(path)
-            if has_source and (foreign_searches.recording(path).name, method, seed) not in done:
+            if seconds > 0 and has_source and (foreign_searches.recording(path).name, method, seed) not in done:
                 waiting[pool.submit(foreign_searches.run, path, method, seed)] = f"{method} on {path.name}"
         for future in as_completed(waiting):
+            if time.monotonic() > stop_at:
+                left = sum(other.cancel() for other in waiting)
+                stop_at = math.inf
+                out.print(f"out of time: {left} of {len(waiting)} runs were not begun", markup=False)
+            if future.cancelled():
+                continue
             try:
                 runs.append(future.result())
             except Exception as error:
@@ -179,7 +189,9 @@ def compare_foreign(paths: Sequence[Path], methods: str | None, seeds: int, jobs
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("a", encoding="utf-8") as kept:
                     kept.write(json.dumps(dataclasses.asdict(runs[-1])) + "\n")
-    out.print(foreign_searches.table([run for run in runs if run.method in chosen and run.seed < seeds]))
+    shown = [run for run in runs if run.method in chosen and run.seed < seeds]
+    out.print(foreign_searches.table(shown))
+    out.print(foreign_searches.summary(shown, foreign_searches.hard_spaces(paths)), markup=False, highlight=False)
 
 
 @click.command()
@@ -188,14 +200,16 @@ def compare_foreign(paths: Sequence[Path], methods: str | None, seeds: int, jobs
 @click.option("--methods", default="", help=f"Default: {','.join((*ROMOU, *KERNEL_TUNER))}; on recordings of others romou, romou_transfer, and kt_*.")
 @click.option("--seeds", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=math.inf, help="On recordings of others: begin no run after it; 0 prints those kept.")
 @click.option("--options", default="{}", help='Of the search, as JSON: {"batch_size": 4}.')
+@click.option("--pretrain-on", "source", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of another device's recordings.")
 @click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=None, help="Where search.jsonl and search.png go.")
-def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, options: str, folder: Path | None) -> None:
+def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, seconds: float, options: str, source: Path | None, folder: Path | None) -> None:
     """See the file's docstring."""
-    out = Console(width=240)
+    out = Console(width=260)
     foreign = sorted(path for path in spaces.iterdir() if foreign_searches.FILES.fullmatch(path.name) and (not operators or path.name.startswith(operators)))
     if foreign:
-        compare_foreign(foreign, methods, seeds, jobs, folder, out)
+        compare_foreign(foreign, methods, seeds, jobs, seconds, folder, out)
         return
     chosen = methods_of(methods or ",".join((*ROMOU, *KERNEL_TUNER)), out)
     wanted = [name.strip() for name in operators.split(",") if name.strip()]
@@ -215,7 +229,7 @@ def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, opti
         for start, path, method in itertools.product(range(0, seeds, SEEDS_AT_A_TIME), paths, chosen):
             chunk = [seed for seed in range(start, min(start + SEEDS_AT_A_TIME, seeds)) if (path.name.partition(".")[0], method, seed) not in done]
             if chunk:
-                jobs_of[pool.submit(some_runs, path, method, chunk, given)] = path, method
+                jobs_of[pool.submit(some_runs, path, method, chunk, given, source)] = path, method
         for future in as_completed(jobs_of):
             path, method = jobs_of[future]
             try:

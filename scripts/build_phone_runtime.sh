@@ -5,7 +5,7 @@
 # android-arm64  the NDK (r26 or newer) that ANDROID_NDK_HOME names
 # linux-arm64    Debian's cross compiler (apt-get install g++-aarch64-linux-gnu)
 # host           this machine, to try the server out: the wheels' own libraries, only the server is compiled
-# What is compiled is kept in ~/.cache/romou/phone_runtime, by versions, compiler and sources; about a minute on two cores the first time.
+# What is compiled is kept in ~/.cache/romou/phone_runtime, by versions, compiler and sources; a minute or two the first time.
 set -euo pipefail
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 say() { printf '==> %s\n' "$*"; }
@@ -92,32 +92,47 @@ DEFINES=(-DROMOU_TVM_VERSION="\"$TVM_VERSION\"" -DROMOU_TVM_FFI_VERSION="\"$FFI_
 JOBS=$(nproc 2> /dev/null || echo 2)
 COMPILER_VERSION=$("${CXX[@]}" --version | head -n 1) || fail "${CXX[0]} does not run"
 
-# build NAME LINK-FLAGS... -- COMPILE-FLAGS... -- SOURCE...      compiles and links $OUT_NEW/NAME, or takes it from the cache
+# build NAME LINK-FLAGS... -- COMPILE-FLAGS... -- SOURCE...      starts to compile, unless the cache has NAME; `link` comes last
+names=()
+declare -A keys links pids
 build() {
-  local name=$1 flags=() more=() sources=() key
+  local name=$1 flags=() more=() key
   shift
   while [ "$1" != -- ]; do flags+=("$1"); shift; done
   shift
   while [ "$1" != -- ]; do more+=("$1"); shift; done
   shift
-  sources=("$@")
   key=$({
     echo "$COMPILER_VERSION" "${CXX[*]}" "${COMPILE[*]}" "${DEFINES[*]}" "${LINK[*]}" "${flags[*]/$WORK/}" "${more[*]/$WORK/}"
     # TVM's sources are told by their version; ours by what is in them.
-    printf '%s\n' "${sources[@]#"$WORK"}"
+    printf '%s\n' "${@#"$WORK"}"
     find "$PATCHES/phone_runtime" "$PATCHES"/{device,opencl,vulkan}_runtime -type f -name '*.h' -print0 | sort -z | xargs -0 cat
-    for source in "${sources[@]}"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
+    for source in "$@"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
   } | sha256sum | cut -c1-24)
-  if [ ! -f "$CACHE/$key/$name" ]; then
-    say "compiling $name for $TARGET, files: ${#sources[@]}"
-    local objects=$WORK/objects/$name number=0
-    mkdir -p "$objects" "$CACHE/$key"
-    for source in "${sources[@]}"; do printf '%s\0' -c "$source" -o "$objects/$((number += 1)).o"; done \
-      | xargs -0 -n 4 -P "$JOBS" "${CXX[@]}" "${COMPILE[@]}" "${DEFINES[@]}" "${more[@]}" "${INCLUDES[@]}" || fail "compiling $name; the compiler's message stands above"
-    "${CXX[@]}" -o "$WORK/$name" "$objects"/*.o "${flags[@]}" -Wl,-rpath,'$ORIGIN' "${LINK[@]}" || fail "linking $name; the linker's message stands above"
-    mv "$WORK/$name" "$CACHE/$key/$name"
-  fi
-  cp "$CACHE/$key/$name" "$NEW/"
+  names+=("$name") keys[$name]=$key links[$name]=${flags[*]@Q}
+  [ ! -f "$CACHE/$key/$name" ] || return 0
+  while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do sleep 0.1; done
+  say "compiling $name for $TARGET, files: $#"
+  # All sources in one: the compiler reads TVM's headers once, which is most of its work.
+  printf '#include "%s"\n' "$@" > "$WORK/$name.cc"
+  "${CXX[@]}" "${COMPILE[@]}" "${DEFINES[@]}" "${more[@]}" "${INCLUDES[@]}" -c "$WORK/$name.cc" -o "$WORK/$name.o" &
+  pids[$name]=$!
+}
+
+# Links what was compiled, in the order of the calls of `build`, and puts all into $NEW.
+link() {
+  local name kept
+  for name in "${names[@]}"; do
+    kept=$CACHE/${keys[$name]}
+    if [ -n "${pids[$name]:-}" ]; then
+      wait "${pids[$name]}" || { wait; fail "compiling $name; the compiler's message stands above"; }
+      eval "local flags=(${links[$name]})"
+      "${CXX[@]}" -o "$WORK/$name" "$WORK/$name.o" "${flags[@]}" -Wl,-rpath,'$ORIGIN' "${LINK[@]}" || { wait; fail "linking $name; the linker's message stands above"; }
+      mkdir -p "$kept"
+      mv "$WORK/$name" "$kept/$name"
+    fi
+    cp "$kept/$name" "$NEW/"
+  done
 }
 
 # Built beside its place in the cache and moved: a broken build never looks ready.
@@ -149,6 +164,7 @@ else
 fi
 # Nothing in the server names TVM's runtime, which registers what the server calls: the linker must not leave it out.
 build romou_rpc_server -Wl,--no-as-needed -L"$NEW" -ltvm_runtime -ltvm_ffi -- -Wall -- "$PATCHES/phone_runtime/rpc_server.cc"
+link
 printf '{"target": "%s", "tvm": "%s", "tvm_ffi": "%s", "romou": "%s"}\n' "$TARGET" "$TVM_VERSION" "$FFI_VERSION" "$ROMOU_VERSION" > "$NEW/runtime.json"
 
 mkdir -p "$(dirname -- "$OUT")"

@@ -153,16 +153,16 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
     # A process that only starts others has no use for TVM.
     import numpy as np
     import tvm
-    from operator_lists import typical
 
     from romou.core.space import Config, Space
+    from romou.layout.typical import typical_tasks
     from romou.measure import verify
     from romou.measure.run_job import device_tensor
     from romou.target import Target
     from romou.tasks.build import build_reference, build_task
 
     limited = {name: Target(name).limited_to(device_facts) for name in (PHONE, HOST)}
-    tasks = {dtype: [task.with_free_images() for task in typical(limited[PHONE], dtype)] for dtype in DTYPES}
+    tasks = {dtype: [task.with_free_images() for task in typical_tasks(limited[PHONE], dtype)] for dtype in DTYPES}
 
     def draw(space: Space, rng: np.random.Generator) -> Config:
         while True:

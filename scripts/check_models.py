@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Are the bundled networks right on the first OpenCL device: in fp32, fp16 and mixed, activations in buffers and in images, against onnxruntime in fp32.
+"""Are the bundled networks right on the first device of a kind: in fp32, fp16 and mixed, activations in buffers and in images, against onnxruntime in fp32.
 
     ROMOU_OPENCL_DEVICE="Intel(R) OpenCL" python scripts/check_models.py
+    python scripts/check_models.py --kind vulkan --precision float32 --place buffers
 
 Kernels have default schedules. In images: as for an Adreno 640, within the device's limits.
 """
@@ -19,7 +20,7 @@ from romou.frontend.precision import TOLERANCE
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.module import random_inputs
 
-PLACES = {"buffers": "opencl -device=host", "images": "opencl -device=adreno640"}
+PLACES = {"buffers": "-device=host", "images": "-device=adreno640"}
 # Relative L2 error of an output.
 LIMITS = {"float32": 1e-4, "float16": TOLERANCE, "mixed": TOLERANCE}
 
@@ -28,13 +29,14 @@ LIMITS = {"float32": 1e-4, "float16": TOLERANCE, "mixed": TOLERANCE}
 @click.argument("names", nargs=-1, type=click.Choice(models.names()))
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(list(LIMITS)), default=["float32", "float16"], show_default=True)
 @click.option("--place", "places", multiple=True, type=click.Choice(list(PLACES)), default=list(PLACES), show_default=True)
-def main(names: tuple[str, ...], precisions: tuple[str, ...], places: tuple[str, ...]) -> None:
+@click.option("--kind", default="opencl", show_default=True, help="Of a target.")
+def main(names: tuple[str, ...], precisions: tuple[str, ...], places: tuple[str, ...], kind: str) -> None:
     """Print a line for each network, precision and place; exit code 1 if one is wrong."""
     wrong = 0
     for name in names or models.names():
         for precision, place in itertools.product(precisions, places):
             started = time.monotonic()
-            tuned = romou.compile(models.load(name), target=PLACES[place], device=0, precision=precision, verify=False)
+            tuned = romou.compile(models.load(name), target=f"{kind} {PLACES[place]}", device=0, precision=precision, verify=False)
             inputs = random_inputs(tuned.inputs, seed=0)
             expected = run_onnxruntime(models.load(name), inputs)
             assert expected is not None, f"onnxruntime does not run {name}"

@@ -4,27 +4,33 @@
     python scripts/check_operators.py                                      all operators on the first OpenCL device, one random config each
     python scripts/check_operators.py --target cuda --configs 3            on an NVIDIA GPU
     python scripts/check_operators.py --target "cuda -device=nvidia_h200" --compile-only       without one: through NVRTC
+    python scripts/check_operators.py --targets opencl,cuda,vulkan         the same config on all that are here, compared with each other and with the CPU
 
 The operators are the typical cases of every family, those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py
 attention and transposed convolutions; by themselves, in buffers or images as the target offers.
-Configs are drawn from the whole spaces with a fixed seed. --seconds ends the run early and says what is left; --only and --skip choose.
+Configs are drawn from the whole spaces with a fixed seed; those of --targets are the same on all, but for knobs that only some of them have.
+--seconds ends the run early and says what is left; --only and --skip choose.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 import numpy as np
-from kernel_bench import fast_reference
-from operator_lists import attention, conv43, paper_operators, transposed_convolutions, typical
+from cross_backends import cross, places_of
+from kernel_references import fast_reference
+from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 
-from romou.core.errors import BuildError, InvalidConfigError, RomouError
+from romou.core.errors import BuildError, InvalidConfigError, RomouError, UsageError
 from romou.core.outcome import Outcome
 from romou.core.space import Config
+from romou.layout.typical import typical_tasks
 from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.target import Target
 from romou.tasks.build import build_task
@@ -32,7 +38,10 @@ from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
 
 # A CPU takes long for a bad config of a large operator: only whether it is right counts here.
-MEASURE = MeasureOptions(repeat=1, min_repeat_ms=0.0, build_timeout_s=300.0, run_timeout_s=300.0)
+CORES = len(os.sched_getaffinity(0))
+MEASURE = MeasureOptions(repeat=1, min_repeat_ms=0.0, build_timeout_s=300.0, build_workers=CORES, run_timeout_s=300.0)
+# While one operator runs, others are built, and their references are computed.
+AT_ONCE = max(1, CORES // 4)
 TOOLCHAIN = Toolchain(build_reference=f"kernel_bench:{fast_reference.__name__}")
 
 
@@ -66,52 +75,105 @@ def measured(task: TunableTask, configs: list[Config], builder: LocalBuilder, ru
             yield result.outcome, result.error
 
 
+def tasks_of(asked: Target, names: tuple[str, str]) -> list[TunableTask]:
+    """The listed operators, each once."""
+    only, skip = names
+    works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
+    listed = (*typical_tasks(asked), *(task_of(work, has_epilogue=False) for work in works))
+    tasks = {task.key: task for task in (task.with_free_images() for task in listed)}
+    return [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
+
+
 def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_at: float, is_compiled_only: bool) -> int:
     """Number of configs that failed."""
-    only, skip = names
     asked = Target(target_text)
-    works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
-    listed = (*typical(asked), *(task_of(work, has_epilogue=False) for work in works))
-    tasks = {task.key: task for task in (task.with_free_images() for task in listed)}
-    chosen = [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
+    chosen = tasks_of(asked, names)
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         if is_compiled_only:
             target = asked
         else:
             index = asked.backend.device_index(asked.device_name)
-            target = asked.limited_to(asked.backend.facts(index))
-            runner = stack.enter_context(contextlib.closing(LocalRunner(f"{asked.kind}:{index}", MEASURE, toolchain=TOOLCHAIN)))
-            builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=TOOLCHAIN)))
-        for position, task in enumerate(chosen):
+            target, device = asked.limited_to(asked.backend.facts(index)), f"{asked.kind}:{index}"
+            runner = stack.enter_context(contextlib.closing(LocalRunner(device, MEASURE, toolchain=TOOLCHAIN, processes=AT_ONCE)))
+            compile_for = None if runner.fingerprint().is_host_cpu else device
+            builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=TOOLCHAIN, compile_for=compile_for)))
+        threads = stack.enter_context(ThreadPoolExecutor(1 if is_compiled_only else AT_ONCE))
+        stack.callback(threads.shutdown, cancel_futures=True)
+
+        def results_of(task: TunableTask, configs: list[Config]) -> tuple[list[tuple[str, str | None]], float] | None:
             if time.monotonic() > stop_at:
-                print(f"out of time: {len(chosen) - position} of {len(chosen)} operators are left, from {task.name} on", flush=True)
-                break
+                return None
             started = time.monotonic()
-            configs = configs_of(task, target, count, seed)
             found = compiled(task, configs, target) if is_compiled_only else measured(task, configs, builder, runner)
-            results = list(found)
+            return list(found), time.monotonic() - started
+
+        left: list[str] = []
+        jobs = [(task, configs := configs_of(task, target, count, seed), threads.submit(results_of, task, configs)) for task in chosen]
+        for task, configs, job in jobs:
+            done = job.result()
+            if done is None:
+                left.append(task.name)
+                continue
+            results, seconds = done
             outcomes.update(outcome for outcome, _ in results)
-            print(f"{task.name}: {', '.join(outcome for outcome, _ in results)} ({time.monotonic() - started:.1f} s)", flush=True)
+            print(f"{task.name}: {', '.join(outcome for outcome, _ in results)} ({seconds:.1f} s)", flush=True)
             for config, (outcome, error) in zip(configs, results, strict=True):
                 if outcome != Outcome.OK:
                     print(f"    {outcome}: {config}\n    {error}", flush=True)
+    if left:
+        print(f"out of time: {len(left)} of {len(chosen)} operators are left, from {left[0]} on", flush=True)
     print(f"{sum(outcomes.values())} configs: {', '.join(f'{n} {outcome}' for outcome, n in outcomes.most_common())}")
     return sum(outcomes.values()) - outcomes[Outcome.OK]
 
 
+def check_across(names: tuple[str, str], texts: list[str], count: int, seed: int, stop_at: float) -> int:
+    """Number of configs that failed somewhere or differ; at least 1 where fewer than two of the targets are here, as nothing is compared then."""
+    places, absent = places_of(texts)
+    missing = "".join(f"; {text} is NOT HERE: {reason}" for text, reason in absent.items())
+    print(f"{len(places)} of {len(texts)} targets: {', '.join(f'{p.text} ({p.name})' for p in places) or 'none'}{missing}", flush=True)
+    if len(places) < 2:
+        print("nothing to compare: two of --targets have to be here")
+        return 1
+    done, failed = 0, 0
+    chosen = tasks_of(places[0].target, names)
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            stack.callback(place.close)
+        for position, task in enumerate(chosen):
+            if time.monotonic() > stop_at:
+                print(f"out of time: {len(chosen) - position} of {len(chosen)} operators are left, from {task.name} on", flush=True)
+                break
+            found = list(cross(task, places, count, seed))
+            done, failed = done + len(found), failed + sum(bool(one.problems) for one in found) + (not found)
+            worst = {name: max(one.errors.get(name, 0.0) for one in found) for name in dict.fromkeys(name for one in found for name in one.errors)}
+            print(f"{task.name}: {len(found)} configs; {', '.join(f'{name} {error:.1e}' for name, error in worst.items()) or 'NO COMMON CONFIG'}", flush=True)
+            for one in found:
+                for problem in one.problems:
+                    print(f"    {problem}\n    {one.configs[0]}", flush=True)
+    print(f"{done} configs on {' and '.join(place.text for place in places)}: {failed} failed or differ{missing}")
+    return failed
+
+
 @click.command()
 @click.option("--target", default="opencl", show_default=True)
+@click.option("--targets", default="", help="Several with commas: the same config on all of them that are here.")
 @click.option("--configs", type=click.IntRange(min=0), default=1, show_default=True, help="Random ones, beside the default.")
 @click.option("--only", default="", help="Operators whose name contains this.")
 @click.option("--skip", default="", help="Not those whose name contains this.")
 @click.option("--compile-only", "is_compiled_only", is_flag=True, help="Run nothing.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=float("inf"), help="Begin no operator after this time.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(target: str, configs: int, only: str, skip: str, is_compiled_only: bool, seconds: float, seed: int) -> None:
+def main(target: str, targets: str, configs: int, only: str, skip: str, is_compiled_only: bool, seconds: float, seed: int) -> None:
     """Print a line an operator; exit code 1 if a config failed."""
+    texts = [text.strip() for text in targets.split(",") if text.strip()]
     try:
-        failed = check((only, skip), target, configs, seed, time.monotonic() + seconds, is_compiled_only)
+        if texts and is_compiled_only:
+            raise UsageError("--compile-only gives no outputs that --targets could compare")
+        stop_at = time.monotonic() + seconds
+        if texts:
+            raise SystemExit(1 if check_across((only, skip), texts, configs, seed, stop_at) else 0)
+        failed = check((only, skip), target, configs, seed, stop_at, is_compiled_only)
     except RomouError as error:
         raise SystemExit(f"{error}") from error
     raise SystemExit(1 if failed else 0)

@@ -25,15 +25,19 @@ from romou.search.transfer import TransferData
 
 FILES = re.compile(r".*(_T4|[cC]ache.*)\.json(\.gz)?")
 ROMOU = ("romou", "romou_transfer")
-# Strategies that need no further package.
+# All of Kernel Tuner 1.5 but brute force, which asks nothing of what it measured, and those of scikit-optimize and pyATF.
 STRATEGIES = (
-    *("random_sample", "genetic_algorithm", "simulated_annealing", "greedy_ils", "greedy_mls", "mls"),
-    *("hybrid_vndx", "adaptive_tabu_greywolf", "pso", "diff_evo", "firefly_algorithm", "dual_annealing"),
+    *("random_sample", "genetic_algorithm", "simulated_annealing", "greedy_ils", "greedy_mls", "ordered_greedy_mls", "mls", "minimize", "basinhopping"),
+    *("adaptive_tabu_greywolf", "pso", "diff_evo", "firefly_algorithm", "dual_annealing", "nsga2", "nsga3", "bayes_opt", "hybrid_vndx"),
 )
+# Of a hard space at most so many configs are within 2% of the best.
+HARD = 11
 # Trials of a search at most, and what one counts that was not within 2% by then.
 MOST = 1000
 # Romou's explorer ends earlier, which can only be to its disadvantage: its model takes longer than Kernel Tuner's strategies.
 OF_ROMOU = 400
+# Configs before its model has a say.
+RANDOM = 4
 # Measurements of another GPU that a transferred search knows.
 KNOWN = 2000
 # The budget ends where random search is expected to have come so far from the median to the best.
@@ -76,7 +80,7 @@ def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[
         known = [(config, one.time_s) for config, one in zip(configs, chosen, strict=True) if numbered.knows(config)]
         data.add(features, [config for config, _ in known], [time_s for _, time_s in known])
     rng = np.random.default_rng(seed)
-    options = TuningOptions(explorer="ranking", batch_size=1, seed=seed)
+    options = TuningOptions(explorer="ranking", batch_size=1, random_trials=RANDOM, seed=seed)
     explorer = Explorer(space, None, options, rng, features=features, transfer_data=lambda: data)
     best_s = best_of(recorded)
     measured: dict[str, tuple[Config, float | None]] = {}
@@ -156,17 +160,50 @@ def run(path: Path, method: str, seed: int) -> ForeignRun:
 
 def table(runs: Sequence[ForeignRun]) -> Table:
     """A line for each method, the best first: its score, and the median trials to within 2%, of each space and in all."""
-    spaces = list(dict.fromkeys(one.space for one in runs))
-    found = table_of_numbers("method", ("score", "trials", *spaces), title="score: 1 has the best at once, 0 is random search; median trials to within 2%")
+    spaces = sorted({one.space for one in runs})
+    columns = ("seeds", "score", "trials", *spaces)
+    found = table_of_numbers("method", columns, title="score: 1 has the best at once, 0 is random search; median trials to within 2%")
     rows = []
     for method in dict.fromkeys(one.method for one in runs):
         of_space = {space: [one for one in runs if (one.method, one.space) == (method, space)] for space in spaces}
         scores = [float(np.mean([one.score for one in mine])) for mine in of_space.values() if mine]
-        trials = [float(np.median([one.trials or MOST for one in mine])) for mine in of_space.values() if mine]
-        cells = [f"{np.mean([r.score for r in mine]):.3f}, {np.median([r.trials or MOST for r in mine]):.0f}" if mine else "-" for mine in of_space.values()]
+        trials = [median_trials(mine) for mine in of_space.values() if mine]
+        cells = [f"{np.mean([r.score for r in mine]):.3f}, {median_trials(mine):.0f}" if mine else "-" for mine in of_space.values()]
         # Only of those who searched everywhere a mean compares.
         whole = all(of_space.values())
-        rows.append((np.mean(scores), [method, f"{np.mean(scores):.3f}" if whole else "-", f"{np.exp(np.mean(np.log(trials))):.0f}" if whole else "-", *cells]))
+        seeds = min(len(mine) for mine in of_space.values() if mine)
+        sums = [f"{np.mean(scores):.3f}", f"{np.exp(np.mean(np.log(trials))):.0f}"] if whole else ["-", "-"]
+        rows.append((np.mean(scores), [method, str(seeds), *sums, *cells]))
     for _, cells in sorted(rows, key=lambda row: -row[0]):
         found.add_row(*cells)
     return found
+
+
+def median_trials(runs: Sequence[ForeignRun]) -> float:
+    """The median trials to within 2%; `MOST` for a run that never was."""
+    return float(np.median([one.trials or MOST for one in runs]))
+
+
+def hard_spaces(paths: Sequence[Path]) -> list[str]:
+    """Names of the spaces of which few configs are within 2% of the best."""
+    found = []
+    for recorded in map(recording, paths):
+        goal_s = best_of(recorded) * WITHIN
+        if sum((one.time_s or np.inf) <= goal_s for one in recorded.configs.values()) <= HARD:
+            found.append(recorded.name)
+    return found
+
+
+def summary(runs: Sequence[ForeignRun], hard: Sequence[str]) -> str:
+    """How many times the trials of Romou each other method needs until within 2%, on the hard spaces: the geometric mean of the medians."""
+    lines = []
+    for method in dict.fromkeys(one.method for one in runs if one.method not in ROMOU):
+        medians = []
+        for space in hard:
+            both = [[one for one in runs if (one.method, one.space) == (name, space)] for name in (method, ROMOU[0])]
+            medians += [[median_trials(mine) for mine in both]] if all(both) else []
+        if len(medians) == len(hard) > 0:
+            ratios = [theirs / ours for theirs, ours in medians]
+            lines.append((float(np.exp(np.mean(np.log(ratios)))), f"{method}; from {min(ratios):.1f} to {max(ratios):.1f}"))
+    head = f"times the trials of {ROMOU[0]} until within 2%, over the {len(hard)} spaces with at most {HARD} such configs ({', '.join(hard)}):"
+    return "\n".join([head, *(f"  {ratio:.2f}  {text}" for ratio, text in sorted(lines))])

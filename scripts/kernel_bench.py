@@ -23,31 +23,35 @@ from typing import Any
 import click
 import numpy as np
 import tvm
+from kernel_references import FOLDER, prepare_references, reference_of
 from kernel_table import print_table
-from onnx import TensorProto, helper
 from operator_lists import alexnet, conv43, square_products
 from torch_peer import Torch, gpu_clocks, repeats_of
 
 from romou.backends.cuda.graph import CudaGraph
 from romou.core.errors import DeviceError, RomouError, UsageError
 from romou.core.space import Config
-from romou.frontend.reference import run_onnxruntime
 from romou.hardware import HardwareSpec, known_devices, load_device
 from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.measure.run_job import device_tensor
 from romou.records import Origin, RecordStore
+from romou.schedules.families.conv2d_backward_filter import Conv2dBackwardFilter
+from romou.schedules.families.conv2d_transpose import Conv2dTranspose
 from romou.schedules.families.dense import Dense
+from romou.schedules.training_passes import training_passes
 from romou.schedules.workload import Conv2d
 from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
+from romou.search.pretrained import pretrained_for
 from romou.target import Target
-from romou.tasks.build import build_reference, build_task
+from romou.tasks.build import build_task
 from romou.tasks.operators import task_of
 from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import LANES
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
 MEASURE = MeasureOptions(repeat=3, min_repeat_ms=2.0, build_timeout_s=12.0, build_workers=CORES, run_timeout_s=15.0)
+# Inputs of the table; the search has others.
+OTHER_SEED = 1
 # Batches of the search: as many as can be built at a time.
 BATCH = max(4, min(16, CORES))
 # A longer pause between two records is no tuning.
@@ -66,51 +70,22 @@ def memory_bytes(work: Conv2d | Dense) -> int:
     return numbers * np.dtype(work.dtype).itemsize
 
 
-# The reference
-
-
-def fast_reference(task: TunableTask) -> Any:
-    """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of AlexNet at batch 128."""
-    work: Any = getattr(task.template, "workload", None)
-    if len(task.func.params) != 3 or type(work) not in (Conv2d, Dense) or (isinstance(work, Conv2d) and work.groups > 1):
-        return build_reference(task)
-
-    def main(*tensors: tvm.runtime.Tensor) -> None:
-        data, weight = (tensor.numpy().astype(np.float32) for tensor in tensors[:2])
-        found = data @ weight.reshape(work.k, -1)[:, : work.n] if isinstance(work, Dense) else _convolved(work, data, weight)
-        tensors[2].copyfrom(np.ascontiguousarray(found.astype(work.dtype)))
-
-    return {"main": main}
-
-
-def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Convolve packed data with a packed weight. Texel lanes beyond the channels count where the weight has them."""
-    (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
-    plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
-    kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
-    node = helper.make_node("Conv", ["x", "w"], ["y"], strides=work.stride, pads=work.padding, dilations=work.dilation, kernel_shape=work.kernel)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", plain.shape), ("w", kernel.shape), ("y", None))]
-    model = helper.make_model(helper.make_graph([node], "conv", values[:2], values[2:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    found = run_onnxruntime(model, {"x": plain, "w": kernel})
-    assert found is not None, "onnxruntime knows convolutions"
-    return found[0].reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
-
-
 # Tuning
 
 
 def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Options) -> dict[str, TaskResult]:
     """Tune within --trials and --seconds, the records included. Return the best result of every task, by its key."""
     device = f"{target.kind}:{index}"
-    toolchain = Toolchain(build_reference="kernel_bench:fast_reference")
+    toolchain = Toolchain(build_reference="kernel_references:fast_reference")
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(RecordStore(options.work_dir))
-        runner = stack.enter_context(contextlib.closing(LocalRunner(device, MEASURE, toolchain=toolchain, folder=options.work_dir / "references")))
+        runner = stack.enter_context(contextlib.closing(LocalRunner(device, MEASURE, toolchain=toolchain, folder=options.work_dir / FOLDER)))
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
         wanted = [task.pruned(target) for task in tasks] if options.is_pruned else list(tasks)
-        return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget).run(terminal_progress)
+        known = pretrained_for(target)
+        return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget, pretrained=known).run(terminal_progress)
 
 
 def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[str, Any]) -> dict[str, float] | None:
@@ -141,22 +116,20 @@ def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[s
 # Romou's side
 
 
-def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.runtime.Device) -> tuple[Callable[[], float], verify.Comparison]:
+def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.runtime.Device, folder: Path) -> tuple[Callable[[], float], verify.Comparison]:
     """Return (a function that times one launch in seconds, how the output compares with the reference).
 
     CUDA's launches are captured in a graph where possible, as the vendor's are: a kernel of a few microseconds takes no longer than its launch.
     """
     module = build_task(task, config, target)
-    inputs = verify.make_inputs(task, seed=1)
+    inputs, expected = verify.load_reference(reference_of(task, folder, OTHER_SEED))
     poison = verify.poison(*verify.output_spec(task))
-    on_cpu = [tvm.runtime.tensor(array) for array in (*inputs, poison)]
-    fast_reference(task)["main"](*on_cpu)
     scopes = task.image_scopes(config, target)
     names = [str(parameter.name) for parameter in task.func.params]
     tensors = [device_tensor(array, device, scopes.get(name, "global")) for name, array in zip(names, task.arguments((*inputs, poison), config), strict=True)]
     module["main"](*tensors)
     device.sync()
-    compared = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
+    compared = verify.compare(tensors[-1].numpy(), expected, task.precision(config))
     number = repeats_of(float(module.time_evaluator("main", device, number=1, repeat=1)(*tensors).results[0]))
     if target.kind == "cuda":
 
@@ -169,7 +142,7 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
             graph = CudaGraph(device, None, launch)
             graph.time_ms()
             # What was not captured is not timed either.
-            captured = verify.compare(tensors[-1].numpy(), on_cpu[-1].numpy(), task.precision(config))
+            captured = verify.compare(tensors[-1].numpy(), expected, task.precision(config))
             # The graph itself keeps neither the kernels nor what they read and write.
             return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else captured
     timed = module.time_evaluator("main", device, number=number, repeat=1)
@@ -200,21 +173,31 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Operators to compare. `{count}` in the title is the number of operators that were chosen."""
+    """Operators to compare. `{count}` in the title is the number of operators that were chosen.
+
+    is_training: whether weights change from call to call, so that packing and transforming them counts.
+    """
 
     title: str
     library: str
     works: Callable[[Options], Sequence[Conv2d | Dense]]
+    is_training: bool = False
 
 
 SUITES = {
     "conv43": Suite(title="{count} of 43 convolutions, batch 5", library="cuDNN", works=lambda options: conv43(options.dtype)),
     "sgemm": Suite(title="square matrix products", library="cuBLAS", works=lambda options: square_products(options.dtype)),
     "alexnet": Suite(title="AlexNet's convolutions", library="cuDNN", works=lambda options: alexnet(options.batch, options.dtype)),
+    "training": Suite(
+        title="AlexNet's convolutions, forward, backward by input and by filter",
+        library="cuDNN",
+        works=lambda options: [work for layer in alexnet(options.batch, options.dtype) for work in training_passes(layer)],
+        is_training=True,
+    ),
 }
 
 
-def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def compare(works: Sequence[Conv2d | Dense], options: Options, *, is_training: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Tune, then time both sides. Return (a row of numbers for each operator, what they were measured on).
 
     us: Romou's time. peer_us: the time of the vendor's faster layout. ratio: peer_us / us. peak: share of the device's peak rate. problem: why the output
@@ -226,9 +209,12 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
     facts = asked.backend.facts(index)
     target, device = asked.limited_to(facts), tvm.device(asked.kind, index)
     wanted = [word for word in options.only.split(",") if word]
-    tasks = {work: task_of(work, has_epilogue=False) for work in works if not wanted or any(word in work.name for word in wanted)}
+    every = {work: task_of(work, has_epilogue=False, is_weight_computed=is_training) for work in works}
+    tasks = {work: task for work, task in every.items() if not wanted or any(word in task.name for word in wanted)}
     if not tasks:
-        raise UsageError(f"no operator's name contains {options.only!r}", hint=f"The names: {', '.join(w.name for w in works)}.")
+        raise UsageError(f"no operator's name contains {options.only!r}", hint=f"The names: {', '.join(task.name for task in every.values())}.")
+    if is_training:
+        prepare_references(list(tasks.values()), options.work_dir, (MEASURE.seed, OTHER_SEED))
     clocks = [gpu_clocks()]
     results = tune(list(tasks.values()), target, index, options)
     spec = facts_for_roofline(target, facts)
@@ -246,11 +232,30 @@ def compare(works: Sequence[Conv2d | Dense], options: Options) -> tuple[list[dic
     }
     rows: list[dict[str, Any]] = []
     for work, task in tasks.items():
-        rows.append(_row(work, task, results[task.key], target, device, peer, spec, options.rounds))
+        row = _row(work, task, results[task.key], target, device, peer, spec, options.rounds, options.work_dir)
+        if is_training:
+            row |= {"name": task.name, "paper": share_in_paper(work, works)}
+        rows.append(row)
         clocks.append(gpu_clocks())
         if options.output is not None:
             options.output.write_text(json.dumps({**head, "rows": rows}, indent=1), encoding="utf-8")
     return rows, head
+
+
+# Share of an AMD Fury X's 8602 GFLOPS that the kernels of BEAST's paper reach in each layer of AlexNet, at batch 128 (its table 2).
+PAPER: dict[type, tuple[float | None, ...]] = {
+    Conv2d: (4972.0, 5511.2, 5493.5, 5018.7, 4983.2),
+    Conv2dTranspose: (None, 4795.5, 4936.4, 4878.5, 4964.6),
+    Conv2dBackwardFilter: (4161.5, 2174.9, 3444.5, 3658.4, 3069.7),
+}
+PAPER_PEAK_GFLOPS = 8602.0
+
+
+def share_in_paper(work: Conv2d | Dense, works: Sequence[Conv2d | Dense]) -> float | None:
+    """Look up what share of its peak the paper reached in a pass of a layer, of which this list has the same, without the two towers."""
+    same = [other for other in works if type(other) is type(work)]
+    found = PAPER[type(work)][same.index(work)] if len(same) == len(PAPER[Conv2d]) else None
+    return None if found is None else found / PAPER_PEAK_GFLOPS
 
 
 def _fingerprint(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,10 +271,11 @@ def _row(
     peer: Torch | None,
     spec: HardwareSpec | None,
     rounds: int,
+    folder: Path,
 ) -> dict[str, Any]:
     if result.config is None:
         raise DeviceError(f"{task.name}: none of {result.trials} configs worked: {result.outcomes}", hint="The records in --work-dir say why.")
-    ours, compared = romou_timer(task, result.config, target, device)
+    ours, compared = romou_timer(task, result.config, target, device, folder)
     timers = {"romou": ours} | ({layout: peer.timer(call) for layout, call in peer.calls(work).items()} if peer else {})
     times: dict[str, list[float]] = {side: [] for side in timers}
     for _ in range(rounds):
@@ -328,7 +334,7 @@ def main(suite: str, **values: Any) -> None:
     """Print the table of a suite; exit code 1 if an output is wrong."""
     options, chosen = Options(**values), SUITES[suite]
     try:
-        rows, head = compare(chosen.works(options), options)
+        rows, head = compare(chosen.works(options), options, is_training=chosen.is_training)
     except RomouError as error:
         raise SystemExit(f"{error}") from error
     print_table(rows, head, chosen.title.format(count=len(rows)), chosen.library)

@@ -25,12 +25,13 @@ def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], titl
     """Print one line an operator, then the means; configs and layouts stand at the end of a line."""
     out = Console(width=200)
     device = head["device"]
-    columns = (f"{library} us", "Romou us", "ratio", "of peak", f"{library} of peak", "roofline", "bound", "trials", "error")
+    has_paper = any(row.get("paper") for row in rows)
+    columns = (f"{library} us", "Romou us", "ratio", "of peak", f"{library} of peak", *["paper of peak"] * has_paper, "roofline", "bound", "trials", "error")
     where = f"{device['name']} ({device['platform']}, driver {device['driver']}), {head['target']}"
     table = table_of_numbers("operator", columns, "config", title=f"{title}, {head['dtype']}, {where}")
     for row in rows:
         cells = [_text(row["peer_us"], ".1f"), _text(row["us"], ".1f"), _text(row["ratio"], ".2f", "x")]
-        cells += [_text(row[key], ".0%") for key in ("peak", "peer_peak", "roofline")]
+        cells += [_text(row.get(key), ".0%") for key in ("peak", "peer_peak", *["paper"] * has_paper, "roofline")]
         cells += [row["bound"] or "-", str(row["trials"]), "WRONG" if row["problem"] else _text(row["relative_l2_error"], ".0e")]
         table.add_row(row["name"], *cells, f"{configs_text(row['config'])}{' | ' + row['layout'] if row['layout'] else ''}")
     out.print(table)

@@ -107,6 +107,8 @@ def python() -> str:
         for method, held in vars(found).items() if inspect.isclass(found) else ():
             if not method.startswith("_") and (inspect.isfunction(held) or isinstance(held, (property, classmethod, staticmethod))):
                 parts.append(_documented(f"{name}.{method}", held, level=3))
+    for module in (romou.operators, romou.training):
+        parts += [_documented(f"{module.__name__}.{name}", getattr(module, name), level=2) for name in module.__all__ if name not in romou.__all__]
     return _HEAD + "\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Lists of operators: those in scripts/data, and what families call typical."""
+"""Lists of operators, those in scripts/data first of all. What families call typical: `romou.layout.typical`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tvm
-
-from romou.layout import find_pairs, fuse_operators, join_pairs, pack_channels
-from romou.schedules.families import families
 from romou.schedules.families.batch_matmul import BatchMatmul, matmul
 from romou.schedules.families.conv2d_transpose import Conv2dTranspose
 from romou.schedules.families.dense import Dense
-from romou.schedules.family import Case
 from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.extract import extract_tasks
 from romou.tasks.operators import conv
-from romou.tasks.tunable import TunableTask
 
 DATA = Path(__file__).parent / "data"
 
@@ -69,20 +60,6 @@ def transposed_convolutions() -> list[Conv2dTranspose]:
         Conv2dTranspose(in_channels=64, in_hw=(28, 28), out_channels=32, kernel=(3, 3), padding=(1, 1, 1, 1), output_padding=(1, 1), **two),
         Conv2dTranspose(in_channels=21, in_hw=(17, 17), out_channels=21, kernel=(4, 4), padding=(1, 1, 1, 1), groups=21, **two),
     ]
-
-
-def typical(target: Target, dtype: str = "float32") -> list[TunableTask]:
-    """Return the typical cases of all operator families as tasks."""
-    made = [(family, graph_of(case, target, dtype)[0]) for family in families() for case in family.cases]
-    return [task for family, mod in made for task in extract_tasks(mod)[0] if task.family == family.name]
-
-
-def graph_of(case: Case, target: Target, dtype: str = "float32") -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """Return a typical case as fused functions, convolutions in pairs where they fit, and the weights that were drawn for it."""
-    rng = np.random.default_rng(0)
-    weights = [rng.standard_normal(shape).astype(dtype) for shape in case.weights]
-    mod = fuse_operators(pack_channels(case.module(weights, dtype)), target)
-    return join_pairs(mod, find_pairs(mod)), weights
 
 
 def _square(n: Mapping[str, int], dtype: str) -> Conv2d:

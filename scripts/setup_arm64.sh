@@ -10,7 +10,25 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/arm64_packages.sh"
 
 DIR=${1:-$HOME/.cache/romou/arm64}
 command -v aarch64-linux-gnu-ld > /dev/null || fail "aarch64-linux-gnu-ld is missing: apt-get install g++-aarch64-linux-gnu (Debian, Ubuntu)"
+# The program that runs others, in folder $1. Its processor has no pointer authentication, which Debian's programs use in every function: emulating that
+# takes as long as all else.
+write_run() {
+  cat > "$1/run.$$" << 'X'
+#!/bin/sh
+# Runs an arm64 program with PoCL's OpenCL: run PROGRAM ARGUMENT...
+root=$(cd -- "$(dirname -- "$0")" && pwd)
+libraries=$root/arm64/usr/lib/aarch64-linux-gnu
+exec "$root/qemu-aarch64" -cpu neoverse-n1 -L "$root/arm64" \
+  -E LD_LIBRARY_PATH="$libraries" -E OCL_ICD_VENDORS="$root/arm64/etc/OpenCL/vendors" \
+  -E COMPILER_PATH="$root/linker" -E LIBRARY_PATH="$(echo "$root"/arm64/usr/lib/gcc/aarch64-linux-gnu/*):$libraries" "$@"
+X
+  chmod 755 "$1/run.$$"
+  mv -- "$1/run.$$" "$1/run"
+}
+
 if [ -f "$DIR/packages" ] && [ -x "$DIR/run" ]; then
+  # One of an older version may have been slower.
+  write_run "$DIR"
   say "arm64 is already in $DIR"
   exit 0
 fi
@@ -23,15 +41,7 @@ cat > "$work/linker/ld" << 'X'
 #!/bin/sh
 exec aarch64-linux-gnu-ld --sysroot="$(dirname -- "$(dirname -- "$0")")/arm64" "$@"
 X
-cat > "$work/run" << 'X'
-#!/bin/sh
-# Runs an arm64 program with PoCL's OpenCL: run PROGRAM ARGUMENT...
-root=$(cd -- "$(dirname -- "$0")" && pwd)
-libraries=$root/arm64/usr/lib/aarch64-linux-gnu
-exec "$root/qemu-aarch64" -L "$root/arm64" \
-  -E LD_LIBRARY_PATH="$libraries" -E OCL_ICD_VENDORS="$root/arm64/etc/OpenCL/vendors" \
-  -E COMPILER_PATH="$root/linker" -E LIBRARY_PATH="$(echo "$root"/arm64/usr/lib/gcc/aarch64-linux-gnu/*):$libraries" "$@"
-X
-chmod 755 "$work/run" "$work/linker/ld"
+chmod 755 "$work/linker/ld"
+write_run "$work"
 finish_arm64 "$DIR"
 say "arm64 with PoCL $(sed -n 's/^libpocl2t64 //p' "$DIR/packages") is ready in $DIR"

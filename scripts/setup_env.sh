@@ -1,6 +1,6 @@
 # Sourced by demo.sh and test.sh: system packages and a Python virtual environment with Romou in it.
 #   setup_system [compilers] [vulkan] [arm64]   what Romou is built with (g++, Python's venv), by apt-get where something is missing; with "compilers" OpenCL
-#                                   for the CPU by PoCL and rusticl, its ICD loader, and Oclgrind; with "vulkan" Vulkan for the CPU (lavapipe), its loader,
+#                                   for the CPU by PoCL and rusticl, its ICD loader, Oclgrind, and ssh; with "vulkan" Vulkan for the CPU (lavapipe), its loader,
 #                                   glslang, and what tests check shaders and calls with (spirv-val, the validation layer); with "arm64" the cross compiler
 #                                   for arm64. Where apt-get or root is out of reach, what tests can do without is left out: MISSING names it. What nothing
 #                                   can do without ends the script.
@@ -43,6 +43,9 @@ setup_system() {
     has_platform pocl || wanted+=(pocl-opencl-icd)
     has_platform rusticl || wanted+=(mesa-opencl-icd)
     # Opens reports, as a reader's browser does.
+    # A tunnel is tested with a server of ssh's own; nothing starts it but that test.
+    [ -x /usr/sbin/sshd ] || wanted+=(openssh-server)
+    command -v ssh > /dev/null || wanted+=(openssh-client)
     command -v chromium > /dev/null || command -v google-chrome > /dev/null || wanted+=(chromium)
     has_library libOpenCL || wanted+=(ocl-icd-libopencl1)
     [ -f /usr/lib/oclgrind/liboclgrind-rt.so ] || wanted+=(oclgrind)

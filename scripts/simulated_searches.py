@@ -30,9 +30,8 @@ from romou.target import Target
 
 SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"
-UNKNOWN, KNOWN = Target("opencl"), Target(f"opencl -device={DEVICE}")
 WITHIN = 1.02
-ROMOU = ("random", "xgboost", "warm", "taught", "expected", "pruned", "pruned_warm", "pruned_taught")
+ROMOU = ("random", "xgboost", "warm", "pretrained", "expected", "pruned", "pruned_warm", "pruned_pretrained")
 # Configs of each other operator that a warm search has seen.
 SEEN_BEFORE = 100
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
@@ -89,23 +88,31 @@ def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> 
 
 
 @functools.cache
+def target_of(path: Path, is_known: bool) -> Target:
+    """The target that a space was recorded for, as a device whose facts are known or not."""
+    kind = recording(path).device["kind"]
+    return Target(f"{kind} -device={DEVICE}" if is_known else kind)
+
+
+@functools.cache
 def task_of(path: Path, is_pruned: bool) -> SimulatedTask:
     task = SimulatedTask.of_recording(recording(path))
-    return SimulatedTask.of_recording(recording(path), survivors(task)) if is_pruned else task
+    return SimulatedTask.of_recording(recording(path), survivors(task, target_of(path, True))) if is_pruned else task
 
 
-def survivors(task: SimulatedTask) -> set[int]:
+def survivors(task: SimulatedTask, target: Target) -> set[int]:
     """The recorded configs that the criteria leave on the device."""
-    limits, recorded = task.limits(KNOWN), task.recorded
+    limits, recorded = task.limits(target), task.recorded
     kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
     return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
 
 
 @functools.cache
-def pretrained_without(path: Path) -> PretrainedModel:
-    """A cost model pretrained on the recordings beside this one, and on those that are kept for training alone."""
-    more = path.parent.with_name(f"{path.parent.name}_more")
-    return PretrainedModel.of_recordings([task_of(other, False) for other in [*others_of(path), *sorted(more.glob("*.json.gz"))]], KNOWN)
+def pretrained_without(path: Path, source: Path | None) -> PretrainedModel:
+    """A cost model pretrained on the recordings beside this one, and on those that are kept for training alone; or on those of another device, `source`."""
+    folders = [path.parent, path.parent.with_name(f"{path.parent.name}_more")] if source is None else [source]
+    seen = [other for folder in folders for other in sorted(folder.glob("*.json.gz")) if other != path]
+    return PretrainedModel.of_recordings([task_of(other, False) for other in seen], target_of(seen[0], True))
 
 
 def others_of(path: Path) -> list[Path]:
@@ -126,14 +133,14 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Run:
-    """A session on the recording."""
+def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], source: Path | None = None) -> Run:
+    """A session on the recording. source: recordings that a pretrained search has seen; None: those beside."""
     task = task_of(path, method.startswith("pruned"))
     device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
     given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, "confirm": 0, **options, "seed": seed}
     if method == "random":
         given["random_trials"] = 10**6
-    pretrained = pretrained_without(path) if method.endswith("taught") else None
+    pretrained = pretrained_without(path, source) if method.endswith("pretrained") else None
     started = time.process_time()
     store: list[Record] = []
     others = []
@@ -143,7 +150,7 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any]) -> Ru
             store += records_of(other, seed, SEEN_BEFORE)
     session = TuningSession(
         [task],
-        UNKNOWN if method in ("random", "xgboost", "warm") else KNOWN,
+        target_of(path, method not in ("random", "xgboost", "warm")),
         store=store,
         builder=device,
         runner=device,
@@ -241,6 +248,6 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
     )
 
 
-def some_runs(path: Path, method: str, seeds: Sequence[int], options: dict[str, Any]) -> list[Run]:
+def some_runs(path: Path, method: str, seeds: Sequence[int], options: dict[str, Any], source: Path | None = None) -> list[Run]:
     """The runs of some seeds, in a process of the pool."""
-    return [kernel_tuner_run(path, method, seed) if method.startswith("kt_") else romou_run(path, method, seed, options) for seed in seeds]
+    return [kernel_tuner_run(path, method, seed) if method.startswith("kt_") else romou_run(path, method, seed, options, source) for seed in seeds]

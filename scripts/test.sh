@@ -48,29 +48,36 @@ PY
 }
 
 setup_system compilers vulkan arm64
+scratch=$(mktemp -d)
+# Beside pip's downloads. Without mobile compilers some tests are skipped, which pytest's last lines tell; all else is checked. arm64 is a phone's stand-in.
+{
+  "$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
+  [[ $MISSING == *arm64* || $MISSING == *aarch64* ]] || "$ROOT/scripts/setup_arm64.sh"
+} > "$scratch/downloads" 2>&1 &
+downloads=$!
 if is_complete; then
   VENV=$VIRTUAL_ENV
   say "using the active environment $VENV"
 else
-  setup_python "[test]" --editable
+  # Python compiles what it imports; pip would compile every file of some sixty packages.
+  PIP_COMPILE=0 setup_python "[test]" --editable
 fi
-scratch=$(mktemp -d)
-# Beside the downloads. A test runs it again, from its cache, over a program that uses every package.
+# A test runs it again, from its cache, over a program that uses every package.
 "$VENV/bin/python" -m mypy > "$scratch/mypy" 2>&1 &
 mypy=$!
-# Without them some tests are skipped, which pytest's last lines tell; all else is checked.
-"$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
-# A phone's stand-in, and the runtime that it runs. The tests would do both by themselves, but each of their processes at the same time.
+# The runtime that arm64 runs. The tests would build it by themselves, but each of their processes at the same time.
 if [[ $MISSING != *arm64* && $MISSING != *aarch64* ]]; then
-  "$ROOT/scripts/setup_arm64.sh"
   PYTHON=$VENV/bin/python CXXFLAGS=-O0 "$ROOT/scripts/build_phone_runtime.sh" --target linux-arm64 --out "$scratch/runtime"
 fi
+wait "$downloads" || { cat "$scratch/downloads"; exit 1; }
+cat "$scratch/downloads"
 say "ruff"
 "$VENV/bin/python" -m ruff check .
 say "mypy"
 wait "$mypy" || { cat "$scratch/mypy"; exit 1; }
 rm -rf -- "$scratch"
 say "pytest"
-# Each worker begins with a half of all tests, so that few files and their fixtures are set up twice; the faster one takes over from the other.
+# Each worker begins with its share of all tests, so that few files and their fixtures are set up twice; a faster one takes over from others. One more than
+# there are cores: while tests wait for servers, devices and time limits, others go on.
 [ -n "$MISSING" ] || set -- --all-platforms "$@"
-exec "$VENV/bin/python" -m pytest -n "$(nproc)" --dist worksteal "$@" < /dev/null
+exec "$VENV/bin/python" -m pytest -n "$(($(nproc) + 1))" --dist worksteal "$@" < /dev/null

@@ -9,6 +9,8 @@ from typing import Any
 
 from romou.core.environment import variable
 from romou.core.errors import UsageError
+from romou.schedules.families.conv2d_backward_filter import Conv2dBackwardFilter
+from romou.schedules.families.conv2d_transpose import Conv2dTranspose
 from romou.schedules.families.dense import Dense
 from romou.schedules.workload import Conv2d
 
@@ -58,6 +60,8 @@ class Torch:
         top, left, bottom, right = work.padding
         if (top, left) != (bottom, right):
             raise UsageError(f"{work.name}: PyTorch pads both sides alike", hint="Leave it out, or give --no-peer.")
+        if isinstance(work, Conv2dTranspose | Conv2dBackwardFilter):
+            return self._backward_calls(work, tensor)
         x, w = (
             tensor(work.batch, work.in_channels, *work.in_hw),
             tensor(work.out_channels, work.in_channels // work.groups, *work.kernel),
@@ -68,6 +72,20 @@ class Torch:
             "NCHW": lambda: torch.nn.functional.conv2d(x, w, **settings),
             "channels_last": lambda: torch.nn.functional.conv2d(*last, **settings),
         }
+
+    def _backward_calls(self, work: Conv2dTranspose | Conv2dBackwardFilter, tensor: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+        """Return one call of a convolution's gradient for each layout."""
+        own, other = (work.batch, work.in_channels, *work.in_hw), (work.batch, work.out_channels, *work.out_hw)
+        is_by_input = isinstance(work, Conv2dTranspose)
+        x, gradient = (tensor(*shape) for shape in ((other, own) if is_by_input else (own, other)))
+        w = tensor(gradient.shape[1], x.shape[1] // work.groups, *work.kernel)
+        settings = ([0], work.stride, work.padding[:2], work.dilation, False, [0, 0], work.groups, [is_by_input, not is_by_input, False])
+
+        def call(*tensors: Any) -> Callable[[], Any]:
+            return lambda: self.torch.ops.aten.convolution_backward(*tensors, *settings)
+
+        last = [t.contiguous(memory_format=self.torch.channels_last) for t in (gradient, x, w)]
+        return {"NCHW": call(gradient, x, w), "channels_last": call(*last)}
 
     def timer(self, call: Callable[[], Any]) -> Callable[[], float]:
         """Return what times one call: its seconds, as a mean over as many calls as take TIMING_MS."""

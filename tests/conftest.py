@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from collections.abc import Iterator
 os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
 # Images of containers often set it: each of the many processes that tests start would compile the project's modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Threads of OpenMP and BLAS wait by spinning, beside another worker on the same cores; sums are the same whatever the machine has.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 import tvm
@@ -25,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
     parser.addoption("--all-platforms", action="store_true", help="A missing OpenCL platform of tests/platforms.py is a failure, not a skip.")
     parser.addoption("--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew.")
+
+
+def pytest_collection_finish() -> None:
+    """Take all modules and tests out of Python's garbage collection, which would go through them again and again."""
+    gc.freeze()
+    # Graphs of TVM are many objects and few circles.
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
-from tvm.script import ir as I
+from tvm import tirx
 from tvm.script import tirx as T
 
 from romou.core.errors import InvalidConfigError
@@ -53,13 +55,18 @@ def faulty_task(*faults: str) -> FaultyTask:
     return FaultyTask(made.key, made.name, made.family, made.func, made.calls, made.flops, faults=("none", *faults))
 
 
-@I.ir_module
-class Wrong:
+def module(main: tirx.PrimFunc) -> tvm.IRModule:
+    return tvm.IRModule({"main": main.with_attr("global_symbol", "main")})
+
+
+def wrong() -> tvm.IRModule:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             for lane in range(4):
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.float32(0.25)
+
+    return module(main)
 
 
 def scaled(factor: float) -> tvm.IRModule:
@@ -71,20 +78,20 @@ def scaled(factor: float) -> tvm.IRModule:
             for lane in range(4):
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] * T.float32(factor)
 
-    return tvm.IRModule({"main": main.with_attr("global_symbol", "main")})
+    return module(main)
 
 
-@I.ir_module
-class Unwritten:
+def unwritten() -> tvm.IRModule:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
         for i in T.thread_binding(24, thread="threadIdx.x"):
             for lane in range(4):
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane]
 
+    return module(main)
 
-@I.ir_module
-class AddsUp:
+
+def adds_up() -> tvm.IRModule:
     """Right in the first run alone: the poison is replaced, later runs add to what is there."""
 
     @T.prim_func
@@ -95,9 +102,10 @@ class AddsUp:
                     T.isnan(out[0, 0, i // 5, i % 5, lane]), T.float32(0), out[0, 0, i // 5, i % 5, lane]
                 )
 
+    return module(main)
 
-@I.ir_module
-class Hang:
+
+def hang() -> tvm.IRModule:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
         for _i in T.thread_binding(1, thread="threadIdx.x"):
@@ -105,9 +113,10 @@ class Hang:
             while out[0, 0, 0, 0, 0] < T.float32(10):
                 out[0, 0, 0, 0, 0] = T.sin(out[0, 0, 0, 0, 0] + data[0, 0, 0, 0, 0])
 
+    return module(main)
 
-@I.ir_module
-class Slow:
+
+def slow() -> tvm.IRModule:
     """Right, after some tenths of a second on any processor."""
 
     @T.prim_func
@@ -122,27 +131,32 @@ class Slow:
                     out[0, 0, i // 5, i % 5, lane] > T.float32(2), T.float32(1), T.float32(0)
                 )
 
+    return module(main)
 
-@I.ir_module
-class Crash:
+
+def crash() -> tvm.IRModule:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
         T.evaluate(T.call_extern("int32", "abort"))
         for i in T.thread_binding(25, thread="threadIdx.x"):
             out[0, 0, i // 5, i % 5, 0] = data[0, 0, i // 5, i % 5, 0]
 
+    return module(main)
 
-@I.ir_module
-class BadSource:
+
+def bad_source() -> tvm.IRModule:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             out[0, 0, i // 5, i % 5, 0] = T.call_extern("float32", "no_such_function", data[0, 0, i // 5, i % 5, 0])
 
+    return module(main)
 
-_MODULES = {"wrong": Wrong, "unwritten": Unwritten, "adds_up": AddsUp, "hang": Hang, "crash": Crash, "slow": Slow, "bad_source": BadSource}
+
+# Parsed when they are built: parsing all of them would take each worker process a second.
+_MODULES: dict[str, Callable[[], tvm.IRModule]] = {made.__name__: made for made in (wrong, unwritten, adds_up, hang, crash, slow, bad_source)}
 # As much as TF32 takes away, and a share of 1%.
-_MODULES |= {"rounded": scaled(1 + 2.0**-11), "off": scaled(1.01)}
+_MODULES |= {"rounded": functools.partial(scaled, 1 + 2.0**-11), "off": functools.partial(scaled, 1.01)}
 
 
 def build(made: TunableTask, chosen: Config, target: Target) -> tvm.runtime.Module:
@@ -159,5 +173,5 @@ def build(made: TunableTask, chosen: Config, target: Target) -> tvm.runtime.Modu
     if fault == "no_build":
         raise MemoryError
     if fault in _MODULES:
-        return tvm.tirx.build(_MODULES[fault], target=target.tvm_target)
+        return tvm.tirx.build(_MODULES[fault](), target=target.tvm_target)
     return build_task(made, made.default_config(target), target)

@@ -15,18 +15,18 @@ from typing import Any
 
 import tvm
 
+from romou.backends.vulkan import compiler
+
 HEAD = "#version 450\n#extension GL_EXT_samplerless_texture_functions : require\n"
 
 
 @functools.cache
 def spirv(source: str) -> bytes:
-    """What glslangValidator makes of a compute shader."""
+    """What glslang makes of a compute shader."""
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.comp", Path(folder) / "kernel.spv"
         text.write_text(HEAD + source)
-        done = subprocess.run(
-            ["glslangValidator", "-V", "--target-env", "vulkan1.1", str(text), "-o", str(binary)], capture_output=True, text=True, check=False
-        )
+        done = compiler._run(compiler.glslang(), "-V", "--target-env", "vulkan1.1", str(text), "-o", str(binary))
         assert done.returncode == 0, done.stdout + source
         return binary.read_bytes()
 

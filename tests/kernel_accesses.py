@@ -1,4 +1,4 @@
-"""Which elements the first work group of a kernel loads and stores: every address evaluated for all its work-items, in an iteration in the middle."""
+"""Elements that the first work group of a kernel loads and stores: every address evaluated for all its work-items, in an iteration in the middle."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kernel_structure import KernelStructure, local_bytes_in, local_bytes_of, pa
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.analysis.evaluate import evaluate
 from romou.analysis.expressions import dtype_of, lanes_of
 from romou.pruning.closed_form import SERVED, bank_rounds
 from romou.tir.calls import is_async_copy, is_conditional, is_texel_load, op_name
+from romou.tir.evaluate import evaluate
 from romou.tir.primitives import LANES
 from romou.tir.traversal import nodes_in
 

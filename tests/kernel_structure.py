@@ -11,8 +11,8 @@ from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
 from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, scope_of
-from romou.analysis.launch import launch_size, thread_extents
 from romou.backends.dialect import dialect_of
+from romou.backends.launch import launch_size, thread_extents
 from romou.tir.calls import is_async_copy, is_fp16_load, is_fp16_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
 from romou.tir.primitives import LANES
 from romou.tir.traversal import nodes_in

@@ -16,7 +16,7 @@ from tvm import tirx
 
 from romou.analysis.registers import estimate_registers
 from romou.analysis.usage import KernelUsage
-from romou.schedules.algorithms import DIRECT, DirectAlgorithm
+from romou.schedules.algorithms import DIRECT, WinogradAlgorithm
 from romou.schedules.base import Template
 from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.schedules.streaming import StreamingTemplate
@@ -37,15 +37,19 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     names = template.names
     if isinstance(template, ContractionTemplate):
         algorithm = template.algorithms[str(config.get("algorithm", DIRECT))]
-        data = names["data"] if isinstance(algorithm, DirectAlgorithm) else TRANSFORMED
+        data = TRANSFORMED if isinstance(algorithm, WinogradAlgorithm) else names["data"]
         windows = [str(template.window_weight.name)] if isinstance(template, DepthwisePointwiseTemplate) else []
         number_bytes = dict.fromkeys((data, names["weight"], *windows), template.element_bytes)
         outputs = math.prod(algorithm.contraction(flat=True).extents) * LANES
         transform_bytes, transform_registers = algorithm.transform_bytes, algorithm.transform_registers
+        has_window = math.prod(list(algorithm.contraction(flat=True).reduce.values())[1:-1]) > 1
+        reread = {**dict.fromkeys(number_bytes, 0), data: template.element_bytes * has_window}
     else:
         assert isinstance(template, StreamingTemplate)
         number_bytes, outputs, transform_bytes, transform_registers = template.inputs, template.elements, 0, 0
-    (func,) = (f for f in kernels if len(kernels) == 1 or names["weight"] in map(parameter_name, f.params))
+        reread = dict.fromkeys(number_bytes, 0)
+    # Of several kernels, one may only pack the weight.
+    (func,) = (f for f in kernels if len(kernels) == 1 or {names["weight"], data} <= set(map(parameter_name, f.params)))
     kernel = KernelStructure(func, number_bytes, has_main_loop=template.sums_products)
     group = GroupAccesses(kernel, names["output"])
     registers = estimate_registers(func)
@@ -78,6 +82,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         iterations_ahead=kernel.iterations_ahead,
         transform_bytes=transform_bytes,
         transform_registers=transform_registers,
-        is_streamed=not template.sums_products,
         is_prefetched=group.is_prefetched,
+        reread_buffer_bytes=group.distinct_bytes(reread, is_image=False),
+        reread_image_bytes=group.distinct_bytes(reread, is_image=True),
     )

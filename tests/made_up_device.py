@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 
 from romou.core.outcome import Outcome
 from romou.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
@@ -16,12 +17,15 @@ class Builder:
         self.built = 0
         self.invalid_every = invalid_every
 
-    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
-        results = []
+    workers = 4
+
+    def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
+        results: list[Future[BuildResult | None]] = []
         for candidate in batch:
             self.built += 1
             bad = bool(self.invalid_every) and self.built % self.invalid_every == 0
-            results.append(
+            results.append(Future())
+            results[-1].set_result(
                 BuildResult(
                     candidate=candidate, outcome=Outcome.INVALID if bad else Outcome.OK, library=None if bad else "x", seconds=0.01, error="no" if bad else None
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -63,6 +64,16 @@ COMPILED_ONLY = "compiled-only"
 _MOST_LINES = 700
 
 
+@functools.lru_cache(maxsize=32)
+def _built(task: TunableTask, config: Config, target: Target) -> tvm.runtime.Module:
+    return build_task(task, config, target)
+
+
+def lines_of(module: tvm.runtime.Module) -> int:
+    """Lines of all kernels of a built function."""
+    return sum(str(kernels.inspect_source()).count("\n") for kernels in module.imports)
+
+
 def conv_transpose(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any) -> Conv2dTranspose:
     """A transposed convolution; what is not given is as `Conv2dTranspose` has it."""
     return Conv2dTranspose(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
@@ -95,13 +106,10 @@ def run(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Tar
     return tensors[-1].numpy().astype(np.float64)
 
 
-_built: dict[tuple[TunableTask, Config, str], tvm.runtime.Module] = {}
-
-
 def built(task: TunableTask, config: Config, target: Target, without: Sequence[str] = ()) -> tvm.runtime.Module:
-    """The module of a config, which `quick_configs` may have built to see how long its kernels are."""
-    if not without and (task, config, str(target)) in _built:
-        return _built[task, config, str(target)]
+    """The module of a config; the last ones are kept, which may have been built to see how long their kernels are."""
+    if not without:
+        return _built(task, config, target)
     with tvm.transform.PassContext(disabled_pass=list(without)):
         return build_task(task, config, target)
 
@@ -111,16 +119,13 @@ def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, c
 
     Longer ones are run by tests/schedules/test_other_compilers.py.
     """
-    _built.clear()
     found: list[Config] = []
     space = task.space(target)
     # Most of a space may be long, so more are drawn until there is one.
     draws = itertools.chain.from_iterable(space.sample(rng, 8 * count) for _ in range(6) if not found)
     for config in draws:
-        module = build_task(task, config, target)
-        if sum(str(kernels.inspect_source()).count("\n") for kernels in module.imports) < _MOST_LINES:
+        if lines_of(built(task, config, target)) < _MOST_LINES:
             found.append(config)
-            _built[task, config, str(target)] = module
         if len(found) == count:
             break
     assert found, f"{task.name}: no random config has a short kernel"

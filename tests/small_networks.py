@@ -79,6 +79,13 @@ def prime_net() -> onnx.ModelProto:
     return g.model(g.add("Gemm", x, g.weight(31, 37), g.weight(31), transB=1))
 
 
+def short_net(channels: int = 6, dtype: str = "float32") -> onnx.ModelProto:
+    """A convolution, a pointwise one that adds its input, and a pool: three kernels, where a test needs any model."""
+    g = Graph({"image": (1, channels, 9, 9)}, dtype=dtype)
+    x = g.add("Relu", g.conv("image", channels, 8, pads=[1, 1, 1, 1]))
+    return g.model(g.add("MaxPool", g.add("Add", g.conv(x, 8, 8, (1, 1)), x), kernel_shape=[2, 2]))
+
+
 def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
     """Normal values for every input of a model with static shapes."""
     rng = np.random.default_rng(seed)

@@ -50,6 +50,7 @@ ROWS: dict[str, Operator] = {
     "global maximum": (lambda a: op.max(a, axis=[2, 3]), (2, 3, 11, 13)),
     "sum of squares": (lambda a: op.sum(op.multiply(a, a), axis=[-1]), (11, 52)),
     "maximum of a long row": (lambda a: op.max(a, axis=[1]), (2, 70001)),
+    "sum of a long row": (lambda a: op.sum(a, axis=[1]), (2, 3001)),
     "sum of columns": (lambda a: op.sum(a, axis=[0]), (31, 60)),
 }
 OPERATORS: dict[str, Operator] = {**ELEMENTWISE, **POOL, **ROWS}

@@ -31,8 +31,8 @@ def open_device(text: str, *, rpc: str = "") -> Device:
     number = int(index or 0)
     if not rpc:
         return kinds[name].open_index(number)
-    if name != "opencl":
-        raise UsageError(f"behind RPC only OpenCL is probed, not {name!r}; write --device opencl:0", device=text)
+    if name not in ("opencl", "vulkan"):
+        raise UsageError(f"behind RPC only OpenCL and Vulkan are probed, not {name!r}; write --device opencl:0", device=text)
     from archprobe.devices.rpc import RpcDevice
 
-    return RpcDevice(rpc, number)
+    return RpcDevice(rpc, number, kind=name)

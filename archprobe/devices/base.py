@@ -93,7 +93,7 @@ class Device(abc.ABC):
 
     def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
         """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels; DeviceError where the device cannot."""
-        raise DeviceError("images are probed through OpenCL only", shape=texels.shape)
+        raise DeviceError("images are probed through OpenCL and Vulkan only", shape=texels.shape)
 
     def spill_bytes(self, kernel: Any) -> int:
         """Return the private memory outside registers that the driver reports for `kernel`; 0 where it reports none."""

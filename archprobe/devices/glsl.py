@@ -3,7 +3,7 @@
     __kernel void add(__global float *out, float a)  ->  layout(binding = 0) buffer Memory0 { float out_[]; };  layout(push_constant) ... float a
 
 This is no general compiler: it knows the words that the probes use, in the form in which they use them. Pointers inside a kernel, vectors of more than
-four, images and bytes have no counterpart: such a kernel does not compile, and its probe says so.
+four and bytes have no counterpart: such a kernel does not compile, and its probe says so.
 """
 
 from __future__ import annotations
@@ -18,14 +18,24 @@ from pathlib import Path
 from archprobe.errors import BuildError, DeviceError
 
 _HEAD = """#version 450
-layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 1, local_size_y = 1, local_size_z = 1) in;
+#extension GL_EXT_samplerless_texture_functions : require
 #define float2 vec2
 #define float4 vec4
+#define int2 ivec2
+#define read_imagef(image, sampler, at) texelFetch(image, at, 0)
+#define read_imagei(image, sampler, at) texelFetch(image, at, 0)
+#define write_imagef(image, at, value) imageStore(image, at, value)
 #define get_local_id(d) int(gl_LocalInvocationID.x)
 #define get_group_id(d) int(gl_WorkGroupID.x)
 #define get_local_size(d) int(gl_WorkGroupSize.x)
 #define get_global_size(d) int(gl_NumWorkGroups.x * gl_WorkGroupSize.x)
 #define get_global_id(d) int(gl_GlobalInvocationID.x)
+"""
+_HALF_HEAD = """#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#define half float16_t
+#define half2 f16vec2
+#define half4 f16vec4
 """
 # Expanded before the kernel is taken apart.
 _PRELUDE = """#version 450
@@ -34,13 +44,16 @@ _PRELUDE = """#version 450
 #define ONE_WORK_ITEM
 """
 _KERNEL = re.compile(r"__kernel\s+void\s+(\w+)\s*\(([^)]*)\)\s*\{")
-_CAST = re.compile(r"\(\s*(float[24]?|int|uint)\s*\)\s*(?:\(|(-?[\w.]+(?:\([^()]*\)|\[[^\]]*\]|\.\w+)*))")
+_CAST = re.compile(r"\(\s*(float[24]?|half[24]?|int2?|uint)\s*\)\s*(?:\(|(-?[\w.]+(?:\([^()]*\)|\[[^\]]*\]|\.\w+)*))")
 _RESERVED = ("out", "in", "sample", "buffer", "shared")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shader:
-    """SPIR-V of one kernel and the types of its arguments in order: "m" for memory (bindings 0, 1, …), else the type of a push constant."""
+    """SPIR-V of one kernel and the types of its arguments in order.
+
+    "m" for memory, "r" for an image that is read, "w" for one that is written (bindings 0, 1, …), else the type of a push constant.
+    """
 
     name: str
     spirv: bytes
@@ -75,18 +88,27 @@ def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
     if found is None:
         raise BuildError(f"the source holds no kernel {name}", source=source, log="")
     body = source[found.end() : _end_of_block(source, found.end())]
-    memory: list[str] = []
+    bound: list[str] = []
     constants: list[str] = []
     types: list[str] = []
     for text in found[2].split(","):
         words = re.findall(r"\w+|\*", text)
         kind, argument = words[-3] if "*" in words else words[-2], words[-1]
+        is_int = f"read_imagei({argument}," in body
         argument = f"{argument}_" if argument in _RESERVED else argument
+        place = f"binding = {len(bound)}"
         if "*" in words:
-            memory.append(f"layout(std430, binding = {len(memory)}) buffer Memory{len(memory)} {{ {kind} {argument}[]; }};")
+            bound.append(f"layout(std430, {place}) buffer Memory{len(bound)} {{ {kind} {argument}[]; }};")
+            types.append("m")
+        elif "__read_only" in words:
+            bound.append(f"layout({place}) uniform {'i' if is_int else ''}texture{kind[5]}D {argument};")
+            types.append("r")
+        elif "__write_only" in words:
+            bound.append(f"layout({place}, rgba32f) writeonly uniform image{kind[5]}D {argument};")
+            types.append("w")
         else:
             constants.append(f"{kind} {argument};")
-        types.append("m" if "*" in words else kind)
+            types.append(kind)
     for word in _RESERVED:
         body = re.sub(rf"\b{word}\b", f"{word}_", body)
     shared = re.findall(r"__local\s+([^;]*;)", body)
@@ -96,7 +118,13 @@ def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
     while (plain := _CAST.sub(lambda m: f"{m[1]}(" if m[2] is None else f"{m[1]}({m[2]})", body)) != body:
         body = plain
     pushed = [f"layout(push_constant) uniform Constants {{ {' '.join(constants)} }};"] if constants else []
-    lines = [*memory, *pushed, *(f"shared {declaration}" for declaration in shared), f"void main() {{ {body} }}"]
+    lines = [
+        *([_HALF_HEAD] if re.search(r"\bhalf\b", body) else []),
+        *bound,
+        *pushed,
+        *(f"shared {declaration}" for declaration in shared),
+        f"void main() {{ {body} }}",
+    ]
     return _HEAD + "\n".join(lines) + "\n", tuple(types)
 
 

@@ -1,6 +1,7 @@
-"""OpenCL devices behind a TVM RPC server, a phone's for instance, through the OpenCL runtime of Romou that the server holds.
+"""Devices behind a TVM RPC server, a phone's for instance, through the runtimes of Romou that the server holds: OpenCL's, and Vulkan's without images.
 
-On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed there; only their text, arguments and results travel.
+On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed there; only their text (for Vulkan, SPIR-V), arguments and results
+travel.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archprobe.devices.base import Device, Facts, defines
+from archprobe.devices.glsl import compile_kernel
 from archprobe.devices.opencl import PRELUDE
 from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from romou.rpc import Connection
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
+_TITLES = {"opencl": "OpenCL", "vulkan": "Vulkan"}
 _ZERO = """
 __kernel void zero_words(__global uint *out, uint count) {
   for (uint i = get_global_id(0); i < count; i += get_global_size(0)) out[i] = 0;
@@ -32,7 +35,7 @@ __kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
 
 
 class RpcDevice(Device):
-    """Kernels through ``romou.opencl.source_kernel`` of the server at `address`, on its OpenCL device `index`.
+    """Kernels through ``romou.KIND.source_kernel`` of the server at `address`, on its device `index` of a kind, "opencl" or "vulkan".
 
     `address` is "host:port/key" (`romou.rpc.Address` says where else the key may stand), or "tracker://host:port/key" for whichever of a tracker's
     servers is free first.
@@ -41,22 +44,27 @@ class RpcDevice(Device):
     or it has no such device. ConnectionLostError from any method, once the connection is cut.
     """
 
-    def __init__(self, address: str, index: int, *, patience_s: float = 20.0) -> None:
-        self.connection = _connect(address, patience_s)
+    def __init__(self, address: str, index: int, *, kind: str = "opencl", patience_s: float = 20.0) -> None:
+        self.connection = _connect(address, kind, patience_s)
         self.session = self.connection.session
         found = self.connection.devices
         if index >= len(found):
-            names = "; ".join(f"opencl:{i} is {d['name']}" for i, d in enumerate(found))
-            raise DeviceError(f"the server at {self.connection.server} has no OpenCL device {index}; it sees {names or 'none at all'}", index=index)
-        self.facts = _facts(found[index])
+            names = "; ".join(f"{kind}:{i} is {d['name']}" for i, d in enumerate(found))
+            title = _TITLES.get(kind, kind)
+            raise DeviceError(f"the server at {self.connection.server} has no {title} device {index}; it sees {names or 'none at all'}", index=index)
+        self.facts = _facts(kind, found[index])
+        if kind == "vulkan":
+            self.widest = 4
         self.index = index
-        self.handle = self.session.device("opencl", index)
-        self._source_kernel = self.session.get_function("romou.opencl.source_kernel")
-        self._timed_copy = self.session.get_function("romou.opencl.timed_copy")
+        self.handle = self.session.device(kind, index)
+        self._source_kernel = self.session.get_function(f"romou.{kind}.source_kernel")
+        self._timed_copy = self.session.get_function(f"romou.{kind}.timed_copy")
         self._zero: dict[str, Any] = {}
 
     def kernel(self, source: str, name: str, **macros: Any) -> Any:
-        text = defines(macros) + PRELUDE + source
+        text: str | bytes = defines(macros) + PRELUDE + source
+        if self.facts.api == "vulkan":
+            text = compile_kernel(defines(macros) + source, name, self.facts.name).spirv
         with self._remote(BuildError, "refused a kernel", source=source):
             module = self._source_kernel(self.index, text, name)
             return {key: module[key] for key in ("launch", "enqueue", "private_bytes")}
@@ -126,7 +134,7 @@ class RpcDevice(Device):
             text = _ZERO if self.facts.has_images else _ZERO[: _ZERO.index("__kernel void zero_texels")]
             self._zero[key] = self.kernel(text, name, **macros)
         local = min(64, self.facts.max_work_group_size)
-        self.launch(self._zero[key], self.facts.compute_units * 16 * local, local, target, *sizes)
+        self.launch(self._zero[key], self.facts.units * 16 * local, local, target, *sizes)
 
     def spill_bytes(self, kernel: Any) -> int:
         with self._remote(KernelError, "did not tell a kernel's private memory"):
@@ -161,27 +169,30 @@ def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> li
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
 
 
-def _connect(address: str, patience_s: float = 20.0) -> Connection:
+def _connect(address: str, kind: str = "opencl", patience_s: float = 20.0) -> Connection:
     from romou import rpc
     from romou.core import errors
 
     try:
-        return rpc.connect(rpc.Address.parse(address), patience_s=patience_s)
+        return rpc.connect(rpc.Address.parse(address), kind=kind, patience_s=patience_s)
     except errors.UsageError as error:
         raise UsageError(str(error), **error.fields) from error
     except errors.RomouError as error:
         raise DeviceError(str(error), **error.fields) from error
 
 
-def _facts(found: dict[str, Any]) -> Facts:
+def _facts(kind: str, found: dict[str, Any]) -> Facts:
     # The runtime's words for most facts are the same; these have another name or form.
+    features = ("shaderFloat16",) if found.get("has_fp16_arithmetic") else ()
     ours = {
-        "api": "opencl",
+        "api": kind,
         "is_cpu": found["type"] == "cpu",
-        "constant_bytes": found["constant_mem_bytes"],
+        "constant_bytes": found.get("constant_mem_bytes", 0),
         "max_buffer_bytes": found["max_alloc_bytes"],
-        "timer_step_ns": found["timer_resolution_ns"],
-        "extensions": tuple(found["extensions"].split()),
+        "timer_step_ns": found.get("timer_resolution_ns") or max(1, round(found.get("timestamp_period_ns", 1))),
+        "extensions": (*found["extensions"].split(), *features),
+        # A kernel that the runtime for Vulkan is given by hand takes buffers alone.
+        "has_images": found["has_images"] and kind == "opencl",
         "is_remote": True,
     }
     alike = {field.name for field in dataclasses.fields(Facts)} & set(found) - set(ours)

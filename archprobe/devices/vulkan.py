@@ -13,6 +13,8 @@ from archprobe.devices.glsl import Shader, compile_kernel
 from archprobe.errors import DeviceError, KernelError
 
 _FORMATS = {"int": "i", "uint": "I", "float": "f"}
+_HALF = "VK_KHR_shader_float16_int8"
+_STAGED_BYTES = 1 << 24
 
 
 class _Buffer:
@@ -36,6 +38,39 @@ class _Buffer:
             self._device.vk.vkFreeMemory(self._device.handle, self.memory, None)
 
 
+class _Image:
+    """Texels of 16 bytes that a shader reads or writes, in the layout for both; freed with the object."""
+
+    def __init__(self, device: VulkanDevice, texels: np.ndarray) -> None:
+        vk = device.vk
+        *rows, width, _ = texels.shape
+        extent = vk.VkExtent3D(width=width, height=rows[0] if rows else 1, depth=1)
+        kind, seen = (vk.VK_IMAGE_TYPE_2D, vk.VK_IMAGE_VIEW_TYPE_2D) if rows else (vk.VK_IMAGE_TYPE_1D, vk.VK_IMAGE_VIEW_TYPE_1D)
+        form = vk.VK_FORMAT_R32G32B32A32_SFLOAT if texels.dtype == np.float32 else vk.VK_FORMAT_R32G32B32A32_SINT
+        usage = vk.VK_IMAGE_USAGE_SAMPLED_BIT | vk.VK_IMAGE_USAGE_STORAGE_BIT | vk.VK_IMAGE_USAGE_TRANSFER_DST_BIT
+        how = {"arrayLayers": 1, "mipLevels": 1, "samples": vk.VK_SAMPLE_COUNT_1_BIT, "tiling": vk.VK_IMAGE_TILING_OPTIMAL, "usage": usage}
+        self.handle = vk.vkCreateImage(device.handle, vk.VkImageCreateInfo(imageType=kind, format=form, extent=extent, **how), None)
+        self.view = self.memory = None
+        self._device = device
+        needs = vk.vkGetImageMemoryRequirements(device.handle, self.handle)
+        memory_type = device.memory_type(needs.memoryTypeBits, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
+        self.memory = vk.vkAllocateMemory(device.handle, vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=memory_type), None)
+        vk.vkBindImageMemory(device.handle, self.handle, self.memory, 0)
+        self.range = vk.VkImageSubresourceRange(aspectMask=vk.VK_IMAGE_ASPECT_COLOR_BIT, levelCount=1, layerCount=1)
+        view = vk.VkImageViewCreateInfo(image=self.handle, viewType=seen, format=form, subresourceRange=self.range)
+        self.view = vk.vkCreateImageView(device.handle, view, None)
+        self.extent = extent
+
+    def __del__(self) -> None:
+        if hasattr(self, "_device"):
+            vk, handle = self._device.vk, self._device.handle
+            if self.view is not None:
+                vk.vkDestroyImageView(handle, self.view, None)
+            vk.vkDestroyImage(handle, self.handle, None)
+            if self.memory is not None:
+                vk.vkFreeMemory(handle, self.memory, None)
+
+
 class _Kernel:
     """A shader with its layouts, and a pipeline for each size of a work-group, which a shader knows at compile time."""
 
@@ -43,42 +78,46 @@ class _Kernel:
         vk, self.name, self.types = device.vk, shader.name, shader.types
         self.device = device
         self.module = vk.vkCreateShaderModule(device.handle, vk.VkShaderModuleCreateInfo(codeSize=len(shader.spirv), pCode=shader.spirv), None)
-        storage, stage = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, vk.VK_SHADER_STAGE_COMPUTE_BIT
-        count = self.types.count("m")
-        bindings = [vk.VkDescriptorSetLayoutBinding(binding=i, descriptorType=storage, descriptorCount=1, stageFlags=stage) for i in range(count)]
+        stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
+        known = {"m": vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, "r": vk.VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE, "w": vk.VK_DESCRIPTOR_TYPE_STORAGE_IMAGE}
+        self._kinds = [known[t] for t in self.types if t in known]
+        bindings = [vk.VkDescriptorSetLayoutBinding(binding=i, descriptorType=kind, descriptorCount=1, stageFlags=stage) for i, kind in enumerate(self._kinds)]
         self.set_layout = vk.vkCreateDescriptorSetLayout(device.handle, vk.VkDescriptorSetLayoutCreateInfo(pBindings=bindings), None)
-        size = 4 * (len(self.types) - count)
+        size = 4 * (len(self.types) - len(self._kinds))
         ranges = [vk.VkPushConstantRange(stageFlags=stage, offset=0, size=size)] if size else []
         layout = vk.VkPipelineLayoutCreateInfo(pSetLayouts=[self.set_layout], pPushConstantRanges=ranges)
         self.layout = vk.vkCreatePipelineLayout(device.handle, layout, None)
-        sizes = [vk.VkDescriptorPoolSize(type=storage, descriptorCount=max(1, count))]
+        sizes = [vk.VkDescriptorPoolSize(type=kind, descriptorCount=max(1, self._kinds.count(kind))) for kind in known.values()]
         pool = vk.vkCreateDescriptorPool(device.handle, vk.VkDescriptorPoolCreateInfo(maxSets=1, pPoolSizes=sizes), None)
         self.set = vk.vkAllocateDescriptorSets(device.handle, vk.VkDescriptorSetAllocateInfo(descriptorPool=pool, pSetLayouts=[self.set_layout]))[0]
-        self.bound: list[_Buffer] = []
+        self.bound: list[_Buffer | _Image] = []
         self._pipelines: dict[int, Any] = {}
 
     def pipeline(self, local_size: int) -> Any:
         if local_size not in self._pipelines:
             vk = self.device.vk
             data = vk.ffi.new("uint32_t[1]", [local_size])
-            entry = vk.VkSpecializationMapEntry(constantID=0, offset=0, size=4)
+            entry = vk.VkSpecializationMapEntry(constantID=1, offset=0, size=4)
             special = vk.VkSpecializationInfo(pMapEntries=[entry], dataSize=4, pData=data)
             stage = vk.VkPipelineShaderStageCreateInfo(stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=self.module, pName="main", pSpecializationInfo=special)
             info = vk.VkComputePipelineCreateInfo(stage=stage, layout=self.layout)
             self._pipelines[local_size] = vk.vkCreateComputePipelines(self.device.handle, None, 1, [info], None)[0]
         return self._pipelines[local_size]
 
-    def bind(self, buffers: list[_Buffer]) -> None:
-        """Point the shader to `buffers`; no launch may be under way."""
-        vk, storage = self.device.vk, self.device.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        if [id(b) for b in buffers] == [id(b) for b in self.bound]:
+    def bind(self, bound: list[_Buffer | _Image]) -> None:
+        """Point the shader to buffers and images; no launch may be under way."""
+        vk = self.device.vk
+        if [id(b) for b in bound] == [id(b) for b in self.bound]:
             return
         self.device.finish()
-        for i, buffer in enumerate(buffers):
-            place = [vk.VkDescriptorBufferInfo(buffer=buffer.handle, offset=0, range=buffer.size)]
-            write = vk.VkWriteDescriptorSet(dstSet=self.set, dstBinding=i, descriptorCount=1, descriptorType=storage, pBufferInfo=place)
+        for i, (one, kind) in enumerate(zip(bound, self._kinds, strict=True)):
+            if isinstance(one, _Image):
+                place = {"pImageInfo": [vk.VkDescriptorImageInfo(imageView=one.view, imageLayout=vk.VK_IMAGE_LAYOUT_GENERAL)]}
+            else:
+                place = {"pBufferInfo": [vk.VkDescriptorBufferInfo(buffer=one.handle, offset=0, range=one.size)]}
+            write = vk.VkWriteDescriptorSet(dstSet=self.set, dstBinding=i, descriptorCount=1, descriptorType=kind, **place)
             vk.vkUpdateDescriptorSets(self.device.handle, 1, [write], 0, None)
-        self.bound = buffers
+        self.bound = bound
 
 
 class VulkanDevice(Device):
@@ -99,7 +138,9 @@ class VulkanDevice(Device):
         if family is None:
             raise DeviceError(f"{vk.vkGetPhysicalDeviceProperties(physical).deviceName} has no queue that computes and has a clock")
         queues = [vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, pQueuePriorities=[1.0])]
-        self.handle = vk.vkCreateDevice(physical, vk.VkDeviceCreateInfo(pQueueCreateInfos=queues), None)
+        half = _half_arithmetic(vk, physical)
+        info = vk.VkDeviceCreateInfo(pNext=half, pQueueCreateInfos=queues, ppEnabledExtensionNames=[_HALF] if half else [])
+        self.handle = vk.vkCreateDevice(physical, info, None)
         self.queue = vk.vkGetDeviceQueue(self.handle, family, 0)
         flags = vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
         self._pool = vk.vkCreateCommandPool(self.handle, vk.VkCommandPoolCreateInfo(flags=flags, queueFamilyIndex=family), None)
@@ -108,7 +149,7 @@ class VulkanDevice(Device):
         self._step_ns, self._most_groups = limits.timestampPeriod, limits.maxComputeWorkGroupCount[0]
         self._bits = families[family].timestampValidBits
         self._waiting: list[Any] = []
-        self.facts = _facts(vk, physical, self._memory)
+        self.facts = _facts(vk, physical, self._memory, has_half=half is not None)
 
     def memory_type(self, allowed: int, wanted: int) -> int:
         """Return the first type of memory with all `wanted` properties, else the first that is allowed."""
@@ -153,8 +194,8 @@ class VulkanDevice(Device):
         if local_size > self.facts.max_work_group_size or groups > self._most_groups or global_size % local_size:
             limits = f"a group of {self.facts.max_work_group_size} and {self._most_groups} groups are the most"
             raise KernelError(f"{self.facts.name} does not run {kernel.name} with {global_size} work-items in groups of {local_size}: {limits}")
-        kernel.bind([a for a in arguments if isinstance(a, _Buffer)])
-        values = [struct.pack(_FORMATS[t], a.item()) for t, a in zip(kernel.types, arguments, strict=True) if t != "m"]
+        kernel.bind([a for a in arguments if isinstance(a, (_Buffer, _Image))])
+        values = [struct.pack(_FORMATS[t], a.item()) for t, a in zip(kernel.types, arguments, strict=True) if t in _FORMATS]
         vk.vkCmdBindPipeline(commands, vk.VK_PIPELINE_BIND_POINT_COMPUTE, kernel.pipeline(local_size))
         vk.vkCmdBindDescriptorSets(commands, vk.VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, [kernel.set], 0, None)
         if values:
@@ -191,11 +232,15 @@ class VulkanDevice(Device):
         return buffer
 
     def write(self, buffer: Any, data: np.ndarray) -> None:
+        self.copy(buffer, self.staged(data), data.nbytes)
+
+    def staged(self, data: np.ndarray) -> _Buffer:
+        """Return memory of the host's kind that holds `data`."""
         staging = _Buffer(self, data.nbytes, is_for_host=True)
         mapped = self.vk.vkMapMemory(self.handle, staging.memory, 0, data.nbytes, 0)
         mapped[: data.nbytes] = np.ascontiguousarray(data).tobytes()
         self.vk.vkUnmapMemory(self.handle, staging.memory)
-        self.copy(buffer, staging, data.nbytes)
+        return staging
 
     def read(self, buffer: Any, like: np.ndarray) -> np.ndarray:
         staging = _Buffer(self, like.nbytes, is_for_host=True)
@@ -204,6 +249,40 @@ class VulkanDevice(Device):
         result = np.frombuffer(bytes(mapped[: like.nbytes]), like.dtype).reshape(like.shape)
         self.vk.vkUnmapMemory(self.handle, staging.memory)
         return result
+
+    def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
+        vk = self.vk
+        shape, rest = texels.shape[:-1], texels.nbytes
+        try:
+            if max(shape) > self.facts.max_image_width:
+                raise vk.VkError(f"{self.facts.max_image_width} texels a side are the most")
+            image = _Image(self, texels)
+            # A part at a time: a large image of zeros needs no staging of its size.
+            rows = max(1, _STAGED_BYTES // (rest // shape[0])) if len(shape) == 2 else 1
+            self._timed(lambda commands: self._move(commands, image, vk.VK_IMAGE_LAYOUT_UNDEFINED, vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL))
+            for row in range(0, shape[0] if len(shape) == 2 else 1, rows):
+                self._fill_rows(image, texels[row : row + rows] if len(shape) == 2 else texels[None], row)
+            self._timed(lambda commands: self._move(commands, image, vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL, vk.VK_IMAGE_LAYOUT_GENERAL))
+        except vk.VkError as error:
+            raise DeviceError(f"{self.facts.name} did not give an image of {shape} texels: {error}", shape=texels.shape) from error
+        return image
+
+    def _fill_rows(self, image: _Image, texels: np.ndarray, row: int) -> None:
+        vk = self.vk
+        staging = self.staged(texels)
+        layers = vk.VkImageSubresourceLayers(aspectMask=vk.VK_IMAGE_ASPECT_COLOR_BIT, layerCount=1)
+        extent = vk.VkExtent3D(width=texels.shape[1], height=texels.shape[0], depth=1)
+        region = vk.VkBufferImageCopy(imageSubresource=layers, imageOffset=vk.VkOffset3D(x=0, y=row, z=0), imageExtent=extent)
+        target = vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL
+        self._timed(lambda commands: vk.vkCmdCopyBufferToImage(commands, staging.handle, image.handle, target, 1, [region]))
+
+    def _move(self, commands: Any, image: _Image, old: int, new: int) -> None:
+        """Bring an image from a layout to another one, behind and before everything else."""
+        vk, access, stage = self.vk, self.vk.VK_ACCESS_MEMORY_READ_BIT | self.vk.VK_ACCESS_MEMORY_WRITE_BIT, self.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
+        families = {"srcQueueFamilyIndex": vk.VK_QUEUE_FAMILY_IGNORED, "dstQueueFamilyIndex": vk.VK_QUEUE_FAMILY_IGNORED}
+        how = {"srcAccessMask": access, "dstAccessMask": access, "oldLayout": old, "newLayout": new, **families}
+        barrier = vk.VkImageMemoryBarrier(image=image.handle, subresourceRange=image.range, **how)
+        vk.vkCmdPipelineBarrier(commands, stage, stage, 0, 0, None, 0, None, 1, [barrier])
 
     def copy(self, to: Any, source: Any, size: int) -> float:
         self.finish()
@@ -238,7 +317,16 @@ def _physical_devices(vk: Any) -> list[Any]:
         return []
 
 
-def _facts(vk: Any, physical: Any, memory: Any) -> Facts:
+def _half_arithmetic(vk: Any, physical: Any) -> Any:
+    """Return the feature fp16 arithmetic, to be turned on; None where the device has none."""
+    if _HALF not in {extension.extensionName for extension in vk.vkEnumerateDeviceExtensionProperties(physical, None)}:
+        return None
+    found = vk.VkPhysicalDeviceShaderFloat16Int8Features()
+    vk.vkGetPhysicalDeviceFeatures2(physical, vk.VkPhysicalDeviceFeatures2(pNext=found))
+    return vk.VkPhysicalDeviceShaderFloat16Int8Features(shaderFloat16=True) if found.shaderFloat16 else None
+
+
+def _facts(vk: Any, physical: Any, memory: Any, *, has_half: bool) -> Facts:
     device = vk.vkGetPhysicalDeviceProperties(physical)
     limits = device.limits
     local = vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT
@@ -259,7 +347,11 @@ def _facts(vk: Any, physical: Any, memory: Any) -> Facts:
         constant_bytes=limits.maxUniformBufferRange,
         global_mem_bytes=room,
         max_buffer_bytes=min(limits.maxStorageBufferRange, room),
+        has_images=True,
+        max_image_width=min(limits.maxImageDimension1D, limits.maxImageDimension2D),
+        max_image_height=limits.maxImageDimension2D,
         timer_step_ns=max(1, round(limits.timestampPeriod)),
+        extensions=("shaderFloat16",) if has_half else (),
     )
 
 

@@ -91,6 +91,7 @@ def full_grid(bench: Bench, group_size: int = 256) -> tuple[int, int]:
     return (facts.units * 4, min(size, 64)) if facts.is_cpu else (facts.units * 32, size)
 
 
+_HALF_ARITHMETIC = ("cl_khr_fp16", "shaderFloat16")
 _WIDTHS = (1, 2, 4, 8, 16)
 _CHAINS = 16
 
@@ -131,9 +132,9 @@ def gflops(bench: Bench) -> Findings:
     answers: dict[str, Answer] = {}
     curves = []
     for base, key, share in (("float", "Float", 0.0), ("half", "Half", 0.5)):
-        if base == "half" and "cl_khr_fp16" not in bench.device.facts.extensions:
+        if base == "half" and not {*_HALF_ARITHMETIC} & {*bench.device.facts.extensions}:
             for name, unit in (("Gflops", "GFLOPS"), ("Arch", "word"), ("VecComponentCount", "components")):
-                answers[f"{key}{name}"] = declined(unit, "not applicable: the probe finds no fp16 arithmetic here (cl_khr_fp16)")
+                answers[f"{key}{name}"] = declined(unit, f"not applicable: the probe finds no fp16 arithmetic here ({' or '.join(_HALF_ARITHMETIC)})")
             continue
         curve = _rates(bench, base, (share, share + 0.4))
         noise = max(curve.spread, 0.002)

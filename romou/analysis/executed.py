@@ -63,26 +63,47 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
     return TripLoop(1, products[0], tuple(nests[0]))
 
 
-def executed_instructions(code: LoopStatistics, loops: TripLoop) -> int | None:
+@dataclass(frozen=True)
+class Executed:
+    """What one work-item executes: instructions, and what they add to `LoopStatistics.units`."""
+
+    instructions: int
+    units: tuple[int, int, int] = (0, 0, 0)
+
+    def after(self, trips: int, iteration: Executed) -> Executed:
+        """Add `trips` iterations of a loop."""
+        first, second, third = (own + trips * one for own, one in zip(self.units, iteration.units, strict=True))
+        return Executed(self.instructions + trips * iteration.instructions, (first, second, third))
+
+    @property
+    def bifrost_cycles(self) -> float:
+        """Cycles that the slowest unit of a Bifrost core takes: 24 lanes of arithmetic, half a cycle for an image, one for an access of memory (Mesa)."""
+        arithmetic, images, accesses = self.units
+        return max(arithmetic / 24, images / 2, float(accesses))
+
+
+def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | None:
     """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot be matched.
 
     A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must have the same number of in both.
 
         for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions      ->      16 * 30 instructions
     """
+    if not code.inner:
+        return Executed(code.instructions, code.units)
     return _match(code, loops.multiply_adds, code.inner, loops.inner)
 
 
-def _match(code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]) -> int | None:
+def _match(code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]) -> Executed | None:
     """Instructions of one iteration of `code`; `products` multiply-adds are its own, by the loops that were taken as unrolled so far."""
     if products > code.multiply_adds or len(loops) > _MAX_UNROLLED:
         return None
     if not loops:
-        return code.instructions if not kept and products == code.multiply_adds else None
+        return Executed(code.instructions, code.units) if not kept and products == code.multiply_adds else None
     first, rest = loops[0], loops[1:]
     if kept:
         iteration = _match(kept[0], first.multiply_adds, kept[0].inner, first.inner)
         after = _match(code, products, kept[1:], rest) if iteration is not None else None
         if iteration is not None and after is not None:
-            return first.trips * iteration + after
+            return after.after(first.trips, iteration)
     return _match(code, products + first.trips * first.multiply_adds, kept, (*(first.inner * first.trips), *rest))

@@ -36,7 +36,8 @@ class KernelUsage:
     transform_bytes, transform_registers: what kernels before and after this one read and write, whose work is none of its multiply-adds, and the registers
         that one of their work-items needs at least.
     is_prefetched: whether the next iteration's share is on its way while this one sums up: then only what takes longer is waited for.
-    is_streamed: whether inputs are read through once, so that no cache has to hold what a work group reads.
+    reread_buffer_bytes, reread_image_bytes: of these bytes those of a tensor that is read again: of data under a window of several taps. What streams by,
+        as weights do, no cache has to hold.
     padding: numbers that are summed up divided by those that the operator gives, less 1: at 0.25 a fifth of the work is for nothing.
     """
 
@@ -63,5 +64,6 @@ class KernelUsage:
     iterations_ahead: Any = 0
     transform_bytes: Any = 0
     transform_registers: Any = 0
-    is_streamed: Any = False
+    reread_buffer_bytes: Any = 0
+    reread_image_bytes: Any = 0
     is_prefetched: Any = False

@@ -119,7 +119,7 @@ def bench_of(
         graph = graph.joined_where(configs.__contains__)
         chosen = valid_configs(graph.tasks, configs, at.target)
     made = Bench(
-        model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name),
+        model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name if imported.onnx_model else "imported"),
         target=target.to_json(),
         device=at.device.to_dict() if at.device is not None else None,
         romou=__version__,

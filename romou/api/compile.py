@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.api.assemble import layer_rows, model_of, unmeasured
+from romou.api.fit import fitting
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target
 from romou.api.verify import is_attached, verified
+from romou.core.arguments import whole_of
 from romou.frontend import Precision
 from romou.module import TunedModel
 from romou.target import Target
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def compile(
-    model: onnx.ModelProto | str | Path,
+    model: onnx.ModelProto | str | Path | ImportedModel,
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -35,13 +37,14 @@ def compile(
     device: int | None = None,
     verify: bool = True,
     strict: bool = False,
+    max_memory: int | None = None,
 ) -> TunedModel:
     """Compile a model with default schedules; nothing is measured. Where its device is attached, its outputs are checked against onnxruntime's.
 
     Parameters
     ----------
     model
-        An ONNX file, or a loaded model.
+        An ONNX file, a loaded model, or what `romou.training.gradients` and `romou.operators` make.
     target
         What to compile for, as in `tune`; no device is needed for a target that names one.
     shapes
@@ -56,13 +59,16 @@ def compile(
         device: where `device` is given, or the target names none, or names this machine's CPU ("host"). False leaves it out.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels.
+    max_memory
+        Bytes of the device's memory that the model may take: weights, and all between its kernels; algorithms with workspaces give way. None: no limit.
 
     Raises
     ------
     UsageError
         A wrong argument.
     ModelError
-        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it.
+        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it; or it takes more than
+        `max_memory`.
     NumericError
         The outputs are wrong; names the first ONNX operator whose output is.
     DeviceError
@@ -73,6 +79,7 @@ def compile(
     started = time.monotonic()
     check_versions()
     target = as_target(target)
+    max_memory = None if max_memory is None else whole_of("max_memory", max_memory, lowest=1)
     here = target
     if device is not None:
         here = target.limited_to(target.backend.facts(device))
@@ -80,7 +87,8 @@ def compile(
 
     def compiled(imported: ImportedModel) -> TunedModel:
         graph = lower(imported, here, strict=strict)
-        return model_of(graph, place, {}, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
+        configs = fitting(graph, {}, here, max_memory)
+        return model_of(graph, place, configs, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
 
     imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
     made = compiled(imported)

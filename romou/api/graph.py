@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tvm
-from tvm import relax
 
 from romou.core.errors import BrokenModelError, CompatError, DeviceError, ModelError, UsageError, as_build_error
-from romou.frontend import import_alone, import_onnx, with_more_on_host
-from romou.layout import Pair, bound_indices, drop_empty, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers
-from romou.module import compile_model
+from romou.frontend import ImportedModel, Precision, import_alone, import_onnx, with_more_on_host
+from romou.layout import Pair, bound_indices, drop_empty, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers, split_weights
+from romou.module import CompiledModel, compile_model
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
 from romou.tvm_patches.quiet import quiet_stderr
@@ -24,7 +23,6 @@ from romou.tvm_patches.quiet import quiet_stderr
 if TYPE_CHECKING:
     import onnx
 
-    from romou.frontend import ImportedModel, Precision
     from romou.tasks.tunable import TunableTask
 
 logger = logging.getLogger("romou")
@@ -39,7 +37,7 @@ _REASON = 300
 class Graph:
     """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
 
-    placed: fused functions before tensors became slices of others.   executable: the model with default configs, where it was compiled, for `compiled_for`.
+    placed: fused functions before tensors became slices of others.   compiled: with default configs, for `compiled_for`; None where nobody asked.
     """
 
     imported: ImportedModel
@@ -47,7 +45,7 @@ class Graph:
     fused: tvm.IRModule
     tasks: list[TunableTask]
     task_of: dict[str, TunableTask]
-    executable: relax.VMExecutable | None = None
+    compiled: CompiledModel | None = None
     compiled_for: Target | None = None
 
     @classmethod
@@ -61,7 +59,7 @@ class Graph:
     @functools.cached_property
     def pairs(self) -> list[Pair]:
         """Functions of `placed` that could share a kernel; which do is measured. Of a graph in which some are joined nobody asks."""
-        return find_pairs(self.placed)
+        return find_pairs(self.placed, None if self.compiled_for is None else self.compiled_for.limits.max_buffers)
 
     @functools.cached_property
     def alternatives(self) -> dict[str, tuple[str, str]]:
@@ -83,7 +81,14 @@ class Graph:
         return self.joined_where(is_faster)
 
 
-def import_model(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None, precision: Precision | None = None) -> ImportedModel:
+def import_model(
+    model: onnx.ModelProto | str | Path | ImportedModel, shapes: Mapping[str, Sequence[int]] | None, precision: Precision | None = None
+) -> ImportedModel:
+    """Import a model; one that is imported already, as `romou.training.gradients` and `romou.operators` make it, stays as it is."""
+    if isinstance(model, ImportedModel):
+        if shapes or (precision is not None and precision != Precision()):
+            raise UsageError("shapes and precision of an imported model are fixed", hint="Give them where it is made.")
+        return model
     with quiet_stderr():
         return import_onnx(model, shapes, precision)
 
@@ -120,13 +125,15 @@ def lower(imported: ImportedModel, target: Target, *, strict: bool = False) -> G
 
 def _compiled(imported: ImportedModel, target: Target) -> Graph:
     with as_build_error("the model's graph"):
-        plain = bound_indices(drop_empty(imported.mod))
+        plain = split_weights(bound_indices(drop_empty(imported.mod)), target)
         graph = Graph.of(imported, place_images(fuse_operators(pack_channels(plain), target), target))
-    return replace(graph, executable=compile_model(graph.fused, graph.task_of, {}, target), compiled_for=target)
+    return replace(graph, compiled=compile_model(graph.fused, graph.task_of, {}, target), compiled_for=target)
 
 
 def _with_host_nodes(imported: ImportedModel, target: Target) -> Graph | None:
-    """The model with the fewest nodes on the host with which it can be lowered; None where there is no such."""
+    """The model with the fewest nodes on the host with which it can be lowered; None where there is no such, or no ONNX model."""
+    if imported.onnx_model is None:
+        return None
     with quiet_stderr():
         for other in with_more_on_host(imported, lambda model: _compiled(import_alone(model), target)):
             with contextlib.suppress(Exception):

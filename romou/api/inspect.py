@@ -1,4 +1,4 @@
-"""romou.inspect: a model's kernels taken apart, without a device."""
+"""romou.inspect and romou.memory_plan: a model's kernels and its memory, taken apart without a device."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.graph import import_model, lower
+from romou.api.graph import Graph, import_model, lower
 from romou.api.place import as_target
 from romou.api.records import recorded_configs
 from romou.core.arguments import instance_of, path_of
 from romou.core.errors import unknown_name
+from romou.core.space import Config
 from romou.frontend import Precision
 from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.module import scheduled_functions
+from romou.module import MemoryPlan, plan_memory, schedule_model, scheduled_functions
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
@@ -67,15 +68,10 @@ def inspect(
     RecordError
         The records in `work_dir` are unreadable, or another process tunes with them.
     """
-    check_versions()
     if kernel is not None:
         instance_of("kernel", kernel, str)
-    if work_dir is not None:
-        path_of("work_dir", work_dir)
     target = as_target(target)
-    graph = lower(import_model(model, shapes, Precision.checked(precision, io_precision, calibration)), target)
-    seconds, configs = recorded_configs(work_dir, graph, target)
-    graph = graph.joined_where_faster(seconds)
+    graph, configs = _graph_of(model, target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
     functions = scheduled_functions(graph.fused, graph.task_of, configs, target)
     found: list[InspectedKernel] = []
     known = {one.name for one in functions}
@@ -90,3 +86,44 @@ def inspect(
     if kernel is not None and not found:
         raise unknown_name("kernel", kernel, known)
     return found
+
+
+def memory_plan(
+    model: onnx.ModelProto | str | Path,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
+    work_dir: str | Path | None = None,
+) -> MemoryPlan:
+    """Return what a model takes of the device's memory: weights, and each tensor between its kernels with the calls that need it. Nothing runs.
+
+    Bytes of images are those of their texels; how a driver pads their rows is not known.
+
+    Parameters
+    ----------
+    model, target, shapes, precision, io_precision, calibration, work_dir
+        As in `inspect`.
+
+    Raises
+    ------
+    UsageError, ModelError, DeviceError, CompatError, RecordError
+        As in `inspect`.
+    """
+    target = as_target(target)
+    graph, configs = _graph_of(model, target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
+    return plan_memory(schedule_model(graph.fused, graph.task_of, configs, target))
+
+
+def _graph_of(
+    model: onnx.ModelProto | str | Path, target: Target, shapes: Mapping[str, Sequence[int]] | None, precision: Precision, work_dir: str | Path | None
+) -> tuple[Graph, dict[str, Config | None]]:
+    """The graph, with pairs joined as the records have it, and the recorded configs."""
+    check_versions()
+    if work_dir is not None:
+        path_of("work_dir", work_dir)
+    graph = lower(import_model(model, shapes, precision), target)
+    seconds, configs = recorded_configs(work_dir, graph, target)
+    return graph.joined_where_faster(seconds), configs

@@ -13,10 +13,10 @@ from romou.api.place import as_target
 from romou.api.records import recorded_configs
 from romou.core.arguments import path_of
 from romou.core.errors import UsageError
+from romou.frontend.precision import AS_GIVEN, Precision
 from romou.hardware import load_device, load_spec
 from romou.inspection.breakdown import operations_step_by_step
-from romou.inspection.memory import live_memory
-from romou.module import Summary
+from romou.module import Summary, plan_memory, schedule_model
 from romou.module.manifest import META, read_manifest
 from romou.records import RecordStore
 from romou.records.store import FILE_NAME
@@ -28,6 +28,7 @@ from romou.target import Target
 from romou.tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
 # Kernels of which the passes are told apart: the slowest.
@@ -40,6 +41,9 @@ def write_report(
     model: onnx.ModelProto | str | Path | None = None,
     target: Target | str | Mapping[str, object] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str | None = None,
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
 ) -> Path:
     """Write a page with figures of what tuning did, as one HTML file that needs no network; returns its path.
 
@@ -57,11 +61,13 @@ def write_report(
         What it was tuned for; None: what the sources say.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    precision, io_precision, calibration
+        What the model was tuned with, as in `tune`; kernels are others in fp16. None: the precision of the saved model among the sources, else "float32".
 
     Raises
     ------
     UsageError
-        A source is none of these, a wrong argument, or the page cannot be written.
+        A source is none of these, a wrong argument, the records are of none of the model's kernels, or the page cannot be written.
     ModelError
         The model, or a saved one, is missing or broken.
     RecordError
@@ -91,7 +97,8 @@ def write_report(
     target = as_target(target) if target is not None else found or (_target_of(texts[-1]) if texts else None)
     evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
     if model is not None:
-        evidence = _with_model(evidence, model, target, shapes, folder)
+        tuned_with = precision or (evidence.summary.precision if evidence.summary else AS_GIVEN)
+        evidence = _with_model(evidence, model, target, shapes, Precision.checked(tuned_with, io_precision, calibration), folder)
     return write_page(evidence, path_of("output", output))
 
 
@@ -131,16 +138,24 @@ def _with_model(
     model: onnx.ModelProto | str | Path,
     target: Target | None,
     shapes: Mapping[str, Sequence[int]] | None,
+    precision: Precision,
     folder: Path | None,
 ) -> Evidence:
     """Evidence of the model's kernels as well: their spaces, what passes do to them, and the memory of a run."""
     if target is None:
         raise UsageError("the sources do not say the target; name it, for example target='opencl -device=host'")
     check_versions()
-    graph = lower(import_model(model, shapes), target)
+    graph = lower(import_model(model, shapes, precision), target)
+    if evidence.by_task and not any(task.key in evidence.by_task for task in graph.tasks):
+        text = f"none of the {len(evidence.by_task)} recorded kernels is one of the model's {len(graph.tasks)} for {target}, {precision.kind}"
+        raise UsageError(text, hint="Name the model, target, shapes and precision of the tuning (--model, --target, --shape, --precision).")
     seconds, configs = recorded_configs(folder, graph, target)
     graph = graph.joined_where_faster(seconds)
-    evidence = replace(evidence, spaces=tuple((task, task.pruned_space(target)) for task in graph.tasks), memory=tuple(live_memory(graph.fused)))
+    evidence = replace(
+        evidence,
+        spaces=tuple((task, task.pruned_space(target)) for task in graph.tasks),
+        memory=plan_memory(schedule_model(graph.fused, graph.task_of, configs, target)),
+    )
     worth = [task for task in graph.tasks if task.template.sums_products]
     slowest = sorted(worth, key=lambda task: -task.calls * evidence.best_s.get(task.key, 0.0))[:_BROKEN_DOWN]
     operations = {}

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from romou.api.assemble import assemble
+from romou.api.fit import fitting
 from romou.api.graph import import_model, lower
-from romou.api.place import allowing_tf32, as_target, local_runner, remote_runner
+from romou.api.place import Place, allowing_tf32, as_target, local_runner, remote_runner
 from romou.api.records import open_records
+from romou.core.arguments import whole_of
 from romou.core.errors import UsageError
-from romou.frontend import Precision
+from romou.frontend import ImportedModel, Precision
 from romou.layout import tasks_of
-from romou.measure import LocalBuilder, MeasureOptions
+from romou.measure import Builder, LocalBuilder, MeasureOptions
 from romou.module import TunedModel
+from romou.records.task_files import keep_tasks, other_tasks
 from romou.rpc import Address
 from romou.search import NoProgress, TaskResult, TrialCallback, TuningOptions, TuningSession, terminal_progress
 from romou.search.pretrained import pretrained_for
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from romou.tasks.tunable import TunableTask
+
 
 def tune(
-    model: onnx.ModelProto | str | Path,
+    model: onnx.ModelProto | str | Path | ImportedModel,
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     trials: int = 64,
@@ -46,16 +51,18 @@ def tune(
     allow_tf32: bool = False,
     explorer: str = "evolution",
     rpc: str | None = None,
+    builders: str | None = None,
     measure: MeasureOptions | Mapping[str, object] | None = None,
     callback: TrialCallback | None = None,
     strict: bool = False,
+    max_memory: int | None = None,
 ) -> TunedModel:
     """Tune a model on the attached device, or on devices elsewhere.
 
     Parameters
     ----------
     model
-        An ONNX file, or a loaded model.
+        An ONNX file, a loaded model, or what `romou.training.gradients` and `romou.operators` make.
     target
         What to compile for, e.g. "opencl", "opencl -device=adreno640", "cuda"; candidates are measured on the attached device. With `rpc` it has
         to name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
@@ -68,7 +75,8 @@ def tune(
     no_progress
         Stop searching after so many trials in a row of which none made its task 1% faster; None: go on.
     work_dir
-        Folder of the records. A later call with the same folder goes on where this one stopped. None: a folder of the user's cache, named by the
+        Folder of the records. A later call with the same folder goes on where this one stopped; one for another model measures no kernel again that both
+        have, and learns from the others. None: a folder of the user's cache, named by the
         model's kernels and the target, so the same model for the same target goes on by itself (ROMOU_CACHE_DIR, else $XDG_CACHE_HOME/romou or
         ~/.cache/romou); `summary().records` says which. False: nothing is kept.
     shapes
@@ -95,6 +103,9 @@ def tune(
     rpc
         Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all servers under a key of a
         tracker, which candidates are spread over. The model that is returned runs there too.
+    builders
+        Where candidates are built: "dask://host:port" of a dask scheduler, whose workers run the same Romou and TVM; they may come and go. None: in processes
+        of this machine. The results are the same.
     measure
         Time limits in seconds and repeats of a measurement, as `MeasureOptions` or a mapping of its fields; its seed replaces `seed` for the inputs.
     callback
@@ -102,41 +113,52 @@ def tune(
         found. An exception ends the search too and comes out of `tune`; a later call goes on from the records.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels. With `rpc` that is always so.
+    max_memory
+        Bytes of the device's memory that the tuned model may take: weights, and all between its kernels. Where configs need more, those with the
+        largest workspaces give way to a direct algorithm. None: no limit.
 
     Raises
     ------
     UsageError
         A wrong argument; an unknown field of `measure` fails with the nearest name.
     ModelError
-        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it.
+        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it; or it takes more than
+        `max_memory` even so.
     DeviceError
-        There is no device, it does not compute a tiny kernel correctly, or no server can be reached any more; records are kept.
+        There is no device, it does not compute a tiny kernel correctly, or no server, or no worker of `builders`, can be reached any more; records are kept.
     RecordError
         The records in `work_dir` are unreadable, or another process tunes with it.
     CompatError
-        The TVM packages are not the pair that this version was made for, or a server has other ones.
+        The TVM packages are not the pair that this version was made for, or a server or a worker of `builders` has other ones.
     """
     started = time.monotonic()
     check_versions()
     target = allowing_tf32(as_target(target)) if allow_tf32 else as_target(target)
     if callback is not None and not callable(callback):
         raise UsageError(f"callback={callback!r}: must be a function that takes a Trial")
+    max_memory = None if max_memory is None else whole_of("max_memory", max_memory, lowest=1)
     options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
     measuring = _measuring(measure, seed)
     address = None if rpc is None else Address.parse(rpc)
     imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
     with local_runner(target, measuring) if address is None else remote_runner(target, measuring, address) as (place, runner):
         graph = lower(imported, place.target, strict=strict or rpc is not None)
+        fitting(graph, {}, place.target, max_memory)  # before the long part
         results: Mapping[str, TaskResult] = {}
         folder = None
         worth = [task for task in graph.tasks if not task.is_small]
         if worth and trials:
             with (
                 open_records(work_dir, graph, place.named) as (store, folder),
-                contextlib.closing(LocalBuilder(place.target, measuring, compile_for=place.compile_for)) as builder,
+                contextlib.closing(_builder(builders, place, measuring)) as builder,
             ):
                 worth += tasks_of(graph.pairs)
                 tasks = [task.pruned(place.target) for task in worth] if prune else worth
+                others: list[TunableTask] = []
+                # A folder that the user named may be that of many models.
+                if work_dir and folder is not None:
+                    keep_tasks(folder, tasks)
+                    others = other_tasks(folder, store, tasks)
                 session = TuningSession(
                     tasks,
                     place.target,
@@ -145,15 +167,24 @@ def tune(
                     runner=runner,
                     options=options,
                     alternatives=graph.alternatives,
+                    learn_from=others,
                     pretrained=pretrained_for(place.target),
                     callback=callback,
                 )
                 results = session.run(terminal_progress if progress else NoProgress)
     try:
-        return assemble(graph, place, results, started, folder)
+        return assemble(graph, place, results, started, folder, max_memory)
     finally:
         if place.remote is not None:
             place.remote.release()
+
+
+def _builder(builders: str | None, place: Place, options: MeasureOptions) -> Builder:
+    if builders is None:
+        return LocalBuilder(place.target, options, compile_for=place.compile_for)
+    from romou.measure.dask_builder import DaskBuilder
+
+    return DaskBuilder(builders, place.target, options)
 
 
 def _measuring(measure: MeasureOptions | Mapping[str, object] | None, seed: int) -> MeasureOptions:

@@ -43,7 +43,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
 
     The error is the relative L2 error, infinite for another shape or dtype.
     """
-    if any(_is_random(node) for node in imported.onnx_model.graph.node):
+    if imported.onnx_model is None or any(_is_random(node) for node in imported.onnx_model.graph.node):
         return None, None
     inputs = next(iter(imported.precision.calibration), None) or random_inputs(imported.inputs, seed=0) | model.settled
     reference = run_onnxruntime(imported.onnx_model, inputs)
@@ -63,7 +63,7 @@ def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 5
 
     DeviceError where an output is not the same, bit for bit, in each run, and no node is random.
     """
-    if any(_is_random(node) for node in imported.onnx_model.graph.node):
+    if imported.onnx_model is not None and any(_is_random(node) for node in imported.onnx_model.graph.node):
         return
     inputs = random_inputs(imported.inputs, seed=1) | model.settled
     first, stop_at = model.run(inputs), time.monotonic() + limit_s
@@ -110,7 +110,7 @@ def verified(
         reason = str(problem).strip().splitlines()[-1]
         hint = "verify=False (--no-verify) compiles without running the model."
         raise DeviceError(f"the compiled model does not run on {target.kind}:{model.device_index}: {reason}", hint=hint) from problem
-    if error is None or limit is None or error <= limit:
+    if error is None or limit is None or error <= limit or imported.onnx_model is None:
         return error, limit
     node = _first_wrong(imported.onnx_model, compiled, target, imported.precision.kind)
     name = node.name or ", ".join(node.output)

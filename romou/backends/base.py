@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ class Connection(Protocol):
 
 # Limits that the text of any target may set, by TVM's names; all are whole numbers above zero.
 COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
+# The most bytes of a buffer or an image: a limit that TVM has no name for.
+BUFFER_BYTES = "max_buffer_bytes"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,8 +98,10 @@ class Backend:
     source_suffix       of a file that holds a kernel
     options             options of a target's text besides limits, in the order in which a target prints them
     limit_names         limits that a target's text may set, by TVM's names
+    buffer_limit        which of them is the number of buffers that a kernel can bind; "" for none
     default_limits      values of those limits where the device's are not known
     search_options      fields of `TuningOptions` that are not to have their usual default
+    learns_from         the kind whose pretrained cost models hold for this one as well, where it has none of its own
     device_variable     how to choose one of several devices, for hints
     has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels on a device
     has_images          whether kernels can read and write images
@@ -108,8 +113,10 @@ class Backend:
     title: str
     language: str = ""
     source_suffix: str = ""
+    learns_from: str | None = None
     options: tuple[TargetOption, ...] = (DEVICE, HOST)
     limit_names: tuple[str, ...] = COMMON_LIMITS
+    buffer_limit: str = ""
     default_limits: Mapping[str, int] = {"max_num_threads": 256, "max_shared_memory_per_block": 16384}
     search_options: Mapping[str, int] = {}
     device_variable: str = ""
@@ -196,7 +203,7 @@ class Backend:
         """The target in TVM's form, without its host; `options` and `limits` are those of a `Target`."""
         # TVM has two names for the largest work group; its passes read one or the other.
         both = {"max_threads_per_block": limits["max_num_threads"]} if "max_num_threads" in limits else {}
-        return {"kind": self.tvm_kind, **limits, **both}
+        return {"kind": self.tvm_kind, **{name: limit for name, limit in limits.items() if name != BUFFER_BYTES}, **both}
 
     @property
     def bare_tvm_config(self) -> dict[str, Any]:
@@ -292,6 +299,10 @@ class Backend:
         choose = f", or choose another device with {self.device_variable}" if self.device_variable else ""
         return f"Update or reinstall the vendor's driver{choose}."
 
+    def manifest_line(self, library: str) -> str | None:
+        """What an Android app's manifest has to hold so that the app may open a driver's library; None where every app may."""
+        return None
+
     # Compiler and runtime
 
     def toolchain(self) -> tuple[str, Callable[[], str]] | None:
@@ -349,6 +360,16 @@ class Backend:
         threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
         is_kept = not rules.keeps_no_programs
         return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads, is_kept=is_kept)
+
+    def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
+        """While a model is built or loaded: what the kind compiles then is kept for the next time. Most compile later, see `programs`."""
+        return contextlib.nullcontext()
+
+    def drop_weights(self, executable: Any) -> None:
+        """Let go of the host's copy of the weights of an executable whose virtual machine has started; no other one can be started of it.
+
+        A kind whose runtime cannot keeps them.
+        """
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
         """Whether the driver's compiler may be called by several threads, and gains by it."""

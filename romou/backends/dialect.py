@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm import tirx
+from tvm.ir import PointerType
 
 
 class Dialect:
@@ -13,6 +14,7 @@ class Dialect:
     has_vector_arithmetic     whether vectors are added and multiplied as such; else every lane is an operation of its own
     has_images                whether kernels may access images, which takes buffers that keep the tensor's axes until vectors are made
     has_negative_truth        whether a lane that is true is -1, so that a vector of truth values cannot be cast to numbers
+    has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
@@ -22,6 +24,7 @@ class Dialect:
     has_vector_arithmetic = True
     has_images = True
     has_negative_truth = False
+    has_pointers = False
     has_unroll_pragma = False
     takes_vectors_apart = False
     converts_fp16_in_memory = True
@@ -49,6 +52,14 @@ class Dialect:
 
     def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
         """Write fp32 numbers as fp16 from pointer[lanes * offset] on; is_aligned: as for `load_fp16`."""
+        raise NotImplementedError
+
+    def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
+        """Return a pointer to an element of a buffer in global memory that is only read (`passes/advancing_pointers.py`)."""
+        raise NotImplementedError
+
+    def advance(self, pointer: tirx.Var, elements: int) -> tirx.Stmt:
+        """Let such a pointer point so many elements further."""
         raise NotImplementedError
 
     def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:

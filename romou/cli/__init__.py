@@ -24,7 +24,7 @@ COMMANDS = {
     "space": "Show how many configs each task has, and what the facts of the device exclude; no device needed.",
     "records": "Export and import measured configs in Kernel Tuner's T4 format.",
     "run": "Run a tuned model.",
-    "serve": "Serve this machine's OpenCL devices over TVM RPC, to be tuned on from elsewhere.",
+    "serve": "Serve this machine's devices over TVM RPC, to be tuned on from elsewhere.",
     "bench": "Time a model by operator and save what romou compare needs.",
     "report": "Draw records, tuned models and benches as one HTML page with figures.",
     "compare": "Compare with a saved bench: is a kernel slower, or worse by what can be read off it?",
@@ -118,7 +118,7 @@ def _reporting(ctx: click.Context) -> Iterator[None]:
 @click.version_option(package_name="romou", message="%(prog)s %(version)s")
 @debug_option
 def main() -> None:
-    """Tuned, correct, fast kernels from an ONNX model, for any OpenCL device.
+    """Tuned, correct, fast kernels from an ONNX model, for mobile GPUs and others.
 
     \b
     Exit codes: 0 fine, 1 failed, 2 wrong use, 3 no usable device.

@@ -40,6 +40,17 @@ def strict_option(function: _F) -> _F:
     return click.option("--strict", is_flag=True, help="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.")(function)
 
 
+def memory_option(function: _F) -> _F:
+    """`--max-memory` in MiB, as an argument `max_memory` in bytes."""
+
+    def in_bytes(_context: click.Context, _parameter: click.Parameter, value: float | None) -> int | None:
+        return None if value is None else max(1, int(value * 2**20))
+
+    kind = click.FloatRange(min=0, min_open=True)
+    text = "The most that the model may take of the device's memory."
+    return click.option("--max-memory", type=kind, default=None, metavar="MIB", callback=in_bytes, help=text)(function)
+
+
 def json_option(function: _F) -> _F:
     return click.option(
         "--json", "is_json", is_flag=True, is_eager=True, callback=_remember(JSON_KEY), help="One JSON document on stdout; all else on stderr."
@@ -52,11 +63,11 @@ def debug_option(function: _F) -> _F:
     )(function)
 
 
-def precision_options(function: _F) -> _F:
+def precision_options(function: _F, *, default: str | None = "float32") -> _F:
     """`--precision`, `--io-precision` and `--calibration`, as one argument `precision`: what the functions of `romou` take by these names."""
 
     @functools.wraps(function)
-    def with_precision(*arguments: Any, precision: str, io_precision: str | None, calibration: tuple[Path, ...], **options: Any) -> Any:
+    def with_precision(*arguments: Any, precision: str | None, io_precision: str | None, calibration: tuple[Path, ...], **options: Any) -> Any:
         how = {"precision": precision, "io_precision": io_precision, "calibration": [_arrays_of(path) for path in calibration] or None}
         return function(*arguments, precision=how, **options)
 
@@ -67,7 +78,8 @@ def precision_options(function: _F) -> _F:
     with_precision = click.option("--io-precision", type=click.Choice(["float32", "float16"]), default=None, help=text)(with_precision)
     text = "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own types."
     choices = click.Choice(["float32", "float16", "mixed"])
-    return cast(_F, click.option("--precision", type=choices, default="float32", show_default=True, help=text)(with_precision))
+    shown = default or "what SOURCES say"
+    return cast(_F, click.option("--precision", type=choices, default=default, show_default=shown, help=text)(with_precision))
 
 
 def _arrays_of(path: Path) -> dict[str, Any]:

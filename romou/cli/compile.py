@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, precision_options, print_json, strict_option
+from romou.cli.common import console, debug_option, json_option, memory_option, precision_options, print_json, strict_option
 from romou.cli.tune import default_output, parse_shapes, read_model
 
 
@@ -16,9 +16,10 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 @click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
 @click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl or .cu file each.")
-@click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Check the outputs against onnxruntime's, where the device is attached.")
 @precision_options
+@memory_option
 @strict_option
 @json_option
 @debug_option
@@ -30,6 +31,7 @@ def command(
     output: Path | None,
     verify: bool,
     precision: dict[str, Any],
+    max_memory: int | None,
     strict: bool,
     is_json: bool,
 ) -> None:
@@ -45,7 +47,7 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    compiled = romou.compile(source, target=parsed, shapes=fixed or None, verify=verify, strict=strict, **precision)
+    compiled = romou.compile(source, target=parsed, shapes=fixed or None, verify=verify, strict=strict, max_memory=max_memory, **precision)
     path = compiled.save(output or default_output(model))
     sources = compiled.sources()
     suffix = parsed.backend.source_suffix
@@ -60,7 +62,8 @@ def command(
         return
     out = console(is_json=False)
     error = compiled.summary().relative_l2_error
-    right = "" if error is None else f" Its outputs are onnxruntime's, relative L2 error {error:.1e}."
-    out.print(f"{len(sources)} kernels, saved to {path}.{right}", markup=False)
+    unchecked = "Its outputs were not checked: " + (f"{parsed} names a device that may not be the attached one." if verify else "--no-verify.")
+    checked = unchecked if error is None else f"Its outputs are onnxruntime's, relative L2 error {error:.1e}."
+    out.print(f"{len(sources)} kernels, saved to {path}. {checked}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)

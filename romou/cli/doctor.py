@@ -11,20 +11,11 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
 from romou.core import environment
 from romou.core.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
-from romou.hardware.quirks import Quirk, quirks_of
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing looked at. `is_ok` None: worth knowing, but nothing is broken."""
-
-    name: str
-    is_ok: bool | None
-    detail: str
-    hint: str | None = None
+from romou.core.finding import Finding
+from romou.hardware.quirks import quirks_of
 
 
 def _python() -> Finding:
@@ -106,13 +97,9 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
             report = backend.check_device(index)
             reports.append({"backend": backend.name, **report.to_dict()})
             findings.append(_device_finding(backend.name, report))
-            findings += [_quirk_finding(f"{backend.name}:{index}", quirk) for quirk in quirks_of(backend.facts(index))]
+            name = f"{backend.name}:{index}"
+            findings += [Finding(name=f"{name} {quirk.name}", is_ok=None, detail=quirk.describe()) for quirk in quirks_of(backend.facts(index))]
     return findings, reports
-
-
-def _quirk_finding(device: str, quirk: Quirk) -> Finding:
-    detail = f"{quirk.symptom}; so {quirk.workaround} ({quirk.source}). ROMOU_QUIRKS_OFF={quirk.name} leaves that out"
-    return Finding(name=f"{device} {quirk.name}", is_ok=None, detail=detail)
 
 
 def _toolchain(name: str, describe: Callable[[], str]) -> Finding:
@@ -133,18 +120,29 @@ def _device_finding(kind: str, report: Any) -> Finding:
 
 
 @click.command("doctor")
+@rpc_option
 @json_option
 @debug_option
-def command(is_json: bool) -> None:
+def command(rpc: str | None, is_json: bool) -> None:
     """Check Python packages, compilers and drivers; build and run a tiny kernel on every device.
+
+    With --rpc it checks the devices there instead: the driver's library and what an app's manifest needs for it, versions, extensions, known quirks, free
+    memory, the clock, and a kernel of every operator family, compiled here and run there.
 
     \b
     Exit codes: 0 all is well, 1 something is broken, 3 no usable device.
     """
-    findings = [_python(), _packages(), _compiler(), *_environment(), _vendors()]
-    devices, reports = _devices()
-    findings += [*_driver_of_pypi(), *devices]
-    has_device = any(report["is_usable"] for report in reports)
+    if rpc is None:
+        findings = [_python(), _packages(), _compiler(), *_environment(), _vendors()]
+        devices, reports = _devices()
+        findings += [*_driver_of_pypi(), *devices]
+        has_device = any(report["is_usable"] for report in reports)
+    else:
+        from romou.api.server_check import check_server, has_usable_device
+        from romou.rpc import Address
+
+        findings, reports = list(check_server(Address.parse(rpc))), []
+        has_device = has_usable_device(findings)
     failed = [f for f in findings if f.is_ok is False]
     code = EXIT_NO_DEVICE if not has_device else EXIT_FAILED if failed else 0
     if is_json:

@@ -39,6 +39,7 @@ OWN = "own"
 @click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
 @click.option("--knobs", "has_knobs", is_flag=True, help="Explain the knobs of the tasks instead: choices on the target, default, meaning.")
+@click.option("--memory", "has_memory", is_flag=True, help="Show the memory plan instead: weights, and the tensors between kernels.")
 @precision_options
 @json_option
 @debug_option
@@ -52,6 +53,7 @@ def command(
     passes: bool,
     has_source: bool,
     has_knobs: bool,
+    has_memory: bool,
     precision: dict[str, Any],
     is_json: bool,
 ) -> None:
@@ -74,6 +76,9 @@ def command(
     source: Any = read_model(model)
     if has_knobs:
         _explain_knobs(source, parsed, fixed, kernel, precision=precision["precision"], is_json=is_json)
+        return
+    if has_memory:
+        _show_memory(source, parsed, fixed, work_dir, precision, is_json=is_json)
         return
     if gpus:
         from romou.mobile_compilers import compiler_for, find_compilers, mobile_gpu
@@ -102,6 +107,20 @@ def command(
         from romou.mobile_compilers import mesa_version
 
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
+
+
+def _show_memory(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], work_dir: Path | None, precision: dict[str, Any], *, is_json: bool) -> None:
+    import romou
+    from romou.report.memory import memory_table, tensor_table
+    from romou.report.table import print_table
+
+    plan = romou.memory_plan(source, target=target, shapes=shapes or None, work_dir=work_dir, **precision)
+    if is_json:
+        print_json({"target": str(target), "memory": plan.to_dict()})
+        return
+    out = console(is_json=False)
+    print_table(tensor_table(plan), out)
+    print_table(memory_table(plan.use), out)
 
 
 def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], task: str | None, *, precision: str, is_json: bool) -> None:

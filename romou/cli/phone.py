@@ -106,7 +106,7 @@ def stop(serial: str | None, is_json: bool) -> None:
 @json_option
 @debug_option
 def status(serial: str | None, is_json: bool) -> None:
-    """Show the phone, its OpenCL driver, whether the RPC server is running, and forwarded ports. Exit code 3 without an OpenCL device."""
+    """Show the phone, its drivers, whether the RPC server is running, and forwarded ports. Exit code 3 without a usable driver."""
     from romou.core.errors import EXIT_NO_DEVICE
     from romou.deploy.phone import Phone
 
@@ -118,11 +118,11 @@ def status(serial: str | None, is_json: bool) -> None:
         lines = {
             "phone": f"{found.model}, {found.soc}, Android {found.android} ({found.serial})",
             "runtime": "not pushed" if found.runtime is None else ", ".join(f"{name} {version}" for name, version in found.runtime.items()),
-            "OpenCL": ", ".join(found.devices) + f" through {found.library}" if found.failure is None else f"none: {found.failure}",
+            **{d.title: f"none: {d.failure}" if d.failure else f"{', '.join(d.devices)} through {d.library}" for d in found.drivers},
             "server": "not running" if found.server_pid is None else f"running, process {found.server_pid}",
             "ports": "; ".join(found.forwarded) or "none forwarded",
         }
         for name, text in lines.items():
             out.print(f"{name + ':':9}{text}", markup=False)
-    if found.failure is not None:
+    if all(driver.failure for driver in found.drivers):
         raise click.exceptions.Exit(EXIT_NO_DEVICE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.common import console, debug_option, json_option, precision_options, print_json
 from romou.cli.tune import parse_shapes, read_model
 
 
@@ -16,9 +18,12 @@ from romou.cli.tune import parse_shapes, read_model
 @click.option("--model", default=None, help="The ONNX file or bundled:NAME that was tuned; without it nothing is known of its kernels.")
 @click.option("--target", default=None, help="What it was tuned for. [default: what SOURCES say]")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@partial(precision_options, default=None)
 @json_option
 @debug_option
-def command(sources: tuple[Path, ...], output: Path, model: str | None, target: str | None, shapes: tuple[str, ...], is_json: bool) -> None:
+def command(
+    sources: tuple[Path, ...], output: Path, model: str | None, target: str | None, shapes: tuple[str, ...], precision: dict[str, Any], is_json: bool
+) -> None:
     """Draw SOURCES as one HTML page that needs no network.
 
     SOURCES are, in any number and order, folders and files: the records of `romou tune` (--work-dir), a tuned model (.romou), a file of `romou bench`, a
@@ -26,7 +31,8 @@ def command(sources: tuple[Path, ...], output: Path, model: str | None, target: 
     """
     import romou
 
-    path = romou.write_report(*sources, output=output, model=None if model is None else read_model(model), target=target, shapes=parse_shapes(shapes) or None)
+    source = None if model is None else read_model(model)
+    path = romou.write_report(*sources, output=output, model=source, target=target, shapes=parse_shapes(shapes) or None, **precision)
     if is_json:
         print_json({"report": str(path)})
     else:

@@ -1,4 +1,4 @@
-"""romou serve: this machine's OpenCL devices for a tuner elsewhere."""
+"""romou serve: this machine's devices for a tuner elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from romou.cli.common import debug_option, json_option, key_option, print_json
 @json_option
 @debug_option
 def command(key: str, host: str, port: int, tracker: str | None, limit_s: float, is_json: bool) -> None:
-    """Serve this machine's OpenCL devices over TVM RPC, until it is stopped.
+    """Serve this machine's devices over TVM RPC, until it is stopped.
 
     The server runs what it is sent, as the user who started it.
     """

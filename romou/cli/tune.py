@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, precision_options, print_json, rpc_option, strict_option
+from romou.cli.common import console, debug_option, json_option, memory_option, precision_options, print_json, rpc_option, strict_option
 from romou.core.errors import UsageError
 
 _BUNDLED = "bundled:"
@@ -57,17 +57,19 @@ def default_output(model: str) -> Path:
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for records; a later run resumes from it.")
 @click.option("--no-records", is_flag=True, help="Keep no records. Without this and --work-dir they go to the user's cache, and a later run resumes from them.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
-@click.option("--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Draw the search and its result on this HTML page.")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
 @click.option("--allow-tf32", is_flag=True, help="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.")
 @precision_options
 @rpc_option
+@click.option("--builders", default=None, metavar="ADDRESS", help="Build candidates on the workers of a dask scheduler, dask://host:port. [default: here]")
 @click.option("--explorer", default="evolution", show_default=True, help="evolution, annealing, random or exhaustive: how candidates are chosen.")
 @click.option("--build-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate's build. [default: 30]")
 @click.option("--run-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate on the device: load, run, check, time. [default: 15]")
 @click.option("--measure", "measures", multiple=True, metavar="NAME=VALUE", help="Any other field of romou.MeasureOptions: repeat=5. May be repeated.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search; the same seed tries the same candidates first.")
+@memory_option
 @strict_option
 @json_option
 @debug_option
@@ -87,10 +89,12 @@ def command(
     explorer: str,
     precision: dict[str, Any],
     rpc: str | None,
+    builders: str | None,
     build_timeout: float | None,
     run_timeout: float | None,
     measures: tuple[str, ...],
     seed: int,
+    max_memory: int | None,
     strict: bool,
     is_json: bool,
 ) -> None:
@@ -114,13 +118,13 @@ def command(
 
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
     how |= {"work_dir": False if no_records else work_dir, "measure": {name: value for name, value in measure.items() if value is not None}}
-    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "strict": strict, **precision}
+    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "builders": builders, "strict": strict, "max_memory": max_memory, **precision}
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
     path = output or default_output(model)
     tuned.save(path)
     summary = tuned.summary()
     if report is not None:
-        romou.write_report(path, output=report, model=source, target=tuned.target, shapes=fixed or None)
+        romou.write_report(path, output=report, model=source, target=tuned.target, shapes=fixed or None, **precision)
     if is_json:
         print_json({"model": model, "target": str(parsed), "output": str(path), "summary": summary.to_dict()})
     else:

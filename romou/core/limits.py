@@ -12,11 +12,15 @@ class Limits:
     max_work_group_size, local_memory_bytes: of a work group.
     busy_work_items: how many keep all cores busy.
     warp_size: work-items that a core runs in step; 1 where it is not known.
+    registers: 32-bit registers that a work-item can have; None where it is not known.
+    max_buffers: that a kernel can bind; None where that is no limit to think of.
+    max_buffer_bytes: of a buffer or an image; None where that is not known, or no limit to think of.
     max_image: width, height and layers in texels; None where kernels are to keep to buffers.
     has_fp16_arithmetic: whether it computes with fp16 (cl_khr_fp16); storing fp16 needs no support.
     prefers_fp16: whether that is no slower than fp32; what is loaded needs no conversion then.
     has_vector_arithmetic: whether its language adds and multiplies vectors; else (CUDA) every lane is an operation of its own, however products
         are spelled, and the compiler fuses them by itself.
+    instructions_per_byte: that all cores issue while the memory gives a byte; where it is not known, more than any phone of which both numbers are.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
     without: (knob, choice as text) that spaces leave out, because a driver gets them wrong.
@@ -27,7 +31,11 @@ class Limits:
     local_memory_bytes: int
     busy_work_items: int = 1
     warp_size: int = 1
+    registers: int | None = None
+    max_buffers: int | None = None
+    max_buffer_bytes: int | None = None
     max_image: tuple[int, int, int] | None = None
+    instructions_per_byte: float = 24.0
     prefers_images: bool = False
     has_fp16_arithmetic: bool = False
     prefers_fp16: bool = False

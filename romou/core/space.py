@@ -32,6 +32,9 @@ _DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
 _BLOCK = 1 << 22
 
 
+_as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 class Config(Mapping[str, Choice]):
     """One choice for every knob of a space; frozen and hashable.
 
@@ -42,7 +45,7 @@ class Config(Mapping[str, Choice]):
 
     def __init__(self, values: Mapping[str, Choice]):
         self._values = dict(values)
-        self.key = json.dumps(self._values, sort_keys=True, separators=(",", ":"))
+        self.key = _as_json(self._values)
 
     def __getitem__(self, name: str) -> Any:
         # Any: a template knows which of its knobs are numbers.
@@ -204,12 +207,13 @@ class Space:
 
     def at(self, index: int) -> Config:
         """The config at `index` in mixed-radix order, the last knob running fastest. Constraints are ignored."""
-        if not 0 <= index < self.size:
-            raise UsageError(f"config index {index} is outside the space of {self.size}")
         values: dict[str, Choice] = {}
-        for name in reversed(self.knobs):
-            index, digit = divmod(index, len(self.knobs[name]))
-            values[name] = self.knobs[name][digit]
+        rest = index
+        for name, choices in reversed(self.knobs.items()):
+            rest, digit = divmod(rest, len(choices))
+            values[name] = choices[digit]
+        if rest:
+            raise UsageError(f"config index {index} is outside the space of {self.size}")
         return Config({name: values[name] for name in self.knobs})
 
     def index_of(self, config: Mapping[str, Choice]) -> int:

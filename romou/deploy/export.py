@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from romou.backends import backend, device_backends
 from romou.core.environment import variable
 from romou.core.errors import BuildError, UsageError
 from romou.core.folders import replacing
@@ -31,12 +32,16 @@ def export_model(
     executable: relax.VMExecutable,
     folder: Path,
     *,
+    kind: str,
     host: str | None,
     inputs: Mapping[str, tuple[tuple[int, ...], str]],
     outputs: Sequence[str],
     runtime: Path | None = None,
 ) -> Path:
     """Write `folder`; parameters and errors are those of `TunedModel.export_android`, `executable` is compiled for `host` (None: this machine)."""
+    if not backend(kind).is_served:
+        kinds = ", ".join(served.name for served in device_backends() if served.is_served)
+        raise UsageError(f"a model for {kind} cannot be exported: the phone's runtime has devices of {kinds}", kind=kind)
     with replacing(folder, marker=META, what="an exported model") as fresh:
         (kernels,) = executable.mod.imports
         with quiet_stderr():
@@ -45,6 +50,8 @@ def export_model(
         about = {
             "format": FORMAT,
             "host": host,
+            "kind": backend(kind).device_type,
+            "device_type": backend(kind).device().dlpack_device_type(),
             # Relax counts a device for each memory scope that a module names; on the device all of them are one.
             "devices": 1 + len(SEPARATORS),
             "inputs": [{"name": name, "shape": list(shape), "dtype": dtype} for name, (shape, dtype) in inputs.items()],

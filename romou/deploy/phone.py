@@ -14,9 +14,11 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from romou.backends import device_backends
 from romou.core.errors import DeviceError, UsageError
 from romou.rpc.keys import checked
 
@@ -32,17 +34,25 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PhoneDriver:
+    """The library that the server would open for a kind of device, "OpenCL", and its devices' names; failure: why there are none."""
+
+    title: str
+    library: str | None
+    devices: tuple[str, ...]
+    failure: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PhoneStatus:
-    """A phone and what runs on it. library, devices: the OpenCL library that the server would open and its devices' names; failure: why there are none."""
+    """A phone and what runs on it; a driver for each kind of device that the runtime knows."""
 
     serial: str
     model: str
     android: str
     soc: str
     runtime: dict[str, str] | None
-    library: str | None
-    devices: tuple[str, ...]
-    failure: str | None
+    drivers: tuple[PhoneDriver, ...]
     server_pid: int | None
     forwarded: tuple[str, ...]
 
@@ -146,18 +156,16 @@ class Phone:
     def status(self) -> PhoneStatus:
         """What `romou phone status` prints."""
         pushed = self._pushed()
-        found: dict[str, Any] = {"failure": "the runtime is not on the phone: romou phone push FOLDER"} if pushed is None else self._opencl()
-        devices = tuple(str(d["name"]).strip() for d in found.get("devices", []))
-        failure = str(found.get("failure") or "") or "no OpenCL device"
+        missing = {"failure": "the runtime is not on the phone: romou phone push FOLDER"}
+        kinds = [served for served in device_backends() if served.is_served]
+        found = dict.fromkeys((kind.name for kind in kinds), missing) if pushed is None else self._drivers()
         return PhoneStatus(
             serial=self.serial,
             model=f"{self._property('ro.product.manufacturer')} {self._property('ro.product.model')}".strip(),
             android=self._property("ro.build.version.release"),
             soc=self._property("ro.soc.model") or self._property("ro.board.platform"),
             runtime=pushed,
-            library=str(found.get("library") or "") or None,
-            devices=devices,
-            failure=None if devices else failure,
+            drivers=tuple(_driver(kind.title, found.get(kind.device_type) or found.get("") or {}) for kind in kinds),
             server_pid=self._server_pid(),
             forwarded=tuple(f"{kind} {line}" for kind in ("forward", "reverse") for line in self._forwards(kind)),
         )
@@ -173,13 +181,14 @@ class Phone:
                 raise DeviceError(f"the RPC server on {self.serial} does not start: {last}", hint="`romou phone status` shows the phone's driver and ports.")
             time.sleep(0.2)
 
-    def _opencl(self) -> dict[str, Any]:
-        text = self._shell(f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} ./{SERVER} --devices", what="ask for OpenCL devices", is_checked=False)
+    def _drivers(self) -> dict[str, dict[str, Any]]:
+        """Kind -> what the server says of its library and devices; a failure under "" where it does not run."""
+        text = self._shell(f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} ./{SERVER} --devices", what="ask for devices", is_checked=False)
         lines = [line for line in text.splitlines() if line.startswith("{")]
         try:
             return dict(json.loads(lines[-1]))
         except (IndexError, ValueError):
-            return {"failure": f"the server does not run on this phone: {text.strip()[-300:] or 'no output'}"}
+            return {"": {"failure": f"the server does not run on this phone: {text.strip()[-300:] or 'no output'}"}}
 
     def _pushed(self) -> dict[str, str] | None:
         """runtime.json of what lies on the phone."""
@@ -248,6 +257,12 @@ def _choose(listing: str, serial: str | None) -> str:
         hint = "apt-get install android-sdk-platform-tools-common (udev rules), then replug it." if "permissions" in state else "Replug it, or: adb reconnect"
         raise DeviceError(f"the phone {chosen} does not answer (adb says: {state})", hint=hint)
     return chosen
+
+
+def _driver(title: str, found: Mapping[str, Any]) -> PhoneDriver:
+    devices = tuple(str(device["name"]).strip() for device in found.get("devices", []))
+    failure = None if devices else str(found.get("failure") or "") or f"no {title} device"
+    return PhoneDriver(title=title, library=str(found.get("library") or "") or None, devices=devices, failure=failure)
 
 
 def _runtime_facts(runtime: Path) -> dict[str, str]:

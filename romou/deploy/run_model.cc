@@ -27,7 +27,6 @@ namespace json = tvm::ffi::json;
 
 namespace {
 
-const DLDevice kDevice{kDLOpenCL, 0};
 constexpr int kRepeats = 5;
 
 struct Input {
@@ -50,25 +49,25 @@ size_t byte_count(const DLTensor* tensor) {
 }
 
 template <typename... Args>
-ffi::Any call(const char* name, Args&&... args) {
+ffi::Any call(const std::string& name, Args&&... args) {
   return ffi::Function::GetGlobalRequired(name)(std::forward<Args>(args)...);
 }
 
-/// Milliseconds until `step` is done and the device is idle again.
-template <typename F>
-double timed_ms(F step) {
-  const auto start = std::chrono::steady_clock::now();
-  step();
-  call("runtime.Device_StreamSync", kDevice, static_cast<int64_t>(0));
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
 int run(const std::string& folder, const std::vector<std::string>& files) {
-  if (dlopen("libtvm_runtime_opencl.so", RTLD_NOW | RTLD_LOCAL) == nullptr) {
-    throw std::runtime_error(std::string(dlerror()) + "; set LD_LIBRARY_PATH to the folder of the runtime");
-  }
   const std::vector<char> text = read_file(folder + "/model.json");
   const json::Object about = json::Parse(ffi::String(text.data(), text.size())).cast<json::Object>();
+  const std::string kind = about.at(ffi::String("kind")).cast<ffi::String>(), functions = "romou." + kind + ".";
+  const DLDevice device{static_cast<DLDeviceType>(about.at(ffi::String("device_type")).cast<int64_t>()), 0};
+  // Milliseconds until `step` is done and the device is idle again.
+  const auto timed_ms = [&](auto step) {
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    call("runtime.Device_StreamSync", device, static_cast<int64_t>(0));
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  };
+  if (dlopen(("libtvm_runtime_" + kind + ".so").c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    throw std::runtime_error(std::string(dlerror()) + "; set LD_LIBRARY_PATH to the folder of the runtime");
+  }
   std::vector<Input> inputs;
   for (const ffi::Any& each : about.at(ffi::String("inputs")).cast<json::Array>()) {
     const json::Object entry = each.cast<json::Object>();
@@ -91,21 +90,23 @@ int run(const std::string& folder, const std::vector<std::string>& files) {
     for (const ffi::Any& note : report.at(ffi::String("notes")).cast<json::Array>()) std::fprintf(stderr, "run_model: %s\n", std::string(note.cast<ffi::String>()).c_str());
   };
   // On one thread: some phones' compilers make slower code of the same source in another order.
-  const double programs_ms = timed_ms([&] { tell(call("romou.opencl.prepare", *library, 0, programs, 1)); });
+  const double programs_ms = timed_ms([&] { tell(call(functions + "prepare", *library, 0, programs, 1)); });
   const int64_t cached = report.at(ffi::String("cached")).cast<int64_t>(), compiled = report.at(ffi::String("compiled")).cast<int64_t>();
   const double load_ms = timed_ms([&] {
     started = (*library)->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
     // A device for every memory scope, all the same one, and the CPU; each with a pooled allocator (2).
     std::vector<ffi::AnyView> places;
-    for (int64_t i = 0, n = about.at(ffi::String("devices")).cast<int64_t>(); i < n; ++i) places.insert(places.end(), {int(kDLOpenCL), 0, 2});
+    for (int64_t i = 0, n = about.at(ffi::String("devices")).cast<int64_t>(); i < n; ++i) places.insert(places.end(), {int(device.device_type), 0, 2});
     places.insert(places.end(), {int(kDLCPU), 0, 2});
     ffi::Any nothing;
     (*started)->GetFunction("vm_initialization").value().CallPacked(places.data(), static_cast<int32_t>(places.size()), &nothing);
+    // The device has the weights now.
+    call(functions + "drop_constants", *library);
   });
 
   std::vector<ffi::Any> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    tensors.push_back(call("runtime.TVMTensorAllocWithScope", inputs[i].shape, inputs[i].type, kDevice, ffi::Optional<ffi::String>()));
+    tensors.push_back(call("runtime.TVMTensorAllocWithScope", inputs[i].shape, inputs[i].type, device, ffi::Optional<ffi::String>()));
     const size_t wanted = byte_count(tensors[i].cast<DLTensor*>());
     inputs[i].bytes = files.empty() ? std::vector<char>(wanted) : read_file(files[i]);
     if (inputs[i].bytes.size() != wanted) {
@@ -143,7 +144,7 @@ int run(const std::string& folder, const std::vector<std::string>& files) {
   std::printf("weights to the device           %10.3f ms\n", load_ms);
   std::printf("first run                       %10.3f ms\n", timed_ms(run_once));
   // Some drivers compile in a kernel's first launch, so programs are taken from them behind it.
-  if (compiled != 0) std::printf("keep the programs               %10.3f ms\n", timed_ms([&] { tell(call("romou.opencl.keep", *library, 0, programs)); }));
+  if (compiled != 0) std::printf("keep the programs               %10.3f ms\n", timed_ms([&] { tell(call(functions + "keep", *library, 0, programs)); }));
   copy_out();
   double in_ms = 0, run_ms = 0, out_ms = 0;
   for (int i = 0; i < kRepeats; ++i) {

@@ -2,8 +2,9 @@
 
 python run_model.py 127.0.0.1:9090/KEY [NAME=INPUT.npy ...]      (romou phone push, romou phone start, with the runtime that was pushed)
 
-Needs the host's own apache-tvm and NumPy, of the versions that the runtime was built from. Inputs that are not given are zeros; outputs are written
-to output0.npy and so on, beside this file. Copies go over the connection: for their cost on the phone itself see run_model.cc.
+127.0.0.1:9090/@FILE reads the key from a file, 127.0.0.1:9090 from ROMOU_RPC_KEY. Needs the host's own apache-tvm and NumPy, of the versions that the
+runtime was built from. Inputs that are not given are zeros; outputs are written to output0.npy and so on, beside this file. Copies go over the
+connection: for their cost on the phone itself see run_model.cc.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ def main(address: str, *assignments: str) -> None:
     arrays = [np.load(given[i["name"]]) if i["name"] in given else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]]
     host, _, rest = address.partition(":")
     port, _, key = rest.partition("/")
-    session = rpc.connect(host, int(port), key or os.environ.get("ROMOU_RPC_KEY", ""))
-    device = session.device("opencl", 0)
-    prepare, keep = (session.get_function(f"romou.opencl.{name}") for name in ("prepare", "keep"))
+    # From a file or the environment: other users of this machine can read a command line.
+    key = Path(key[1:]).expanduser().read_text(encoding="utf-8").strip() if key.startswith("@") else key or os.environ.get("ROMOU_RPC_KEY", "")
+    session = rpc.connect(host, int(port), key)
+    device = session.device(about["kind"], 0)
+    prepare, keep, program_folder = (session.get_function(f"romou.{about['kind']}.{name}") for name in ("prepare", "keep", "program_folder"))
     # The server's own cache of compiled programs.
-    folder = str(session.get_function("romou.opencl.program_folder")())
+    folder = str(program_folder())
 
     def timed_ms(step: Callable[[], Any]) -> tuple[float, Any]:
         start = time.perf_counter()

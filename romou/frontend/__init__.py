@@ -1,6 +1,6 @@
 """ONNX in, Relax out: checking, fixing shapes, folding, import, task extraction."""
 
-from romou.frontend.onnx_import import ImportedModel, import_alone, import_onnx, with_more_on_host
+from romou.frontend.onnx_import import ImportedModel, import_alone, import_onnx, load_onnx, with_more_on_host
 from romou.frontend.precision import Precision
 
-__all__ = ["ImportedModel", "Precision", "import_alone", "import_onnx", "with_more_on_host"]
+__all__ = ["ImportedModel", "Precision", "import_alone", "import_onnx", "load_onnx", "with_more_on_host"]

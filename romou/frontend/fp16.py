@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.frontend.graph import add_constant, constants_of, free_name, replace_nodes, shapes_of, types_of
+from romou.frontend.graph import add_constant, constants_of, free_name, free_prefix, replace_nodes, shapes_of, types_of
 
 FP16_MAX = float(np.finfo(np.float16).max)
 _BOTH = frozenset({"tensor(float)", "tensor(float16)"})
@@ -207,30 +207,34 @@ def _is_beyond(tensor: onnx.TensorProto) -> bool:
 
 
 def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Batch norms of constants as a product and a sum, whose constants are computed in double precision: fp16 would lose a small variance."""
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    """Batch norms of constants as a product and a sum, whose constants are computed in double precision: fp16 would lose a small variance.
+
+    Relax would fold each constant by a kernel of its own, which takes longer than all else for a network of many.
+    """
+    weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT}
     shapes = shapes_of(model.graph)
-    norms = [n for n in model.graph.node if n.op_type == "BatchNormalization" and all(name in weights for name in n.input[1:]) and n.input[0] in shapes]
+    found = [n for n in model.graph.node if n.op_type == "BatchNormalization" and n.input[0] in shapes]
+    norms = {n.output[0] for n in found if all(name in weights for name in n.input[1:])}
     if not norms:
         return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
     nodes: list[onnx.NodeProto] = []
+    prefix = free_prefix(result.graph, "batch_norm")
     for node in model.graph.node:
-        if node not in norms or len([name for name in node.output if name]) > 1:
+        given = {a.name: a.i for a in node.attribute if a.name in ("training_mode", "spatial")}
+        if not norms & {*node.output[:1]} or len([name for name in node.output if name]) > 1 or given.get("training_mode", 0) or not given.get("spatial", 1):
             nodes.append(node)
             continue
         gamma, beta, mean, variance = (numpy_helper.to_array(weights[name]).astype(np.float64) for name in node.input[1:])
         epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
         scale = gamma / np.sqrt(variance + epsilon)
         sides = (-1, *(1,) * (len(shapes[node.input[0]]) - 2))
-        names = [
-            add_constant(result.graph, f"{node.output[0]}/{what}", values.reshape(sides).astype(np.float32))
-            for what, values in (("scale", scale), ("shift", beta - mean * scale))
-        ]
-        between = free_name(result.graph, f"{node.output[0]}/scaled")
-        nodes.append(helper.make_node("Mul", [node.input[0], names[0]], [between], node.name and f"{node.name}/scale"))
-        nodes.append(helper.make_node("Add", [between, names[1]], list(node.output[:1]), node.name))
+        names = [f"{prefix}/{node.output[0]}/{what}" for what in ("scale", "shift", "scaled")]
+        constants = [values.reshape(sides).astype(np.float32) for values in (scale, beta - mean * scale)]
+        result.graph.initializer.extend(numpy_helper.from_array(values, name) for values, name in zip(constants, names, strict=False))
+        nodes.append(helper.make_node("Mul", [node.input[0], names[0]], names[2:], node.name and f"{node.name}/scale"))
+        nodes.append(helper.make_node("Add", [names[2], names[1]], list(node.output[:1]), node.name))
     replace_nodes(result.graph, nodes)
     _drop_unread_weights(result.graph)
     return onnx.shape_inference.infer_shapes(result, data_prop=True)

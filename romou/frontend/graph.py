@@ -39,10 +39,22 @@ def add_constant(graph: onnx.GraphProto, wanted: str, value: np.ndarray) -> str:
 
 
 def free_name(graph: onnx.GraphProto, wanted: str) -> str:
-    taken = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input} | set(_names(graph.node))
+    taken = _taken(graph)
     while wanted in taken:
         wanted += "_"
     return wanted
+
+
+def free_prefix(graph: onnx.GraphProto, wanted: str) -> str:
+    """`wanted`, made longer until no name of the graph begins so: for many names at a time."""
+    taken = _taken(graph)
+    while any(name.startswith(wanted) for name in taken):
+        wanted += "_"
+    return wanted
+
+
+def _taken(graph: onnx.GraphProto) -> set[str]:
+    return {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input} | set(_names(graph.node))
 
 
 def _names(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:

@@ -45,7 +45,7 @@ class ImportedModel:
     """A checked model in both forms.
 
     mod: Relax module with one function `main`, weights embedded as constants.
-    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference, in its own precision.
+    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference, in its own precision; None where no ONNX model is the same.
     inputs: name -> (shape, numpy dtype name), in call order.
     outputs: names, in the order in which the module returns them.
     host_groups: names of the nodes that run on the host, by sub-model, see `host_groups.node_name`.
@@ -56,7 +56,7 @@ class ImportedModel:
     """
 
     mod: tvm.IRModule
-    onnx_model: onnx.ModelProto
+    onnx_model: onnx.ModelProto | None
     inputs: dict[str, tuple[tuple[int, ...], str]]
     outputs: tuple[str, ...]
     folded: onnx.ModelProto
@@ -81,7 +81,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     UsageError
         If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
     """
-    proto = inline_functions(_load(model))
+    proto = inline_functions(load_onnx(model))
     _check_types(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
     check_sizes(proto)
@@ -89,9 +89,9 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     if asked.io == FP16:
         proto = with_fp16_borders(proto)
     simple, settled = simplify(proto)
-    folded, unconverted, inputs = _without_constants(simple), None, _inputs_of(proto)
+    folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
     if asked.kind != AS_GIVEN:
-        unconverted = without_batch_norms(folded)
+        unconverted = folded
         asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))
         folded = to_fp16(Fp16Plan(unconverted, asked.kept))
     on_host = frozenset(unserved(folded))
@@ -224,7 +224,8 @@ def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ..
     return folded, settled
 
 
-def _load(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+    """Read and check a model; ModelError for what is no valid one."""
     if not isinstance(model, onnx.ModelProto | str | Path):
         raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
     where = "the model" if isinstance(model, onnx.ModelProto) else str(model)

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, tirx
 
 from romou.core.errors import ModelError
+from romou.frontend.constants import has_constant_call, reshape_constants
 from romou.frontend.graph import shapes_of, types_of
 from romou.tir.calls import op_name
 from romou.tvm_patches.host_nodes import OPERATOR as HOST_NODES
@@ -35,14 +36,12 @@ def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
     except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
         raise ModelError(f"TVM's ONNX importer rejected the graph: {reason_of(error)}") from error
     _check_types(proto, tensors)
-    passes = [
-        relax.transform.FoldBatchnormToConv2D(),
-        relax.transform.DecomposeOpsForInference(),
-        relax.transform.FoldConstant(),
-        relax.transform.DeadCodeElimination(),
-    ]
+    passes = [relax.transform.FoldBatchnormToConv2D(), relax.transform.DecomposeOpsForInference()]
     try:
-        mod = tvm.transform.Sequential(passes)(mod)
+        mod = reshape_constants(tvm.transform.Sequential(passes)(mod))
+        # It compiles a kernel for each operator of constants, and takes each other one apart to find out.
+        folds = [relax.transform.FoldConstant()] if has_constant_call(mod["main"]) else []
+        mod = tvm.transform.Sequential([*folds, relax.transform.DeadCodeElimination()])(mod)
     except Exception as error:  # a pass evaluates operators on constants, and raises by many types
         raise ModelError(f"TVM cannot fold the graph's constants: {reason_of(error)}") from error
     _check_static(mod["main"])

@@ -69,6 +69,10 @@ class Quirk:
         if not self.when or not self.rules or not self.source:
             raise UsageError(f"the quirk {self.name} needs a condition, a rule and a source")
 
+    def describe(self) -> str:
+        """Symptom, workaround, source, and how to leave it out, in a line."""
+        return f"{self.symptom}; so {self.workaround} ({self.source}). ROMOU_QUIRKS_OFF={self.name} leaves that out"
+
     def applies_to(self, facts: Mapping[str, Any]) -> bool:
         """Whether a device has it."""
         texts = {
@@ -81,14 +85,19 @@ class Quirk:
         lowest, above = self.when.get("compiler_from"), self.when.get("compiler_before")
         if lowest is None and above is None:
             return True
-        found = _COMPILER.search(f"{facts.get('driver', '')} {facts.get('version', '')}")
-        if found is None:
+        version = compiler_version(facts)
+        if version is None:
             return False
-        version = found["version"]
         # Versions of other letters are another line of compilers.
         return all(_letters(bound) == _letters(version) for bound in (lowest, above) if bound) and (
             (lowest is None or _numbers(version) >= _numbers(lowest)) and (above is None or _numbers(version) < _numbers(above))
         )
+
+
+def compiler_version(facts: Mapping[str, Any]) -> str | None:
+    """Return the version of the compiler that a driver names in its own, "E031.47.18.49"; None where it names none."""
+    found = _COMPILER.search(f"{facts.get('driver', '')} {facts.get('version', '')}")
+    return None if found is None else found["version"]
 
 
 def known_quirks() -> tuple[Quirk, ...]:

@@ -45,6 +45,8 @@ class HardwareSpec:
     register_lanes_per_core: int | None = _fact("work-items", int)
     registers_per_lane: int | None = _fact("32-bit registers", int)
     max_work_group_size: int | None = _fact("work-items", int, is_limit=True)
+    max_storage_buffers: int | None = _fact("buffers of a Vulkan kernel", int, is_limit=True)
+    max_buffer_bytes: int | None = _fact("bytes", int, is_limit=True)
     l1_texture_cache_bytes: int | None = _fact("bytes", int)
     l1_texture_line_bytes: int | None = _fact("bytes", int)
     l1_buffer_cache_bytes: int | None = _fact("bytes", int)
@@ -78,6 +80,13 @@ class HardwareSpec:
         if self.register_lanes_per_core is None or self.registers_per_lane is None:
             return None
         return self.register_lanes_per_core * self.registers_per_lane
+
+    @property
+    def instructions_per_byte(self) -> float | None:
+        """Multiply-adds in fp32 that all cores issue at their peak while the memory gives a byte, or None where either rate is not known."""
+        if self.fp32_peak_gflops is None or self.dram_bandwidth_gbps is None:
+            return None
+        return self.fp32_peak_gflops / 2 / self.dram_bandwidth_gbps
 
     @property
     def prefers_images(self) -> bool:

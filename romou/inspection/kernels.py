@@ -14,8 +14,8 @@ from tvm_ffi.structural import structural_equal
 
 import romou.passes.pipeline as pipeline
 from romou.analysis.counts import IntegerOperations, TextOperations, Traffic, busiest_traffic, count_integer_operations, count_text_operations
-from romou.analysis.launch import thread_extents
 from romou.analysis.registers import RegisterEstimate, estimate_registers
+from romou.backends.launch import work_group
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -144,7 +144,6 @@ def inspect_function(
     for device, mod in kernels:
         for var, lowered in mod.functions_items():
             alone = tvm.IRModule({var: lowered}, attrs=mod.attrs)
-            extents = thread_extents(lowered)
             kernel = str(lowered.attrs.get("global_symbol", var.name_hint))
             found.append(
                 InspectedKernel(
@@ -154,7 +153,7 @@ def inspect_function(
                     config=config or {},
                     source=target.backend.split_kernels(generate(alone, device).inspect_source())[kernel],
                     lowered=lowered,
-                    work_group=(extents.get("threadIdx.x", 1), extents.get("threadIdx.y", 1), extents.get("threadIdx.z", 1)),
+                    work_group=work_group(lowered),
                     passes=tuple(recorder.steps),
                 )
             )

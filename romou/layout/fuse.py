@@ -12,6 +12,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
+from romou.layout.split_groups import split_groups
 from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
 
 if TYPE_CHECKING:
@@ -27,9 +28,10 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
 
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
-    one function each. Reshapes in between are moved out of the way.
+    one function each. Reshapes in between are moved out of the way. What would bind more buffers than the device does is split.
     """
     mod = sink_reshapes(sum_along_rows(mod))
+    most_buffers = target.limits.max_buffers
     passes = [
         # Sorts and running sums have no other form for GPUs.
         relax.backend.DispatchSortScan(),
@@ -37,6 +39,7 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
+        *([] if most_buffers is None else [_split_groups(most_buffers)]),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
@@ -44,6 +47,14 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     config = {**dict(current.config), "relax.FuseOps.max_depth": _MOST_FUSED}
     with target.tvm_target, tvm.transform.PassContext(opt_level=current.opt_level, disabled_pass=list(current.disabled_pass), config=config):
         return shorten_names(merge_views(tvm.transform.Sequential(passes)(mod)))
+
+
+def _split_groups(most_buffers: int) -> tvm.transform.Pass:
+    @tvm.transform.module_pass(opt_level=0)
+    def split(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return split_groups(mod, most_buffers)
+
+    return split
 
 
 def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
@@ -87,7 +98,8 @@ def merge_views(mod: tvm.IRModule) -> tvm.IRModule:
     """reshape(reshape(x)) in one function      ->      one reshape, of which TVM makes a view, not a kernel"""
     merged = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
     for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and is_regular(func) and not reductions_of(func):
+        # Inlining copies a function, so that only what may be a view is looked at.
+        if isinstance(func, tirx.PrimFunc) and len(func.params) == 2 and is_regular(func) and not reductions_of(func):
             one = inlined(func)
             if is_view(one):
                 merged[var] = tirx.PrimFunc(one.params, one.body, func.ret_type, func.attrs)

@@ -57,15 +57,15 @@ class _Calls:
         return str(self.first.args[0].name_hint), str(self.second.args[0].name_hint), self.position
 
 
-def find_pairs(mod: tvm.IRModule) -> list[Pair]:
-    """The pairs of a fused module, in the order of their first call."""
+def find_pairs(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Pair]:
+    """The pairs of a fused module, in the order of their first call, without those whose kernel would bind more than `most_buffers`."""
     found: dict[tuple[str, str, int], Pair] = {}
     for calls in _calls_in_pairs(mod):
         first, second, position = key = calls.key
         known = found.get(key)
         task = TunableTask.of(join(mod[first], mod[second], position)) if known is None else replace(known.task, calls=known.task.calls + 1)
         # None where the epilogue of the second one reads what lies between once more.
-        if task is not None:
+        if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers):
             keys = (key_of(plain_form(mod[first])), key_of(plain_form(mod[second])))
             found[key] = Pair(first=first, second=second, position=position, task=task, keys=keys)
     return list(found.values())

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 
 from romou.layout.rewrite import Walker, outputs_of, rebuild_main
 from romou.schedules.blocks import is_regular, is_scheduled, is_view
-from romou.schedules.emit import substitute
 from romou.schedules.splice import find_blocks
 from romou.tir.calls import called_function
 from romou.tir.expressions import dtype_of, static_shape
@@ -52,28 +51,38 @@ def copied_ranges(func: tirx.PrimFunc) -> list[_Copied]:
     if len(shapes[-1]) != _RANK or shapes[-1][-1] != LANES or any(one != others[-1] for one in others):
         return []
     (block,) = blocks
-    axes = [axis.var for axis in block.iter_vars]
-    if len(axes) != _RANK:
+    if len(block.iter_vars) != _RANK:
         return []
-    analyzer = tvm.sym.Analyzer()
-    for axis in block.iter_vars:
-        analyzer.bind(axis.var, axis.dom)
     found: list[_Copied] = []
-    for channel in range(shapes[-1][AXIS]):
-        value = analyzer.simplify(substitute(block.body.value, {axes[AXIS]: tirx.const(channel, axes[AXIS].ty)}))
-        if not isinstance(value, TensorLoad):
+    waiting = [(0, shapes[-1][AXIS])]
+    while waiting:
+        first, end = waiting.pop()
+        one = _copied(func, block, first, end)
+        if one is None and end - first == 1:
             return []
-        position = next((i for i, p in enumerate(func.params) if p.same_as(value.source)), None)
-        moved = [analyzer.simplify(index - axis) if i != AXIS else index for i, (index, axis) in enumerate(zip(value.indices, axes, strict=True))]
-        if position is None or not all(isinstance(m, tirx.IntImm) and (i == AXIS or int(m) == 0) for i, m in enumerate(moved)):
-            return []
-        begin = int(moved[AXIS])
-        last = found[-1] if found else None
-        if last is not None and last.parameter == position and last.begin + last.extent == begin:
-            found[-1] = _Copied(position, last.begin, last.first, last.extent + 1)
+        if one is None:
+            middle = (first + end) // 2
+            waiting += [(middle, end), (first, middle)]
+        elif found and (last := found[-1]).parameter == one.parameter and last.begin + last.extent == one.begin:
+            found[-1] = _Copied(last.parameter, last.begin, last.first, last.extent + one.extent)
         else:
-            found.append(_Copied(position, begin, channel, 1))
+            found.append(one)
     return found
+
+
+def _copied(func: tirx.PrimFunc, block: s_tir.SBlock, first: int, end: int) -> _Copied | None:
+    """Channels `first` up to `end` of the output as one range of a parameter; None where they are none, or it cannot be seen of all of them at once."""
+    analyzer = tvm.sym.Analyzer()
+    for at, axis in enumerate(block.iter_vars):
+        analyzer.bind(axis.var, tvm.ir.Range(first, end) if at == AXIS else axis.dom)
+    value = analyzer.simplify(block.body.value)
+    if not isinstance(value, TensorLoad):
+        return None
+    position = next((i for i, p in enumerate(func.params) if p.same_as(value.source)), None)
+    moved = [analyzer.simplify(index - axis.var) for index, axis in zip(value.indices, block.iter_vars, strict=True)]
+    if position is None or not all(isinstance(m, tirx.IntImm) and (i == AXIS or int(m) == 0) for i, m in enumerate(moved)):
+        return None
+    return _Copied(position, first + int(moved[AXIS]), first, end - first)
 
 
 class _Places:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import subprocess
@@ -136,6 +137,8 @@ def main(descriptor: int) -> None:
         importlib.import_module(module)
     from romou.measure import child_main
 
+    # Collections in workers leave alone what was imported, and so do their copies of its memory.
+    gc.freeze()
     connection = Connection(descriptor)
     connection.send("ready")
     while True:

@@ -59,7 +59,9 @@ class MeasureOptions(CheckedOptions):
     reference_timeout_s   the reference result of one task on the CPU, once a session
     repeat                timings kept of a candidate
     min_repeat_ms         launches are repeated until one timing takes this long, within a third of run_timeout_s for all of them
-    skip_ratio            a candidate whose first timing is this many times the best keeps only that one
+    skip_ratio            a candidate whose first launch takes this many times the best is not timed any further
+    race_ratio            one whose first timing is this many times the best keeps only that one
+    winner_repeat         timings kept of a candidate that is measured again at the end, as it may be the result
     trust_runs            runs of a winner before it is kept, on two sets of inputs in turns: its outputs must not change in a bit; 0: none
     trust_s               at most so long, where a run takes long
     seed                  of the input data
@@ -81,6 +83,8 @@ class MeasureOptions(CheckedOptions):
     repeat: int = whole(3)
     min_repeat_ms: float = number(20.0, lowest=0)
     skip_ratio: float = number(3.0, lowest=1)
+    race_ratio: float = number(1.25, lowest=1)
+    winner_repeat: int = whole(9)
     trust_runs: int = whole(64, lowest=0)
     trust_s: float = number(2.0)
     seed: int = whole(0, lowest=0)

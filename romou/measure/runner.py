@@ -140,9 +140,11 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         stored=built.stored,
         reference=reference,
         device=device,
-        repeat=options.repeat,
+        repeat=options.winner_repeat if built.candidate.is_winner else options.repeat,
         min_repeat_ms=options.min_repeat_ms,
-        skip_above_s=best_s * options.skip_ratio,
+        # What is measured again stands beside others that are.
+        skip_above_s=math.inf if built.candidate.is_winner else best_s * options.skip_ratio,
+        race_above_s=math.inf if built.candidate.is_winner else best_s * options.race_ratio,
         timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
         precision=built.candidate.task.precision(built.candidate.config),
         trust_runs=options.trust_runs if built.candidate.is_winner else 0,

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from romou.core.errors import UsageError
@@ -110,10 +111,14 @@ class MeasureResult(RunReply):
 
 
 class Builder(Protocol):
-    """Builds candidates. One per session; `build` may be called from another thread than the runner's."""
+    """Builds candidates, several at a time. One per session."""
 
-    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
-        """The results in the order of `batch`; those not finished at `stop_at` (`time.monotonic`) are left out."""
+    @property
+    def workers(self) -> int:
+        """How many it builds at a time now; more of them wait."""
+
+    def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
+        """Begin to build; the results in the order of `batch`, None where one was not finished at `stop_at` (`time.monotonic`)."""
 
     def close(self) -> None:
         """End all worker processes."""

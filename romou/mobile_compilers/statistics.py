@@ -28,12 +28,14 @@ class LoopStatistics:
     instructions: on Adreno with the no-operations that the compiler puts in as waits.
     multiply_adds: multiplications with or without an addition in fp32 or fp16; one on a vector of two fp16 counts as two.
     memory: reads and writes of buffers, images, local and private memory.
+    units: Bifrost (Mali-G31 to G76): pairs of instructions with arithmetic, reads of images, other accesses of memory; zeros elsewhere.
     inner: the loops inside, in the order of the code.
     """
 
     instructions: int
     multiply_adds: int
     memory: int
+    units: tuple[int, int, int] = (0, 0, 0)
     inner: tuple[LoopStatistics, ...] = ()
 
     @property
@@ -92,13 +94,14 @@ class KernelStatistics:
 
 @dataclass(frozen=True)
 class _Instruction:
-    """One instruction of a listing: how many issue slots it takes, and where it jumps to, as a label."""
+    """One instruction of a listing: how many issue slots it takes, where it jumps to, as a label, and what it adds to `LoopStatistics.units`."""
 
     operation: str
     slots: int
     multiply_adds: int
     is_memory: bool
     target: str | None
+    units: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class _Listing:
             instructions=sum(i.slots for i in own),
             multiply_adds=sum(i.multiply_adds for i in own),
             memory=sum(i.is_memory for i in own),
+            units=(sum(i.units[0] for i in own), sum(i.units[1] for i in own), sum(i.units[2] for i in own)),
             inner=tuple(inner),
         )
 
@@ -171,6 +175,7 @@ class _Form:
     summary: of a kernel, behind its code.   start: the last text before the code.   line: an instruction.
     label, jump: where one leads to, and its operand that says so; without a label it is a distance in instructions from the next one.
     spill: instructions that access private memory.   memory: how instructions that access any begin.   multiply_adds: of an instruction.
+    has_pairs: whether instructions are issued in pairs, the second one without arithmetic where it passes a message.
     """
 
     summary: re.Pattern[str]
@@ -181,11 +186,13 @@ class _Form:
     spill: re.Pattern[str]
     memory: tuple[str, ...]
     multiply_adds: Mapping[str, int]
+    has_pairs: bool = False
 
     def listing(self, text: str) -> _Listing:
         """The instructions of some code. Of Adreno's flags, (rptN) repeats one N times and (nopN) waits N slots before it."""
         code: list[_Instruction] = []
         labels: dict[str, int] = {}
+        is_paired = False
         for line in text.splitlines():
             if self.label is not None and (label := re.fullmatch(rf"({self.label}):", line.strip())):
                 labels[label[1]] = len(code)
@@ -193,7 +200,14 @@ class _Form:
                 operation, extra = match["operation"], {kind: int(count) for kind, count in re.findall(r"\((rpt|nop)(\d+)\)", match["flags"])}
                 times, target = 1 + extra.get("rpt", 0), re.search(self.jump, match["operands"] or "")
                 multiply_adds = times * self.multiply_adds.get(".".join(operation.split(".")[:2]), 0)
-                code.append(_Instruction(operation, times + extra.get("nop", 0), multiply_adds, operation.startswith(self.memory), target and target[1]))
+                is_memory, is_first = operation.startswith(self.memory), line.lstrip().startswith("*")
+                # What passes a message to a unit costs no arithmetic unless it is paired with some.
+                is_arithmetic, is_image = is_first or not (is_memory or is_paired), operation.startswith("TEX")
+                units = (int(is_arithmetic), int(is_image), int(is_memory and not is_image)) if self.has_pairs else (0, 0, 0)
+                code.append(_Instruction(operation, times + extra.get("nop", 0), multiply_adds, is_memory, target and target[1], units))
+                is_paired = is_first
+            elif match:
+                is_paired = False
         if self.label is None:
             labels = {str(index): index for index in range(len(code))}
             jumps = [one.target if one.operation.startswith("BRANCH") else None for one in code]
@@ -231,6 +245,7 @@ _BIFROST = _Form(
     spill=re.compile(r"(LOAD|STORE).*\.tl$"),
     memory=("LOAD", "STORE", "TEX", "LD_", "ST_", "LEA_", "ATOM"),
     multiply_adds={"FMA.f32": 1, "FMA.v2f16": 2},
+    has_pairs=True,
 )
 # An instruction a line, behind the intermediate form's last block; a jump says how many instructions it skips.
 _VALHALL = _Form(

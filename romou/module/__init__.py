@@ -1,7 +1,8 @@
 """The tuned model: assembled, run, saved, loaded."""
 
 from romou.core.inputs import random_inputs
-from romou.module.assemble import ScheduledFunction, compile_model, schedule_model, scheduled_functions
+from romou.module.assemble import CompiledModel, ScheduledFunction, compile_model, schedule_model, scheduled_functions
+from romou.module.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.module.outputs import Outputs
 from romou.module.saved import load
 from romou.module.summary import HostRow, LayerRow, Summary
@@ -9,14 +10,19 @@ from romou.module.tuned_model import Argument, TunedModel
 
 __all__ = [
     "Argument",
+    "CompiledModel",
     "HostRow",
     "LayerRow",
+    "MemoryPlan",
+    "MemoryUse",
     "Outputs",
+    "PlannedTensor",
     "ScheduledFunction",
     "Summary",
     "TunedModel",
     "compile_model",
     "load",
+    "plan_memory",
     "random_inputs",
     "schedule_model",
     "scheduled_functions",

@@ -14,6 +14,8 @@ import romou.passes.pipeline as pipeline
 from romou.core.errors import as_build_error
 from romou.core.space import Config
 from romou.module.images import place_weights, store_weights
+from romou.module.memory import MemoryPlan, plan_memory
+from romou.module.storage import plan_storage
 from romou.module.workspaces import plan_workspaces
 from romou.passes.fp16_storage import compute_in_single
 from romou.schedules.winograd import StoredWeight
@@ -24,16 +26,26 @@ if TYPE_CHECKING:
     from romou.target import Target
 
 
-def compile_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> relax.VMExecutable:
+@dataclass(frozen=True, kw_only=True)
+class CompiledModel:
+    """A model that TVM's virtual machine runs, and what it takes of the device's memory."""
+
+    executable: relax.VMExecutable
+    memory: MemoryPlan
+
+
+def compile_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> CompiledModel:
     """Compile a fused module; the parameters are those of `schedule_model`."""
     with as_build_error("the model"):
         scheduled = schedule_model(fused, tasks, configs, target)
         tir_pipeline = pipeline.NAME if target.backend.has_kernels else "default"
         try:
-            return tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=tir_pipeline)
+            with target.backend.keeping_programs():
+                executable = tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=tir_pipeline)
         except Exception:
             _name_broken(scheduled, target, tir_pipeline)
             raise
+    return CompiledModel(executable=executable, memory=plan_memory(scheduled))
 
 
 def _name_broken(scheduled: tvm.IRModule, target: Target, tir_pipeline: str) -> None:
@@ -79,11 +91,13 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], config
     configs: TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
     """
     scheduled = _with_kernels(fused, tasks, configs, target) if target.backend.has_kernels else _with_references(fused, tasks)
-    passes = [
+    with_allocations = [
         relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
+    ]
+    lowered = [
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
@@ -93,7 +107,7 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], config
         relax.transform.AttachGlobalSymbol(),
     ]
     with target.tvm_target:
-        return tvm.transform.Sequential(passes)(scheduled)
+        return tvm.transform.Sequential(lowered)(plan_storage(tvm.transform.Sequential(with_allocations)(scheduled)))
 
 
 def _with_references(fused: tvm.IRModule, tasks: Mapping[str, TunableTask]) -> tvm.IRModule:

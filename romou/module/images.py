@@ -58,7 +58,7 @@ def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVa
 
 
 def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], target: Target) -> tvm.IRModule:
-    """call_tir(conv, (x, const))   ->   call_tir(conv, (x, const in scope "global.texture-weight"))
+    """call_tir(conv, (x, const))   ->   call_tir(conv, (x, const in scope "global.texture-2d"))
 
     scopes: name of a TIR function -> position of an argument -> memory scope.
 

@@ -37,9 +37,9 @@ def load(library: str, name: str) -> None:
     with _connection.calling("loading a model"):
         _connection.session.upload(library, name)
         module_of = _connection.session.get_function("romou.rpc.module_of")
-        library = _connection.session.load_module(name)
-        programs = backend(_kind).programs(library, _device, _connection)
-        _machines[name] = Machine(library, _connection.device(_device), module_of, programs=programs)
+        module = _connection.session.load_module(name)
+        programs = backend(_kind).programs(module, _device, _connection)
+        _machines[name] = Machine(module, _connection.device(_device), module_of, programs=programs)
         _machines[name].prepare()
 
 

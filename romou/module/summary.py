@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from romou.module.memory import MemoryUse
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerRow:
@@ -48,6 +50,7 @@ class Summary:
     outcomes: how the trials of this run and its resumed ones ended, by name.   records: the folder that keeps them; None where they were not kept.
     host: nodes that run on the host, in order.
     precision: what was asked for: "float32", "float16" or "mixed".   fp32_layers: in fp16 and mixed models, first outputs of the nodes that stayed fp32.
+    memory: on the device; None in models that older versions saved.
     """
 
     target: str
@@ -64,6 +67,7 @@ class Summary:
     host: tuple[HostRow, ...] = ()
     precision: str = "float32"
     fp32_layers: tuple[str, ...] = ()
+    memory: MemoryUse | None = None
 
     @property
     def host_share(self) -> float | None:
@@ -81,6 +85,7 @@ class Summary:
         """Plain data, derived numbers included."""
         data = dataclasses.asdict(self)
         data["rows"] = [{**dataclasses.asdict(r), "gflops": r.gflops, "speedup": r.speedup} for r in self.rows]
+        data["memory"] = None if self.memory is None else self.memory.to_dict()
         data["is_right"] = self.is_right
         data["host_share"] = self.host_share
         data["speedup"] = self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
@@ -103,5 +108,6 @@ class Summary:
                 "rows": rows,
                 "host": host,
                 "fp32_layers": tuple(data.get("fp32_layers", ())),
+                "memory": None if data.get("memory") is None else MemoryUse.from_dict(data["memory"]),
             }
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from romou.core.linking import export_library, is_here
 from romou.deploy import export_model
 from romou.frontend.declared import Settled, check_settled
 from romou.module.host_nodes import LEDGER
+from romou.module.library import copy_library, executable_of, library_name, module_of, modules_of
 from romou.module.machine import Machine, check_process
 from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs
@@ -162,7 +162,7 @@ class TunedModel:
         if not isinstance(self._given, Path):
             return self._given
         self.target.backend.prepare_to_load()
-        with quiet_stderr():
+        with quiet_stderr(), self.target.backend.keeping_programs():
             try:
                 return tvm.runtime.load_module(str(self._given))
             except (RuntimeError, OSError, ValueError) as error:
@@ -180,10 +180,13 @@ class TunedModel:
                 with quiet_stderr():
                     how: dict[str, Any] = {"kind": self.target.kind, "capture": self.capture, "has_host_nodes": bool(self.host_nodes)}
                     programs = self.target.backend.programs(self._executable, self.device_index)
-                    machine = Machine(self._executable, self.device, _module_of, programs=programs, **how)
+                    machine = Machine(self._executable, self.device, module_of, programs=programs, **how)
                 # It may have something to tell.
                 machine.prepare()
                 self._local = machine
+                if isinstance(self._given, Path):
+                    # The device has them, and the file: `release` and whoever links the library read it again.
+                    self.target.backend.drop_weights(executable_of(self._executable))
             return self._local
 
     @property
@@ -205,10 +208,13 @@ class TunedModel:
         with self._lock:
             if self._folder is None:
                 self._folder = HeldFolder("model")
-                self._export(self._folder.path / _library_name())
+                self._export(self._folder.path / library_name())
             return next(self._folder.path.iterdir())
 
     def _export(self, path: Path) -> None:
+        if isinstance(self._given, Path):
+            copy_library(self._given, path)
+            return
         with quiet_stderr():
             export_library(self._executable, path, host=self.target.host)
 
@@ -218,11 +224,13 @@ class TunedModel:
             self.remote.release()
         with self._lock:
             self._local = None
+            if isinstance(self._given, Path):
+                self.__dict__.pop("_executable", None)
 
     def sources(self) -> dict[str, str]:
         """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""
         found: dict[str, str] = {}
-        for module in _modules(self._executable):
+        for module in modules_of(self._executable):
             if module.kind == self.target.backend.tvm_kind:
                 found.update(self.target.backend.split_kernels(module.inspect_source()))
         return found
@@ -313,7 +321,7 @@ class TunedModel:
     def save(self, path: str | Path) -> Path:
         """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced.
 
-        Who loads the folder runs the library's code.
+        Who loads the folder runs the library's code. What was loaded is copied from where it was loaded.
 
         Raises
         ------
@@ -325,7 +333,7 @@ class TunedModel:
         path = path_of("path", path)
         with replacing(path, marker=META, what="a saved model") as fresh:
             # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
-            library = _library_name()
+            library = library_name()
             self._export(fresh / library)
             write_manifest(fresh, {**self._meta(), "library": library})
         return path
@@ -349,7 +357,8 @@ class TunedModel:
         Raises
         ------
         UsageError
-            A wrong argument; the model was loaded from a folder and compiled for another host, or `folder` or `runtime` holds something else.
+            A wrong argument; no phone has devices of the target's kind; the model was loaded from a folder and compiled for another host, or `folder` or
+            `runtime` holds something else.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
         """
@@ -369,7 +378,7 @@ class TunedModel:
             )
         place = None if is_here(host) else host
         runtime = None if runtime is None else path_of("runtime", runtime)
-        return export_model(executable, folder, host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
+        return export_model(executable, folder, kind=self.target.kind, host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
 
     def _meta(self) -> dict[str, Any]:
         return {
@@ -379,20 +388,3 @@ class TunedModel:
             "summary": self._summary.to_dict(),
             "settled": [one.to_dict() for one in self._settled],
         }
-
-
-def _modules(library: relax.VMExecutable | tvm.runtime.Module) -> Iterator[tvm.runtime.Module]:
-    """A library and all that it imports."""
-    modules = [getattr(library, "mod", library)]
-    while modules:
-        module = modules.pop(0)
-        modules += list(module.imports)
-        yield module
-
-
-def _module_of(library: relax.VMExecutable | tvm.runtime.Module, name: str) -> tvm.runtime.Module | None:
-    return next((m for m in _modules(library) if m.kind != "relax.VMExecutable" and m.implements_function(name)), None)
-
-
-def _library_name() -> str:
-    return f"module-{uuid.uuid4().hex[:12]}.so"

@@ -16,6 +16,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.backends.dialect import Dialect, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
+from romou.passes.advancing_pointers import advance_pointers
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.code_generator import compare_lanes, name_register_reads, number_truth_values, unroll_by_compiler
@@ -140,6 +141,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             # Behind it: these stay loops here.
             unroll_by_compiler,
             unroll_without_pragmas,
+            advance_pointers,
             # No estimate counts the comparison: what a maximum costs beside it is nothing beside a load.
             keep_nan,
             compare_lanes,

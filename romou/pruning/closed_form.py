@@ -50,12 +50,11 @@ class ClosedForm(Form):
         form = self._forms["flat"]
         self._varies = form.lhs_varies
         self._rhs_vector = form.rhs_vector
+        self._has_lhs_vectors = form.lhs_vector
         # Columns of the weight in memory; where its last texel is full, or filled up with zeros, all of the texels.
         self._columns = form.columns or form.extents[0] * LANES
         # In CUDA a lane of a copy is the scalar itself.
         self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
-        # An image of weights has a row for each step of the first axis; what lies between it and the channel is side by side in that row.
-        self._has_taps_in_columns = len(form.inputs[1].shape) > 3 and template.weight_scope(limits, algorithm) == "global.texture-weight"
         self._reads = DataReads(self._forms)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
@@ -167,12 +166,12 @@ class ClosedForm(Form):
         window = np.where(on_tensor_cores, reads.taps_of_texel, reads.window)
         taps = np.where(has_window, window, 1) * reads.last
 
-        weights = self._weights(group_o, o, taps, counts["steps"], images["weight"])
+        weights = np.minimum(np.minimum(group_o, o) * LANES, self._columns) * taps * counts["steps"]
         spacing_o = np.where(get("arrangement") == "striped", get("wg_o"), 1)
         # Beyond the last channel it is read again.
         texels_of_one = np.minimum(tile_o, -(-o // spacing_o) + ((o - 1) % spacing_o > 0))
         has_last = (tile_o - 1) * spacing_o >= o - 1
-        channels_of_one = np.where(images["weight"], tile_o * LANES, texels_of_one * LANES - has_last * (o * LANES - self._columns))
+        channels_of_one = texels_of_one * LANES - has_last * (o * LANES - self._columns)
         weights_of_one = channels_of_one * taps * counts["steps_of_one"]
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * staged_window * tile_h * group_w
@@ -185,6 +184,7 @@ class ClosedForm(Form):
             return (of_data + of_weights - in_images) * self._element_bytes, in_images * self._element_bytes
 
         buffer_bytes, image_bytes = by_place(data, weights)
+        reread_buffer_bytes, reread_image_bytes = by_place(data * (reads.window > 1), 0)
         unshared_buffer_bytes, unshared_image_bytes = by_place(data_of_one * size, weights_of_one * size)
         # The next iteration's share, on its way to local memory.
         carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * number_bytes(columns) // 4
@@ -215,6 +215,8 @@ class ClosedForm(Form):
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
             is_prefetched=get("local_buffers") > 1,
+            reread_buffer_bytes=reread_buffer_bytes,
+            reread_image_bytes=reread_image_bytes,
         )
 
     def _lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
@@ -237,14 +239,10 @@ class ClosedForm(Form):
             return columns["vector_width"]
         if self._rhs_vector != "lanes":
             return np.asarray(self._reads.last if self._rhs_vector == "reduction" else 1)
+        if not self._has_lhs_vectors:
+            return np.asarray(1)
         # The data is loaded a texel at a time, and so is what is staged.
         return np.minimum(self._reads.texel, np.where(is_staged, LANES, columns["vector_width"]))
-
-    def _weights(self, group_o: Any, o: Any, taps: Any, steps: Any, is_image: Any) -> Any:
-        """Distinct numbers of the weight; beyond the last channel buffers read the last one again, and images the row's next columns."""
-        in_buffer = np.minimum(np.minimum(group_o, o) * LANES, self._columns) * taps
-        in_image = group_o * taps - (np.maximum(group_o - o, 0) * (taps - 1) if self._has_taps_in_columns else 0)
-        return np.where(is_image, in_image * LANES, in_buffer) * steps
 
     def _local_loads(self, columns: Columns, counts: Mapping[str, Any]) -> Any:
         """Bytes that a work-item reads of what is staged, in one iteration, each as often as local memory is asked for it."""

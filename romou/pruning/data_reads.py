@@ -15,11 +15,11 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from romou.analysis.evaluate import count_distinct, evaluate
 from romou.core.errors import BuildError
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction
 from romou.tir.calls import op_name
+from romou.tir.evaluate import count_distinct, evaluate
 from romou.tir.primitives import LANES
 from romou.tir.traversal import nodes_in
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from romou.analysis.evaluate import count_distinct
 from romou.analysis.usage import KernelUsage
 from romou.core.limits import Limits
 from romou.core.space import Columns
@@ -24,6 +23,7 @@ from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTempl
 from romou.schedules.streaming import StreamingTemplate
 from romou.schedules.template import ContractionTemplate
 from romou.schedules.workload import Conv2d
+from romou.tir.evaluate import count_distinct
 from romou.tir.primitives import LANES, Place
 
 

@@ -17,12 +17,12 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_visit
 
-from romou.analysis.evaluate import count_distinct, evaluate
 from romou.analysis.usage import KernelUsage
 from romou.core.space import Columns
 from romou.pruning.form import Form, loads_of_one, tabulate
 from romou.schedules.streaming import Points, StreamingTemplate
 from romou.tir.calls import is_conditional
+from romou.tir.evaluate import count_distinct, evaluate
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,6 @@ class StreamingForm(Form):
             is_staged=template.is_staged(columns),
             images={role: name in template.images for role, name in template.names.items()},
             has_copies=False,
-            is_streamed=True,
             padding=groups * counts["stored"] / template.elements - 1,
         )
 

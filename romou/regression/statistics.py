@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its statistics when they are first used: they take a second
 
 # Confidence of the bounds that are shown and that end a measurement.
 _CONFIDENCE = 0.99
@@ -40,7 +40,7 @@ def paired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
     spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
     if not ratios.any():
         return _shift(walsh, spread, 1.0, 1.0)
-    tests = [float(stats.wilcoxon(ratios, alternative=side).pvalue) for side in ("greater", "less")]
+    tests = [float(scipy.stats.wilcoxon(ratios, alternative=side).pvalue) for side in ("greater", "less")]
     return _shift(walsh, spread, *tests)
 
 
@@ -49,13 +49,13 @@ def unpaired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
     x, y = np.log(np.asarray(before)), np.log(np.asarray(after))
     differences = np.sort((y[:, None] - x[None, :]).ravel())
     spread = math.sqrt(len(x) * len(y) * (len(x) + len(y) + 1) / 12)
-    tests = [float(stats.mannwhitneyu(y, x, alternative=side).pvalue) for side in ("greater", "less")]
+    tests = [float(scipy.stats.mannwhitneyu(y, x, alternative=side).pvalue) for side in ("greater", "less")]
     return _shift(differences, spread, *tests)
 
 
 def _shift(differences: np.ndarray, spread: float, p_slower: float, p_faster: float) -> Shift:
     """From the sorted differences of which a rank statistic counts the positive ones; `spread` is that statistic's standard deviation."""
-    z = float(stats.norm.ppf((1 + _CONFIDENCE) / 2))
+    z = float(scipy.stats.norm.ppf((1 + _CONFIDENCE) / 2))
     cut = max(0, math.floor(len(differences) / 2 - z * spread))
     ratio, low, high = (math.exp(v) for v in (float(np.median(differences)), differences[cut], differences[-1 - cut]))
     return Shift(ratio=ratio, low=low, high=high, p_slower=p_slower, p_faster=p_faster)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from romou.hardware import HardwareSpec
-    from romou.inspection.memory import LiveMemory
-    from romou.module import Summary
+    from romou.module import MemoryPlan, Summary
     from romou.pruning import PrunedSpace
     from romou.records import Record
     from romou.regression import Bench
@@ -37,7 +36,7 @@ class Evidence:
     spaces      tasks of the model with their pruned spaces, on `target`
     spec        facts of the device
     operations  task key -> technique -> integer operations in loops of one work-item
-    memory      live memory of each call of the model
+    memory      plan of the model's memory
     curves      aspect and curve, as ArchProbe's report has them
     """
 
@@ -49,7 +48,7 @@ class Evidence:
     target: Target | None = None
     spec: HardwareSpec | None = None
     operations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    memory: Sequence[LiveMemory] = ()
+    memory: MemoryPlan | None = None
     curves: Sequence[tuple[str, Mapping[str, Any]]] = ()
 
     @cached_property

@@ -83,7 +83,7 @@ def _executed(kernel: InspectedKernel, said: KernelStatistics) -> object:
         executed = executed_instructions(said.code, trip_loops(kernel.lowered))
     except UnknownTripCountError:
         executed = None
-    return "-" if executed is None else executed
+    return "-" if executed is None else executed.instructions
 
 
 def _print_pass(step: PassStep, out: Console) -> None:

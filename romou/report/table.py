@@ -120,10 +120,14 @@ def print_summary(summary: Summary, out: Console) -> None:
     """The table, the time of the whole model and the check against onnxruntime."""
     print_table(layer_table(summary.rows), out)
     if summary.default_ms and summary.tuned_ms:
-        faster = ratio(summary.default_ms / summary.tuned_ms)
-        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules, {number(summary.tuned_ms)} ms tuned: {faster}.", markup=False)
+        faster = f", {number(summary.tuned_ms)} ms tuned: {ratio(summary.default_ms / summary.tuned_ms)}"
+        found = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
+        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{found}.", markup=False)
     if summary.relative_l2_error is not None:
         verdict = "" if summary.is_right is not False else ": TOO LARGE. Please report it with the model"
         out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)
     else:
         out.print("Against onnxruntime: not checked.", markup=False)
+    if summary.memory is not None:
+        weights, between = (number / 2**20 for number in (summary.memory.weights, summary.memory.tensors))
+        out.print(f"Memory on the device: {weights:.1f} MiB of weights, {between:.1f} MiB of tensors between kernels.", markup=False)

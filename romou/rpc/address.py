@@ -32,7 +32,7 @@ class Address:
         key = r"@(?P<file>.+)|(?P<key>[^\s/:@][^\s/:]*)"
         pattern = rf"(?P<tracker>{_TRACKER})?(?P<host>\[[^\]\s]+\]|[^/\s:]+):(?P<port>\d{{1,5}})(?:/(?:{key}))?"
         parts = re.fullmatch(pattern, text) if isinstance(text, str) else None
-        found = None if parts is None else parts["key"] or (keys.from_file(Path(parts["file"])) if parts["file"] else keys.from_environment())
+        found = None if parts is None else parts["key"] or (keys.from_file(Path(parts["file"]).expanduser()) if parts["file"] else keys.from_environment())
         if parts is None or found is None or not 0 < int(parts["port"]) < 65536:
             raise UsageError(
                 f"{text!r} names no RPC server; write host:port/key, for example 192.168.1.20:9090/phone",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +21,31 @@ from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, build_stages
 from romou.schedules.loops import Block
 from romou.schedules.operator import Operator
+from romou.schedules.packed_weight import PACKED, is_computed, schedule_packing
+from romou.schedules.pieces import PIECES, build_pieces, bytes_between, schedule_pieces
+from romou.schedules.pieces import STAGES as PIECES_STAGES
 from romou.schedules.placement import WEIGHT, Placement
-from romou.schedules.splice import as_module, read_buffers, replace_stage
+from romou.schedules.splice import as_module, find_blocks, read_buffers, replace_stage
 from romou.schedules.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
+from romou.schedules.winograd_filter import STAGES as FILTER_STAGES
 from romou.schedules.workload import WORKLOAD, Workload
 from romou.tir.primitives import LANES, Place, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has.
 DIRECT = "direct"
-ALGORITHM = Knob(name="algorithm", choices=(DIRECT, *TILES), default=DIRECT, help="sum the products, or Winograd's way with tiles of 2, 4 or 6 pixels a side")
+ALGORITHM = Knob(
+    name="algorithm",
+    choices=(DIRECT, *TILES, *PIECES),
+    default=DIRECT,
+    help="sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; or a long sum in pieces, which a second kernel adds up in their order",
+)
+
+
+# Instruction slots. Under Mesa's compiler for Adreno 630 a product takes 1.5 instructions, issued in three of four slots, we assume; transforms of a 3x3
+# convolution take about 19 for each number that they move. Two launches more take as long as some millions.
+_PRODUCT, _MOVED, _LAUNCHED = 2, 25, 3e7
+# Side of an input tile from which on transforms in fp32 lose digits.
+_LOSING = 8
 
 
 @dataclass(frozen=True)
@@ -55,10 +72,26 @@ class Contracted:
         """The second factor."""
         return read_buffers(self.block)[1]
 
+    @property
+    def is_weight_computed(self) -> bool:
+        """Whether each call packs the weight anew (`romou/schedules/packed_weight.py`)."""
+        return is_computed(self.func, self.weight)
+
+    @property
+    def weights(self) -> list[tirx.Buffer]:
+        """The second factor, and what it is packed from where each call packs it."""
+        packing = [b for b in find_blocks(self.func) if b.writes and b.writes[0].source.same_as(self.weight)]
+        return [self.weight, *(buffer for block in packing for buffer in read_buffers(block))]
+
+    @property
+    def factors(self) -> tuple[te.Tensor, te.Tensor]:
+        """Both factors as placeholders."""
+        data, weight = (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight))
+        return data, weight
+
     def contraction(self, flat: bool) -> Contraction:
         """The sum of products, its pixels in one row (flat) or row by row."""
-        data, weight = (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight))
-        return self.operator.contraction(self.work, data, weight, flat, is_image(self.data))
+        return self.operator.contraction(self.work, *self.factors, flat, is_image(self.data))
 
 
 class Algorithm(ABC):
@@ -92,6 +125,14 @@ class Algorithm(ABC):
     @abstractmethod
     def schedule(self, config: Config) -> s_tir.Schedule:
         """The scheduled function. Raises `s_tir.ScheduleError` where TVM's scheduler refuses the config."""
+
+    def slots(self, limits: Limits) -> float:
+        """How long it takes on a phone, in instruction slots of all its cores. Each kernel computes or waits for the memory, whichever takes longer."""
+        tensors = (self.contracted.data.shape, self.contracted.weight.shape, self.contracted.func.params[-1].shape)
+        return self._kernel_slots(limits, _PRODUCT * self.work.flops / 2, sum(math.prod(int(d) for d in shape) for shape in tensors))
+
+    def _kernel_slots(self, limits: Limits, instructions: float, numbers: int) -> float:
+        return max(instructions, limits.instructions_per_byte * int(tvm.DataType(self.work.dtype).itemsize) * numbers)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -146,6 +187,7 @@ class DirectAlgorithm(Algorithm):
         sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
         schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
         schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=one.operator.has_whole_texels(self.work))
+        schedule_packing(sch)
         return sch
 
 
@@ -155,12 +197,28 @@ class WinogradAlgorithm(Algorithm):
     def __init__(self, contracted: Contracted, placement: Placement, form: Winograd) -> None:
         super().__init__(contracted, placement)
         self.form = form
-        self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * form.transform_elements
+        weights = math.prod((*form.weight_shape, 1)) + math.prod(int(d) for d in contracted.weight.shape) if contracted.is_weight_computed else 0
+        self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * (form.transform_elements + weights)
         self.transform_registers = form.transform_registers
+
+    def slots(self, limits: Limits) -> float:
+        form = self.form
+        if form.side >= _LOSING:
+            # The digits that such tiles lose are for a search to accept.
+            return math.inf
+        products = form.products * form.work.in_channels * form.work.out_channels
+        between = LANES * form.products * (form.in_texels + form.work.out_texels)
+        transforms = self._kernel_slots(limits, _MOVED * form.transform_elements, form.transform_elements)
+        return transforms + self._kernel_slots(limits, _PRODUCT * products, between + math.prod(form.weight_shape)) + _LAUNCHED
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
         return self.form.weight_shape
+
+    @property
+    def _is_weight_stored(self) -> bool:
+        """Whether the second factor is a constant, which is transformed ahead."""
+        return self.contracted.operator.has_constant_weight and not self.contracted.is_weight_computed
 
     def contraction(self, flat: bool) -> Contraction:
         """The products of all positions of the tiles; their rows are the same either way."""
@@ -170,9 +228,9 @@ class WinogradAlgorithm(Algorithm):
     def space(self, limits: Limits) -> Space:
         form = self.contraction(flat=False)
         # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
-        space = space_of(
-            form, form, limits, self.work.dtype, {**self._places(limits), "pixels": ["rows"], "accumulate": sums_of(form, self.work.dtype, limits)}
-        )
+        pixels = [] if self.contracted.operator.pixel_rows(self.work) is None else ["rows"]
+        own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
+        space = space_of(form, form, limits, self.work.dtype, own)
         space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
 
@@ -183,24 +241,59 @@ class WinogradAlgorithm(Algorithm):
     def fits(self, limits: Limits) -> bool:
         return self.form.fits(limits)
 
-    def stored_weight(self) -> StoredWeight:
+    def stored_weight(self) -> StoredWeight | None:
+        if not self._is_weight_stored:
+            return None
         return StoredWeight(name=str(self.contracted.weight.name), shape=self.form.weight_shape, tile=self.form.tile)
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         one = self.contracted
         data = te.placeholder([int(d) for d in one.data.shape], self.work.dtype, "data")
-        weight = te.placeholder(self.form.weight_shape, self.work.dtype, "weight")
-        stages = self.form.build(data, weight, config, is_zero_outside=is_image(one.data))
-        func = replace_parameter(replace_stage(one.func, one.block, stages), str(one.weight.name), shape=self.form.weight_shape)
+        shape = self.form.weight_shape if self._is_weight_stored else [int(d) for d in one.weight.shape]
+        weight = te.placeholder(shape, self.work.dtype, "weight")
+        func = replace_stage(one.func, one.block, self.form.build(data, weight, config, is_zero_outside=is_image(one.data)))
+        if self._is_weight_stored:
+            func = replace_parameter(func, str(one.weight.name), shape=self.form.weight_shape)
         sch = s_tir.Schedule(as_module(func))
-        return self.form.schedule(sch, inline_epilogue(sch), config)
+        sch = self.form.schedule(sch, inline_epilogue(sch), config)
+        schedule_packing(sch)
+        return sch
+
+
+class PiecesAlgorithm(Algorithm):
+    """A long sum in pieces, which a second kernel adds up (`romou/schedules/pieces.py`)."""
+
+    def __init__(self, contracted: Contracted, placement: Placement, count: int) -> None:
+        super().__init__(contracted, placement)
+        self.count = count
+        self.transform_bytes = bytes_between(self.contraction(flat=True))
+
+    def contraction(self, flat: bool) -> Contraction:
+        return self.contracted.operator.in_pieces(self.work, *self.contracted.factors, self.count)
+
+    def space(self, limits: Limits) -> Space:
+        form = self.contraction(flat=True)
+        own = {**self._places(limits), "pixels": [], "accumulate": sums_of(form, self.work.dtype, limits)}
+        return space_of(form, form, limits, self.work.dtype, own)
+
+    def starts(self, limits: Limits) -> list[Config]:
+        form = self.contraction(flat=True)
+        return [default_config(self.space(limits), form, form, limits)]
+
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        one, form = self.contracted, self.contraction(flat=True)
+        whole = one.contraction(flat=True)
+        sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_pieces(form, whole, config))))
+        sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
+        schedule_pieces(sch, loops, list(form.reduce), config)
+        return sch
 
 
 def inline_epilogue(sch: s_tir.Schedule) -> Block:
     """Inline everything between the contraction and the output; returns the output block."""
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
-    stages = set(Stage) - {Stage.CROP} | STAGES
+    stages = set(Stage) - {Stage.CROP} | STAGES | FILTER_STAGES | PIECES_STAGES | {PACKED}
     for block in sch.get_child_blocks(root):
         if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
             sch.compute_inline(block)

@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 from romou.schedules.family import Case, Family, Graph
 from romou.schedules.operator import Operator, W
 from romou.schedules.template import ContractionTemplate
-from romou.tir.expressions import Shape
+from romou.tir.expressions import Shape, is_constant
 
 # TVM's pattern kind for "an operator that element-wise consumers may be fused into".
 OUT_ELEMWISE_FUSABLE = 4
@@ -45,6 +45,10 @@ class ContractionFamily(Operator[W], Family):
         """A constant second factor as the kernel reads it; missing lanes are zeros."""
         return weight
 
+    def pack_at_run_time(self, w: W, weight: te.Tensor) -> te.Tensor:
+        """A second factor that is computed as the kernel reads it: a stage of its own, named `PACKED`."""
+        return weight
+
     @abstractmethod
     def bias(self, w: W) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
         """Shape of a bias, and its index at an index of the output."""
@@ -63,7 +67,10 @@ class ContractionFamily(Operator[W], Family):
         if work is None:
             return None
         data, weight = call.args
-        return self.emit(graph, work, graph.packed_expr(data) if self.is_packed else graph.plain_expr(data), weight.value.numpy())
+        left = graph.packed_expr(data) if self.is_packed else graph.plain_expr(data)
+        if is_constant(weight):
+            return self.emit(graph, work, left, weight.value.numpy())
+        return self.emit_define(graph, lambda x, y: self.define(work, x, self.pack_at_run_time(work, y)), left, graph.plain_expr(weight))
 
     def emit(self, graph: Graph, w: W, data: relax.Expr, weight: np.ndarray) -> relax.Expr:
         """A call of the plain definition with a constant weight, which is packed here."""
@@ -76,10 +83,16 @@ class ContractionFamily(Operator[W], Family):
     def template_of(self, func: tirx.PrimFunc) -> ContractionTemplate | None:
         return ContractionTemplate.of(func, self)
 
-    def function(self, w: W, *, has_epilogue: bool = True) -> tirx.PrimFunc:
-        """The operator as a fused function, with a bias and a ReLU behind it, or by itself."""
-        operands = [te.placeholder(shape, w.dtype, name) for name, shape in self.operands(w).items()]
-        total = self.define(w, *operands)
+    def function(self, w: W, *, has_epilogue: bool = True, is_weight_computed: bool = False) -> tirx.PrimFunc:
+        """The operator as a fused function, with a bias and a ReLU behind it, or by itself.
+
+        is_weight_computed: whether it takes the weight as the graph has it, because it changes from call to call.
+        """
+        shapes = dict(self.operands(w))
+        if is_weight_computed:
+            shapes["weight"] = tuple(self.case(w).weights[0])
+        operands = [te.placeholder(shape, w.dtype, name) for name, shape in shapes.items()]
+        total = self.define(w, operands[0], self.pack_at_run_time(w, operands[1]) if is_weight_computed else operands[1])
         if not has_epilogue:
             return te.create_prim_func([*operands, total])
         shape, place = self.bias(w)

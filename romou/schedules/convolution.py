@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from tvm import relax, s_tir, tirx
+from tvm import relax, s_tir, te, tirx
 
 from romou.core.space import Config
 from romou.schedules.contraction_family import ContractionFamily
 from romou.schedules.family import Case
 from romou.schedules.loops import Block, Loop
-from romou.schedules.workload import Conv2d
-from romou.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
+from romou.schedules.packed_weight import PACKED, guarded
+from romou.schedules.workload import Conv2d, Expr
+from romou.tir.expressions import FLOATS, Shape, dtype_of, shape_of, static_shape
 from romou.tir.primitives import LANES
 
 C = TypeVar("C", bound=Conv2d)
@@ -32,10 +33,10 @@ class ConvolutionFamily(ContractionFamily[C]):
     kernel_layout = "OIHW"
 
     def match(self, call: relax.Call) -> C | None:
-        """A float convolution in NCHW whose weight is a constant."""
+        """A float convolution in NCHW."""
         data, weight = call.args
         shape, attrs = shape_of(call), call.attrs
-        is_known = shape is not None and shape_of(data) is not None and is_constant(weight)
+        is_known = shape is not None and shape_of(data) is not None and shape_of(weight) is not None
         if not is_known or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", self.kernel_layout):
             return None
         if dtype_of(call) not in FLOATS or dtype_of(weight) != dtype_of(data):
@@ -50,6 +51,17 @@ class ConvolutionFamily(ContractionFamily[C]):
     @abstractmethod
     def weight_shape(self, w: C) -> Shape:
         """Shape of the packed weight, in elements."""
+
+    @abstractmethod
+    def tap_of(self, w: C, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        """Output channel, input channel of the group, row and column of the window that an element of the packed weight stands for."""
+
+    def weight_at(self, w: C, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
+        """The weight in the graph's layout at a tap; zero where there is no such channel."""
+        return guarded(w.dtype, weight[o, i, kh, kw], o < w.out_channels, i < w.in_channels // w.groups)
+
+    def pack_at_run_time(self, w: C, weight: te.Tensor) -> te.Tensor:
+        return te.compute(self.weight_shape(w), lambda *place: self.weight_at(w, weight, *self.tap_of(w, *place)), name=PACKED)
 
     def operands(self, w: C) -> Mapping[str, Shape]:
         return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "weight": self.weight_shape(w)}
@@ -90,17 +102,18 @@ def common_fields(call: relax.Call) -> dict[str, Any]:
         "in_hw": (h, w),
         "kernel": kernel,
         "stride": tuple(int(s) for s in attrs.strides),
-        "padding": _four_sides(attrs.padding),
+        "padding": four_sides(attrs.padding),
         "dilation": tuple(int(d) for d in attrs.dilation),
         "groups": int(attrs.groups),
         "dtype": dtype_of(call.args[0]),
     }
 
 
-def _four_sides(padding: Sequence[int]) -> tuple[int, ...]:
+def four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
     """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
     pads = [int(p) for p in padding]
-    return tuple(pads * (4 // len(pads)))
+    top, left, bottom, right = pads * (4 // len(pads))
+    return top, left, bottom, right
 
 
 def convolve(w: Conv2d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -111,5 +124,5 @@ def convolve(w: Conv2d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     for kh, kw in np.ndindex(w.kernel):
         window = padded[:, :, kh * dh :, kw * dw :][:, :, : (oh - 1) * sh + 1 : sh, : (ow - 1) * sw + 1 : sw]
         taps = weight[:, :, kh, kw].reshape(w.groups, -1, w.in_channels // w.groups)
-        total += np.einsum("ngchw,goc->ngohw", window.reshape(w.batch, w.groups, -1, oh, ow), taps)
+        total += (taps @ window.reshape(w.batch, w.groups, -1, oh * ow)).reshape(total.shape)
     return total.reshape(w.batch, w.out_channels, oh, ow)

@@ -12,11 +12,13 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
-from tvm_ffi.structural import structural_equal, structural_map, structural_visit, structural_walk
+from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_visit, structural_walk
 
 from romou.schedules.blocks import loads_of
 from romou.tir.calls import is_conditional, takes_vectors
 
+# Expressions that may be computed for all lanes at once.
+_PARTS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Cast, tvm.ir.Call, TensorLoad)
 _KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
 
 
@@ -77,6 +79,7 @@ class Vectors:
     def __init__(self, axes: Mapping[tirx.Var, int], axis: tirx.Var, width: int) -> None:
         self.axis, self.width = axis, width
         self.vector, self.lane = tirx.Var("vector", axis.ty), tirx.Var("lane", axis.ty)
+        self._known: list[tuple[tirx.Expr, bool]] = []
         self._analyzer = tvm.sym.Analyzer()
         for var, extent in axes.items():
             self._analyzer.bind(var, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent, var.ty)))
@@ -122,6 +125,14 @@ class Vectors:
         found = structural_map(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call), ((tirx.Cast, tirx.Not, tirx.And, tirx.Or), truth)])
         return found if all(fits) else None
 
+    def _has_form(self, value: tirx.Expr) -> bool:
+        """Whether `form_of` has an answer; asked for one tensor of an expression after the other."""
+        known = next((has_form for other, has_form in self._known if other.same_as(value)), None)
+        if known is None:
+            known = self.form_of(value) is not None
+            self._known.append((value, known))
+        return known
+
     def aligned(self, access: TensorLoad) -> TensorLoad | None:
         """A load over `vector` and `lane` in the shape that `form_of` wants; None where it has another."""
         if not access.indices:
@@ -154,18 +165,43 @@ class Vectors:
         return substitute(expr, {self.lane: tirx.const(lane, self.lane.ty)})
 
     def _step(self, index: tirx.Expr) -> int | None:
-        steps = [self._analyzer.simplify(self._at(index, lane) - self._at(index, 0)) for lane in range(self.width)]
+        if not self.moves(index):
+            return 0
+        first = self._at(index, 0)
+        steps = [self._analyzer.simplify(self._at(index, lane) - first) for lane in range(self.width)]
         numbers = [int(step) if isinstance(step, tirx.IntImm) else None for step in steps]
         return 0 if not any(n != 0 for n in numbers) else 1 if numbers == list(range(self.width)) else None
 
-    def replaced(self, value: tirx.Expr, load: TensorLoad, by: tirx.Expr) -> tirx.Expr:
-        """`value` with a load that is aligned to `load` replaced."""
+    def vectors_in(self, value: tirx.Expr) -> list[tuple[tirx.Expr, tirx.Expr]]:
+        """The largest parts of an expression that have a form of their own and that no condition guards, each once, with that form: what is left for single
+        lanes is little."""
+        found: list[tuple[tirx.Expr, tirx.Expr]] = []
 
-        def replace(access: TensorLoad) -> tirx.Expr:
-            aligned = self.aligned(access)
-            return by if aligned is not None and structural_equal(aligned, load) else access
+        def part(expr: tirx.Expr, visitor: Any) -> None:
+            is_made_of_loads = any(self.moves(load) for load in loads_of(expr)) and not str(expr.ty).startswith("bool")
+            form = self.form_of(expr) if is_made_of_loads else None
+            if form is not None and self.moves(form):
+                if not any(structural_equal(expr, other) for other, _ in found):
+                    found.append((expr, form))
+            elif is_conditional(expr):
+                visitor.visit(expr.args[0])
+            else:
+                visitor.default_visit(expr)
 
-        return structural_map(value, (TensorLoad, replace))
+        structural_visit(self.value_of(value), (_PARTS, part))
+        return found
+
+    def replaced(self, value: tirx.Expr, old: tirx.Expr, by: tirx.Expr) -> tirx.Expr:
+        """`value` with every part that is equal to `old`, and every load that is aligned to such a one, replaced."""
+        aligned = self.aligned(old) if isinstance(old, TensorLoad) else None
+
+        def replace(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+            if structural_equal(expr, old):
+                return by
+            other = self.aligned(expr) if aligned is not None and isinstance(expr, TensorLoad) else None
+            return by if other is not None and structural_equal(other, aligned) else mutator.default_mutate(expr)
+
+        return structural_mutate(value, (type(old), replace))
 
     def moves(self, expr: tirx.Expr) -> bool:
         """Whether an expression differs from lane to lane."""
@@ -183,10 +219,11 @@ class Vectors:
         tile = tirx.decl_buffer([self.width], register_type(kind), "tile", scope="local")
         steps, tiles = [], [tile]
         rest = self.value_of(value)
-        for load in self.neighbours_in(value):
-            loaded = tirx.decl_buffer([self.width], register_type(str(load.source.dtype)), f"{load.source.name}_tile", scope="local")
-            steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, load.astype(str(loaded.dtype)), [self.lane]), "vectorized"))
-            rest = self.replaced(rest, load, tirx.BufferLoad(loaded, [self.lane]).astype(str(load.source.dtype)))
+        for whole, form in self.vectors_in(value):
+            name = next((f"{load.source.name}_tile" for load in loads_of(form)), "tile")
+            loaded = tirx.decl_buffer([self.width], register_type(str(whole.ty)), name, scope="local")
+            steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, form.astype(str(loaded.dtype)), [self.lane]), "vectorized"))
+            rest = self.replaced(rest, whole, tirx.BufferLoad(loaded, [self.lane]).astype(str(whole.ty)))
             tiles.append(loaded)
         steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled"))
         whole = tirx.BufferLoad(tile, [self.lane]).astype(kind)
@@ -196,7 +233,7 @@ class Vectors:
     def width_of(self, value: tirx.Expr, tensor: str) -> int:
         """Lanes of the narrowest load of a tensor that `store` makes of an expression."""
         loads = [self.aligned(load) for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
-        whole = loads if self.form_of(value) is not None else self.neighbours_in(value)
+        whole = loads if self._has_form(value) else self.neighbours_in(value)
         is_whole = all(load is not None and self.moves(load) and any(structural_equal(load, other) for other in whole) for load in loads)
         return self.width if is_whole else 1
 

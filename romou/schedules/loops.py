@@ -13,6 +13,8 @@ from romou.tir.primitives import LANES
 
 # On a stage: the axis that, beside the lanes of a texel, runs along memory where the stage reads.
 ALONG_MEMORY = "romou.along_memory"
+# On a stage: the lanes of the texels that it reads are no neighbours in memory.
+APART = "romou.apart"
 # All that a GPU's local memory serves at once: as many banks as there are work-items in a warp, of four bytes each.
 _BANKS_BYTES = 128
 VECTOR_WIDTH = Knob(name="vector_width", choices=(LANES, 2, 1), default=LANES, help="numbers that one instruction loads, computes and stores")
@@ -51,7 +53,8 @@ def load_texels(sch: s_tir.Schedule, block: Block, at: Loop) -> None:
     """A work-item loads whole texels into registers, before their lanes are used one by one."""
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, at, preserve_unit_loops=True)
-    unroll_tile(sch, _whole_texels(sch, block, at))
+    is_apart = APART in sch.get(block).annotations
+    unroll_tile(sch, _whole_texels(sch, block, at), 1 if is_apart else LANES)
 
 
 def stage_in_local_memory(sch: s_tir.Schedule, block: Block, at: Loop, rows: int, across: int, number_bytes: int = 4) -> None:
@@ -72,7 +75,10 @@ def stage_in_local_memory(sch: s_tir.Schedule, block: Block, at: Loop, rows: int
         sch.reorder(*texels, lane)
     _, y, x = sch.split(sch.fuse(*texels), [None, rows, across])
     bind_threads(sch, y, x)
-    sch.vectorize(lane)
+    if APART in sch.get(block).annotations:
+        sch.unroll(lane)
+    else:
+        sch.vectorize(lane)
 
 
 def padded_texels(texels: Any, texel_bytes: Any, steps: Any) -> Any:

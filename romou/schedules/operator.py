@@ -46,6 +46,14 @@ class Operator(ABC, Generic[W]):
         """Rows of pixels that the knob `pixels` lays out; None for operators without the knob."""
         return None
 
+    def pieces(self, w: W) -> Sequence[int]:
+        """Numbers of pieces into which a long sum may be cut for work groups of their own, besides one."""
+        return ()
+
+    def in_pieces(self, w: W, data: te.Tensor, weight: te.Tensor, count: int) -> Contraction:
+        """The operator as `count` contractions, one for each row h, whose results are to be added up."""
+        raise NotImplementedError(f"{self.name} has no pieces")
+
     def winograd(self, w: W) -> dict[str, Winograd]:
         """The algorithms besides the direct one, by the choice of the knob `algorithm`."""
         return {}

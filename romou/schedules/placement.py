@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
+from romou.backends.launch import PLAIN_IMAGE
 from romou.core.limits import Limits
 from romou.tir.primitives import FREE_IMAGES, LANES, Place, image_extents, is_image
 
@@ -49,6 +50,6 @@ class Placement:
         most = limits.max_image
         if most is None or shape[-1] != LANES or role not in self.texels:
             return
-        for scope in ("global.texture-weight", "global.texture") if role == WEIGHT else ("global.texture",):
+        for scope in (PLAIN_IMAGE, "global.texture") if role == WEIGHT else ("global.texture",):
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
             yield scope, next((f"its {side} would be {extent} texels, the device allows {limit}" for side, extent, limit in sides if extent > limit), None)

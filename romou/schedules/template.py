@@ -12,17 +12,19 @@ from tvm import s_tir, tirx
 from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
-from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, WinogradAlgorithm
+from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, PiecesAlgorithm, WinogradAlgorithm
 from romou.schedules.base import Template
 from romou.schedules.blocks import has_vector_form
 from romou.schedules.contraction import Contraction, tensor_core
+from romou.schedules.contraction.defaults import work_items
 from romou.schedules.contraction.knobs import KNOBS
 from romou.schedules.operator import Operator
+from romou.schedules.pieces import PIECES
 from romou.schedules.placement import WEIGHT, Placement
 from romou.schedules.splice import find_blocks
 from romou.schedules.winograd import StoredWeight
 from romou.schedules.workload import FAMILY
-from romou.tir.primitives import LANES, Place, set_image
+from romou.tir.primitives import LANES, Place, advance_pointers, set_image
 
 
 class ContractionTemplate(Template):
@@ -70,10 +72,15 @@ class ContractionTemplate(Template):
     @property
     def activations(self) -> set[str]:
         """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis holds lanes."""
-        if not self.contracted.operator.works_in_texels or not has_vector_form(self.func):
+        if not self.contracted.operator.works_in_texels or not self._is_vector or not has_vector_form(self.func):
             return set()
         texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
-        return {str(p.name) for p in texels if not p.same_as(self.contracted.weight)}
+        return {str(p.name) for p in texels if not any(p.same_as(one) for one in self.contracted.weights)}
+
+    @property
+    def _is_vector(self) -> bool:
+        """Whether the lanes of a texel are loaded together."""
+        return self.contracted.contraction(flat=True).vector
 
     @property
     def data(self) -> tirx.Buffer:
@@ -84,8 +91,8 @@ class ContractionTemplate(Template):
     def placement(self) -> Placement:
         """Where data, weight and output may lie."""
         operator = self.contracted.operator
-        texels = {"data", "output"} if operator.works_in_texels else set()
-        if operator.has_constant_weight and self.contracted.contraction(flat=True).vector:
+        texels = {"data", "output"} if operator.works_in_texels and self._is_vector else set()
+        if operator.has_constant_weight and self._is_vector and not self.contracted.is_weight_computed:
             texels.add(WEIGHT)
         buffers = {"data": self.data, WEIGHT: self.contracted.weight, "output": self.func.params[-1]}
         return Placement(func=self.func, buffers=buffers, texels=texels)
@@ -95,7 +102,9 @@ class ContractionTemplate(Template):
         """Choice of the knob `algorithm`, which operators with a single one lack -> the algorithm."""
         forms = self.contracted.operator.winograd(self.workload)
         others = {name: WinogradAlgorithm(self.contracted, self.placement, form) for name, form in forms.items()}
-        return {DIRECT: DirectAlgorithm(self.contracted, self.placement), **others}
+        counts = self.contracted.operator.pieces(self.workload)
+        pieces = {name: PiecesAlgorithm(self.contracted, self.placement, count) for name, count in PIECES.items() if count in counts}
+        return {DIRECT: DirectAlgorithm(self.contracted, self.placement), **others, **pieces}
 
     def contraction(self, flat: bool, algorithm: str = DIRECT) -> Contraction:
         """The operator as a contraction, its pixels in one row (flat) or row by row; under an algorithm with transforms, the one between them."""
@@ -129,11 +138,21 @@ class ContractionTemplate(Template):
         return self.starts(limits)[0]
 
     def starts(self, limits: Limits) -> list[Config]:
-        """A decent config of each algorithm, the direct one first; and where there are tensor cores, one whose operands are staged."""
+        """A decent config of each algorithm; and where there are tensor cores, one whose operands are staged.
+
+        The first one sums directly, or, where that leaves the device idle, in the fewest pieces that do not. On phones it is the one with least to do in fp32;
+        where fp16 lies between kernels, a search has to see the error first.
+        """
         usable = self._usable(limits)
         if len(usable) == 1:
             return usable[DIRECT].starts(limits)
-        return [Config({"algorithm": name, **config}) for name, one in usable.items() for config in one.starts(limits)]
+        found = {name: [Config({"algorithm": name, **config}) for config in one.starts(limits)] for name, one in usable.items()}
+        sums = [name for name in usable if name == DIRECT or name in PIECES]
+        first = next((name for name in sums if work_items(usable[name].contraction(flat=True), found[name][0]) >= limits.busy_work_items), sums[-1])
+        least = min(usable, key=lambda name: usable[name].slots(limits))
+        if limits.prefers_images and self.workload.dtype == "float32" and least not in sums:
+            first = least
+        return [*found[first], *(config for name, configs in found.items() if name != first for config in configs)]
 
     def _usable(self, limits: Limits) -> dict[str, Algorithm]:
         """The algorithms that the device has room for; where tensor cores make many products in a cycle, fewer of them are no gain."""
@@ -151,9 +170,16 @@ class ContractionTemplate(Template):
             if name not in self.images:
                 func = set_image(func, name, scope)
         try:
-            return tvm.IRModule({"main": self._on(func).scheduled(config)})
+            scheduled = self._on(func).scheduled(config)
         except s_tir.ScheduleError as error:
             raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
+        # What is staged in local memory is read there, and images have no addresses. On other devices compilers see to them by themselves.
+        is_direct = config.get("algorithm", DIRECT) == DIRECT
+        reads_buffers = not config["local"] and not (is_direct and config["data"] == config["weight"] == Place.IMAGE)
+        # fp16 that is converted when it is read, which is all of it where it is only stored, is read by functions with an offset.
+        reads_numbers = self.workload.dtype == "float32" or limits.has_fp16_arithmetic
+        has_pointers = limits.prefers_images and reads_buffers and reads_numbers
+        return tvm.IRModule({"main": advance_pointers(scheduled) if has_pointers else scheduled})
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
         """The scheduled function, whose images are those of `config`. Raises `s_tir.ScheduleError` where TVM's scheduler refuses."""

@@ -11,17 +11,14 @@ Three kernels with two workspaces between them; in a model, they are tensors of 
 A work-item transforms a tile of four pixels a side in its registers. A larger one, half transformed, would not fit into them: a row of work-items
 shares it through local memory, each first with a column of the tile and then with a row of it.
 
-G g G^T is computed ahead: such a config stores its weight in another shape (`StoredWeight`).
+G g G^T is computed ahead: such a config stores its weight in another shape (`StoredWeight`). Where weights change, a fourth kernel makes it in each call.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import reduce as fold
 
 import numpy as np
 from tvm import s_tir, te, tirx
@@ -33,6 +30,7 @@ from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, contract
 from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.splice import as_module, renest
+from romou.schedules.winograd_matrices import Matrices, matrices, row_of
 from romou.schedules.workload import Conv2d, window_index
 from romou.tir.primitives import LANES
 
@@ -40,56 +38,14 @@ from romou.tir.primitives import LANES
 TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
 # Sides of windows -> those of the output tiles whose numbers are right: the error grows with the points.
 SIDES = {3: (2, 4, 6), 5: (2, 4)}
-# Where polynomials are evaluated, beside infinity: as many as a tile needs, whose powers and differences stay near 1, and so the error small.
-_POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 # The workspace that the contraction reads, and all stages that are scheduled, not inlined.
 TRANSFORMED = "transformed"
-STAGES = frozenset({"data_tile", "data_rows", TRANSFORMED, "products", "output_column", "output_rows", "output_tile"})
+STAGES = frozenset({"data_tile", "data_rows", TRANSFORMED, "weight_rows", "stored_weight", "products", "output_column", "output_rows", "output_tile"})
 # Work-items of a group of the transforms, at least where they share tiles, and the tiles that such a group has at least: neighbours are read together.
 GROUP, SHARED_TILES = 64, 16
 # Side of the largest tile that fits into registers.
 _LARGEST_OWN = 4
 _FLOAT_BYTES = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matrices:
-    """B^T, G and A^T of F(m, r), by rows."""
-
-    data: Sequence[Sequence[Fraction]]
-    weight: Sequence[Sequence[Fraction]]
-    output: Sequence[Sequence[Fraction]]
-
-
-@functools.cache
-def matrices(tile: int, window: int) -> Matrices:
-    """Matrices of the algorithm of Toom and Cook, transposed: polynomials are multiplied by their values at points.
-
-    The row of a point p in B^T is the product of (x - q) over the other points q, in G 1, p, p^2 ... over its value at p, in A^T 1, p, p^2 ...;
-    infinity, the last row, takes the highest powers.
-    """
-    points = [Fraction(p) for p in _POINTS[: tile + window - 2]]
-    data = [(*_polynomial(points[:i] + points[i + 1 :]), Fraction(0)) for i in range(len(points))]
-    scales = [math.prod((p - q for q in points if q != p), start=Fraction(1)) for p in points]
-    weight = [[p**k / scale for k in range(window)] for p, scale in zip(points, scales, strict=True)]
-    output = [[p**k for k in range(tile)] for p in points]
-    data.append(_polynomial(points))
-    weight.append([Fraction(k == window - 1) for k in range(window)])
-    output.append([Fraction(k == tile - 1) for k in range(tile)])
-    # At 0 and infinity every other power is missing: as in the paper, what is left begins with a plus.
-    for place, other in ((0, weight), (-1, output)):
-        if next(factor for factor in data[place] if factor) < 0:
-            data[place] = tuple(-factor for factor in data[place])
-            other[place] = [-factor for factor in other[place]]
-    return Matrices(data=data, weight=weight, output=list(zip(*output, strict=True)))
-
-
-def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Coefficients of the product of (x - root), the lowest power first."""
-    found = [Fraction(1)]
-    for root in roots:
-        found = [up - root * same for up, same in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
-    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,17 +159,35 @@ class Winograd:
         )
 
     def build(self, data: te.Tensor, weight: te.Tensor, config: Config, *, is_zero_outside: bool) -> tirx.PrimFunc:
-        """All stages, from data and transformed weight to the output in single precision."""
-        products = contract(self.contraction(self._transformed(data, is_zero_outside), weight), config, name="products", dtype=self.work.dtype)
+        """All stages, from data and weight, transformed or packed, to the output in single precision."""
+        is_packed = len(weight.shape) != len(self.weight_shape)
+        right = self._transformed_weight(weight) if is_packed else weight
+        products = contract(self.contraction(self.transformed_data(data, is_zero_outside), right), config, name="products", dtype=self.work.dtype)
         return te.create_prim_func([data, weight, self._output(products)])
+
+    def _transformed_weight(self, packed: te.Tensor) -> te.Tensor:
+        """G g G^T of each window, as `StoredWeight` makes it ahead."""
+        side, matrix = self.side, self._matrices.weight
+        texels, window, _, lanes, outputs, _ = (int(extent) for extent in packed.shape)
+
+        def column(a: tirx.Expr, j: tirx.Expr, *at: tirx.Expr) -> tirx.Expr:
+            ic, *others = at
+            return row_of(matrix, a, lambda i: packed[(ic, i, j, *others)].astype("float32"))
+
+        rows = te.compute((side, window, texels, lanes, outputs, LANES), column, name="weight_rows")
+        return te.compute(
+            self.weight_shape,
+            lambda ic, p, *at: row_of(matrix, p % side, lambda j: rows[(p // side, j, ic, *at)]).astype(self.work.dtype),
+            name="stored_weight",
+        )
 
     @property
     def _matrices(self) -> Matrices:
         return matrices(self.tile, self.work.kernel[0])
 
-    def _transformed(self, data: te.Tensor, is_zero_outside: bool) -> te.Tensor:
+    def transformed_data(self, data: te.Tensor, is_zero_outside: bool) -> te.Tensor:
         side, (down, across), count = self.side, self.grid, self.in_texels * self.tiles
-        padded = _padded(count)
+        padded = padded_items(count)
         top, left, _, _ = self.work.padding
         # Tiles that stick out over the edge are padding too.
         reach = self.work.kernel[0] - 1
@@ -229,24 +203,24 @@ class Winograd:
 
         tile = te.compute((padded, side, side, LANES), load, name="data_tile")
         matrix = self._matrices.data
-        rows = te.compute((side, side, padded, LANES), lambda a, j, f, lane: _row_of(matrix, a, lambda i: tile[f, i, j, lane]), name="data_rows")
+        rows = te.compute((side, side, padded, LANES), lambda a, j, f, lane: row_of(matrix, a, lambda i: tile[f, i, j, lane]), name="data_rows")
         return te.compute(
             self.transformed_shape,
-            lambda p, f, lane: _row_of(matrix, p % side, lambda j: rows[p // side, j, f, lane]).astype(self.work.dtype),
+            lambda p, f, lane: row_of(matrix, p % side, lambda j: rows[p // side, j, f, lane]).astype(self.work.dtype),
             name=TRANSFORMED,
         )
 
     def _output(self, products: te.Tensor) -> te.Tensor:
         side, tile, (down, across), count = self.side, self.tile, self.grid, self.work.out_texels * self.tiles
-        padded, matrix, batch = _padded(count), self._matrices.output, self.work.batch
+        padded, matrix, batch = padded_items(count), self._matrices.output, self.work.batch
 
         def load(a: tirx.Expr, b: tirx.Expr, f: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             f = f if padded == count else te.min(f, count - 1)
             return products[a * side + b, f // self.tiles, f % self.tiles, lane].astype("float32")
 
         column = te.compute((side, side, padded, LANES), load, name="output_column").__getitem__ if self.is_shared else lambda i: load(*i)
-        rows = te.compute((tile, side, padded, LANES), lambda y, b, f, lane: _row_of(matrix, y, lambda a: column((a, b, f, lane))), name="output_rows")
-        tiles = te.compute((padded, tile, tile, LANES), lambda f, y, x, lane: _row_of(matrix, x, lambda b: rows[y, b, f, lane]), name="output_tile")
+        rows = te.compute((tile, side, padded, LANES), lambda y, b, f, lane: row_of(matrix, y, lambda a: column((a, b, f, lane))), name="output_rows")
+        tiles = te.compute((padded, tile, tile, LANES), lambda f, y, x, lane: row_of(matrix, x, lambda b: rows[y, b, f, lane]), name="output_tile")
         return te.compute(
             self.work.output_shape,
             lambda n, o, y, x, lane: tiles[((o * batch + n) * down + y // tile) * across + x // tile, y % tile, x % tile, lane],
@@ -257,7 +231,8 @@ class Winograd:
         """The schedule with the three nests bound; `output` is the block that the epilogue ends in."""
         if self.is_shared:
             sch, output = self._over_tiles(sch, output)
-        self._schedule_data(sch)
+        self.schedule_data(sch)
+        self._schedule_weight(sch)
         p, o, t, lane = sch.get_loops(sch.get_sblock("products"))
         sch.reorder(o, p, t, lane)
         schedule_stages(sch, [o, p, t, lane], ["ic", "ilane"], config)
@@ -277,7 +252,7 @@ class Winograd:
         sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "output_tile", extents, place)))
         return sch, sch.get_sblock(name)
 
-    def _schedule_data(self, sch: s_tir.Schedule) -> None:
+    def schedule_data(self, sch: s_tir.Schedule) -> None:
         transformed, tile = sch.get_sblock(TRANSFORMED), sch.get_sblock("data_tile")
         p, f, lane = sch.get_loops(transformed)
         a, b = sch.split(p, [self.side, self.side])
@@ -291,9 +266,22 @@ class Winograd:
             load_texels(sch, tile, column)
             unroll_tile(sch, [b, lane])
             return
-        item = _bind(sch, f, [a, b, lane])
+        item = bind_items(sch, f, [a, b, lane])
         # Column by column, so that no more than one of the tile's is in registers.
-        load_texels(sch, tile, _place_rows(sch, "data_rows", item))
+        load_texels(sch, tile, place_rows(sch, "data_rows", item))
+        unroll_tile(sch, [a, b, lane])
+
+    def _schedule_weight(self, sch: s_tir.Schedule) -> None:
+        found = {str(sch.get(block).name_hint): block for block in sch.get_child_blocks(sch.get_sblock("root"))}
+        if "stored_weight" not in found:
+            return
+        ic, p, ilane, o, lane = sch.get_loops(found["stored_weight"])
+        a, b = sch.split(p, [self.side, self.side])
+        sch.reorder(ic, ilane, o, a, b, lane)
+        item = bind_items(sch, sch.fuse(ic, ilane, o), [a, b, lane])
+        sch.set_scope(found["weight_rows"], 0, "local")
+        sch.compute_at(found["weight_rows"], item, preserve_unit_loops=True)
+        unroll_tile(sch, loops_below(sch, found["weight_rows"], item))
         unroll_tile(sch, [a, b, lane])
 
     def _schedule_output(self, sch: s_tir.Schedule, output: Block) -> None:
@@ -313,37 +301,17 @@ class Winograd:
         n, o, y, x, lane = sch.get_loops(output)
         (down, inner_y), (across, inner_x) = (sch.split(loop, [None, self.tile]) for loop in (y, x))
         sch.reorder(o, n, down, across, inner_y, inner_x, lane)
-        item = _bind(sch, sch.fuse(o, n, down, across), [inner_y, inner_x, lane])
+        item = bind_items(sch, sch.fuse(o, n, down, across), [inner_y, inner_x, lane])
         load_texels(sch, tile, inner_y)
-        _place_rows(sch, "output_rows", item)
+        place_rows(sch, "output_rows", item)
         unroll_tile(sch, [inner_y, inner_x, lane])
 
 
-def _padded(items: int) -> int:
+def padded_items(items: int) -> int:
     return -(-items // GROUP) * GROUP
 
 
-def _row_of(matrix: Sequence[Sequence[Fraction]], row: tirx.Expr, value: Callable[[int], tirx.Expr]) -> tirx.Expr:
-    """Row `row` of a constant matrix times a vector: a choice among sums without zeros, which unrolling makes."""
-    sums = []
-    for factors in matrix:
-        terms = [(factor, value(place)) for place, factor in enumerate(factors) if factor]
-        # What is added stands before what is subtracted: no sum begins with a minus.
-        sums.append(fold(_add, sorted(terms, key=lambda term: term[0] < 0), None))
-    *others, chosen = enumerate(sums)
-    found = chosen[1]
-    for place, total in reversed(others):
-        found = te.if_then_else(row == place, total, found)
-    return found
-
-
-def _add(total: tirx.Expr | None, term: tuple[Fraction, tirx.Expr]) -> tirx.Expr:
-    factor, value = term
-    size = value if abs(factor) == 1 else value * tirx.const(float(abs(factor)), "float32")
-    return size if total is None else total + size if factor > 0 else total - size
-
-
-def _bind(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
+def bind_items(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
     """Bind `items`, so that each iteration is a work-item, with the loops `inner` inside."""
     group, item = sch.split(items, [None, GROUP])
     sch.reorder(group, item, *inner)
@@ -352,7 +320,7 @@ def _bind(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
     return item
 
 
-def _place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
+def place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
     """The first half of a transform, which makes rows of a tile, in a work-item's registers; returns its loop over columns."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")

@@ -10,8 +10,9 @@ import numpy as np
 
 from romou.core.space import Config
 from romou.search.features import TaskFeatures, aligned
-from romou.search.ordinal import KnobFeatures, ScaledProcess
-from romou.search.transfer import TransferData, is_enough, levelled, scores
+from romou.search.knob_process import KnobProcess
+from romou.search.ordinal import KnobFeatures
+from romou.search.transfer import FEWEST, TransferData, is_enough, levelled, scores
 
 # Of what it learns, log seconds: how far an expectation is off, that of all configs of a kind together, and a measurement.
 _OFF, _KIND_OFF, _NOISE = 0.4, 0.4, 0.07
@@ -57,6 +58,8 @@ class GaussianProcess:
         return np.asarray(_OFF**2 * np.exp(-distances.astype(float) / _REACH) + _KIND_OFF**2 * (self._kinds[:, None] == kinds))
 
 
+# From so many measurements on a process over knobs alone has a say.
+_FEWEST_OF_KNOBS = 3
 # Up to so many measurements, a Gaussian process learns more of them than trees do, if something is expected.
 _FEW = 512
 # Parameters and number of rounds: for many rows of several tasks, each round the average of trees that see other rows and features, since what one
@@ -83,7 +86,7 @@ class Trees:
 class CostModel:
     """From features to log(best time / time): 0 for the best config known, less for slower ones.
 
-    Without an estimate, trees learn the scores of what was measured; of a space of knobs alone, a `ScaledProcess`. With one, three predictions are added up:
+    Without an estimate, trees learn the scores of what was measured; of a space of knobs alone, a `KnobProcess`. With one, three predictions are added up:
 
     - the estimate, which needs no measurement;
     - trees that learn the estimate's error from transfer data, where fast configs count more;
@@ -101,12 +104,12 @@ class CostModel:
         self._seed = seed
         self._data: TransferData | None = None
         self._transferred: Trees | None = None
-        self._own: Trees | GaussianProcess | ScaledProcess | None = None
+        self._own: Trees | GaussianProcess | KnobProcess | None = None
 
     @property
     def knows_doubt(self) -> bool:
         """Whether a config scores higher the less is known of it, so that none has to be drawn at random to learn of the others."""
-        return isinstance(self._own, GaussianProcess | ScaledProcess) or (self._features.has_estimate and self._own is None)
+        return isinstance(self._own, GaussianProcess | KnobProcess) or (self._features.has_estimate and self._own is None)
 
     @property
     def is_trained(self) -> bool:
@@ -118,12 +121,13 @@ class CostModel:
         if data is not None and data is not self._data:
             self._data = data
             self._transferred = train_on(data, self._seed) or self._transferred
-        if is_enough(times_s):
+        has_knobs_alone = isinstance(self._features, KnobFeatures)
+        if is_enough(times_s, _FEWEST_OF_KNOBS if has_knobs_alone else FEWEST):
             labels = scores(times_s)
             rows = self._features(configs)
             before = self._before(configs, rows)
-            if isinstance(self._features, KnobFeatures) and len(configs) <= _FEW:
-                self._own = ScaledProcess(rows, labels - before, before, self._own if isinstance(self._own, ScaledProcess) else None)
+            if has_knobs_alone and len(configs) <= _FEW:
+                self._own = KnobProcess(rows, labels, self._own if isinstance(self._own, KnobProcess) else None)
             elif self._features.has_estimate and len(configs) <= _FEW:
                 self._own = GaussianProcess(rows, self._kinds(configs), labels - before)
             else:
@@ -133,7 +137,7 @@ class CostModel:
         """Return a score per config, higher is faster: the estimate as long as nothing was learnt, 0 without one."""
         rows = self._features(configs) if self.is_trained else np.empty(0)
         before = self._before(configs, rows)
-        if isinstance(self._own, GaussianProcess | ScaledProcess):
+        if isinstance(self._own, GaussianProcess | KnobProcess):
             return self._own(rows, self._kinds(configs), before)
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
@@ -149,7 +153,7 @@ class CostModel:
         if best_s is None:
             return None
         own = self._own
-        found = own.mean(rows, self._kinds(configs), before) if isinstance(own, GaussianProcess | ScaledProcess) else own(rows, self._features.columns, before)
+        found = own.mean(rows, self._kinds(configs), before) if isinstance(own, GaussianProcess | KnobProcess) else own(rows, self._features.columns, before)
         return np.asarray(best_s * np.exp(-found))
 
     def _kinds(self, configs: Sequence[Config]) -> np.ndarray:
@@ -158,7 +162,10 @@ class CostModel:
     def _before(self, configs: Sequence[Config], rows: np.ndarray) -> np.ndarray:
         """The estimate, corrected by what transfer data says of it."""
         expected = self._features.expected(configs)
-        return expected if self._transferred is None else self._transferred(rows, self._features.columns, expected)
+        # A process over knobs alone goes by what was measured here.
+        if self._transferred is None or isinstance(self._own, KnobProcess):
+            return expected
+        return self._transferred(rows, self._features.columns, expected)
 
 
 def train_on(data: TransferData, seed: int = 0) -> Trees | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,20 +14,22 @@ from romou.core.space import Config, Space
 from romou.search.cost_model import CostModel
 from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
-from romou.search.ordinal import KnobFeatures
-from romou.search.strategies import EXPLORERS, Outlook, subspaces
+from romou.search.ordinal import KnobFeatures, spread
+from romou.search.strategies import EXPLORERS, Outlook, rank, subspaces
 from romou.search.transfer import TransferData
 
 # Of the choices of a knob that only spells the same arithmetic, one whose kernel took so many times longer than the best in another spelling can wait.
 _HOPELESS = 1.05
+# So many configs that were fast elsewhere are tried before any others.
+_STARTS = 8
 
 
 class Explorer:
     """Proposes the default config first, then the first ones that it was given, then what `TuningOptions.explorer` says. Never the same config twice.
 
-    A guided explorer begins with random configs, until the cost model has a say; from then on it proposes what the model likes best, mixed with a
-    share of random ones. With an estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
-    what it knows little of. A space without untried configs proposes nothing.
+    A guided explorer begins with random configs, or with configs far apart where it ranks knobs alone, until the cost model has a say. From then on it
+    proposes what the model likes best, mixed with a share of random ones. With an estimate, or with transfer data, the model has a say from the start, and
+    none are drawn at random while it tells what it knows little of. A space without untried configs proposes nothing.
 
     default: None where none is known.   features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
     """
@@ -96,7 +99,17 @@ class Explorer:
         explore = EXPLORERS[self._options.explorer]
         if count <= 0 or explore is None:
             return []
-        if not self._features.has_estimate and len(measured) < self._options.random_trials and not len(self._transfer_data()):
+        is_told = self._features.has_estimate or len(self._transfer_data()) > 0
+        if explore is rank and isinstance(self._features, KnobFeatures):
+            # After what was fast elsewhere come configs far from it: among those that should be fast nothing tells whether others are faster.
+            first = _STARTS if is_told else 0
+            if first <= len(taken) < first + self._options.random_trials:
+                return self._spread(min(count, first + self._options.random_trials - len(taken)), taken)
+            if not taken:
+                self._model.fit([], [], self._transfer_data())
+                self._first += rank(self._outlook([], taken))[:_STARTS]
+                return self._first
+        elif not is_told and len(measured) < self._options.random_trials:
             return []
         if len(measured) != self._trained_on:
             self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._transfer_data())
@@ -106,8 +119,20 @@ class Explorer:
         if not self._model.knows_doubt:
             count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
         timed = sorted((item for item in measured.values() if item[1] is not None), key=lambda item: item[1] or 0.0)
-        look = Outlook(space=self._space, score=self._model.predict, fastest=[c for c, _ in timed], taken=taken, rng=self._rng)
+        look = self._outlook([c for c, _ in timed], taken)
         return self._hopeful([c for c in explore(look) if c.key not in taken], measured)[:count]
+
+    def _outlook(self, fastest: Sequence[Config], taken: set[str]) -> Outlook:
+        return Outlook(space=self._space, every=lambda: self._every, score=self._model.predict, fastest=fastest, taken=taken, rng=self._rng)
+
+    @functools.cached_property
+    def _every(self) -> list[Config]:
+        return list(self._space)
+
+    def _spread(self, count: int, taken: set[str]) -> list[Config]:
+        """Configs far from each other, of which more is learnt than of random ones."""
+        chosen = [place for place, config in enumerate(self._every) if config.key in taken]
+        return [self._every[place] for place in spread(self._features(self._every), chosen, count, self._rng)]
 
     def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """In the same order, but last those of which another spelling is under way, comes before or turned out to be slow."""

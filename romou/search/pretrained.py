@@ -5,6 +5,7 @@ They hold for sums of products in OpenCL, on the device itself.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import logging
 from collections.abc import Sequence
@@ -62,12 +63,12 @@ class PretrainedModel(Trees):
 
 
 def pretrained_for(target: Target) -> PretrainedModel | None:
-    """Return the model that ships for the target's device.
+    """Return the model that ships for the target's device, of its own kind or of the one that this kind learns from.
 
     None where there is none, and with a warning where the one that ships does not fit this version: a search goes on without it.
     """
-    path = file_of(target)
-    if not path.is_file():
+    path = next((path for path in map(functools.partial(file_of, target), (target.kind, target.backend.learns_from)) if path.is_file()), None)
+    if path is None:
         return None
     try:
         return PretrainedModel.load(path)
@@ -76,6 +77,6 @@ def pretrained_for(target: Target) -> PretrainedModel | None:
         return None
 
 
-def file_of(target: Target) -> Path:
-    """Return where the pretrained model for the target's kind and device lies."""
-    return _FOLDER / f"{target.kind}_{target.spec.name}.ubj.gz"
+def file_of(target: Target, kind: str | None = None) -> Path:
+    """Return where the pretrained model for the target's device lies, for its own kind or another one."""
+    return _FOLDER / f"{kind or target.kind}_{target.spec.name}.ubj.gz"

@@ -7,8 +7,7 @@ import datetime
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from romou.core.outcome import Outcome
@@ -18,6 +17,7 @@ from romou.measure.types import Builder, BuildResult, Candidate, MeasureResult, 
 from romou.pruning.estimate import can_estimate, missing_facts
 from romou.records import Origin, Record, Records
 from romou.search.options import TuningOptions
+from romou.search.pipeline import Pipeline
 from romou.search.progress import MakeProgress, NoProgress, Status
 from romou.search.scheduler import Progression, next_task
 from romou.search.task_search import TaskResult, TaskSearch
@@ -84,6 +84,7 @@ class TuningSession:
         self._runner = runner
         self._options = options
         self._fingerprint = runner.fingerprint()
+        self._pipeline = Pipeline(builder, runner, self._measure, is_apart=not self._fingerprint.is_host_cpu)
         lacking = missing_facts(target.spec)
         if lacking and target.spec.nearest:
             text = "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the target takes them from %s"
@@ -155,9 +156,9 @@ class TuningSession:
         progress = make_progress()
         progress.start(self.done, self._options.trials)
         try:
-            for batch in self._built_batches():
-                for built, result in self._measured(batch):
-                    self._keep(built, result, progress.update)
+            results = self._pipeline.search(self._propose, batch_size=self._options.batch_size, is_over=self._is_over, stop_at=self._stop_at)
+            for built, result in results:
+                self._keep(built, result, progress.update)
             if self._error is not None:
                 raise self._error
             if not self._is_stopped:
@@ -167,27 +168,6 @@ class TuningSession:
         finally:
             progress.stop()
         return {state.task.key: state.result() for state in self._states}
-
-    def _built_batches(self) -> Iterator[list[BuildResult]]:
-        """Built batches; the next one is built meanwhile, unless builds and kernels share this machine's cores."""
-        with ThreadPoolExecutor(1, thread_name_prefix="romou-batch") as pool:
-            ahead: Future[list[BuildResult]] | None = None
-            while True:
-                if ahead is None:
-                    batch = self._propose()
-                    if not batch:
-                        return
-                    built = self._builder.build(batch, stop_at=self._stop_at)
-                else:
-                    built = ahead.result()
-                    ahead = None
-                if not self._fingerprint.is_host_cpu:
-                    batch = self._propose()
-                    if batch:
-                        ahead = pool.submit(self._builder.build, batch, stop_at=self._stop_at)
-                yield built
-                if ahead is None and self._is_over():
-                    return
 
     def _is_over(self) -> bool:
         patience = self._options.no_progress
@@ -210,10 +190,10 @@ class TuningSession:
                 if config.key not in state.built
             ]
             self._proposed += len(doubtful)
-            batch = self._builder.build(missing) if missing else []
+            batch = [built for future in self._builder.start(missing) if (built := future.result()) is not None]
             there = [state.built[config.key] for state, config in doubtful if config.key in state.built]
             batch += [dataclasses.replace(built, candidate=dataclasses.replace(built.candidate, is_winner=True)) for built in there]
-            for built, result in self._measured(batch):
+            for built, result in self._pipeline.measure(batch):
                 state = self._by_key[built.candidate.task.key]
                 record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)
                 self._store.append(record)
@@ -252,28 +232,6 @@ class TuningSession:
         past, others = state.progression, [self._by_key[key].progression for key in self._alternatives.get(state.task.key, ()) if key in self._by_key]
         is_over = past.is_exhausted or past.is_hopeless_beside(others)
         return Progression(past.calls, past.times + [None] * state.waiting, is_over) if state.waiting or is_over else past
-
-    def _measured(self, batch: list[BuildResult]) -> Iterator[tuple[BuildResult, MeasureResult]]:
-        """Each candidate of a batch with its result, as soon as it is there; one that the time limit cuts off has none."""
-        width = self._runner.width
-        if width == 1:
-            results = ((built, self._measure(built)) for built in batch if not self._is_stopped)
-            yield from ((built, result) for built, result in results if result is not None)
-            return
-        pool = ThreadPoolExecutor(width, thread_name_prefix="romou-run")
-        try:
-            running = {pool.submit(self._measure, built): built for built in batch if not self._is_stopped}
-            for future in as_completed(running):
-                result = None if future.cancelled() else future.result()
-                if result is not None:
-                    yield running[future], result
-                if self._is_stopped:
-                    # What runs already is kept; what waits is not started.
-                    for waiting in running:
-                        waiting.cancel()
-        finally:
-            # After an error the others end by themselves, or when the runner is closed.
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def _measure(self, built: BuildResult) -> MeasureResult | None:
         if built.outcome != Outcome.OK:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -159,7 +160,7 @@ class SimulatedDevice:
         if any(device != devices[0] for device in devices):
             raise RecordError(f"spaces of several devices cannot be simulated as one device: {sorted({str(d['name']) for d in devices})}")
         self._device = devices[0]
-        self._workers = workers
+        self.workers = workers
         self._batches: list[list[float]] = []
         self._batch_of: dict[int, int] = {}
         # Seconds at which a batch was built, and at which its last config so far was measured.
@@ -179,16 +180,19 @@ class SimulatedDevice:
         """The device that the spaces were recorded on."""
         return DeviceFingerprint.from_dict(self._device)
 
-    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
+    def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
         """What the recording says of building; takes no time."""
-        results = []
+        results: list[Future[BuildResult | None]] = []
+        build_s = []
         for candidate in batch:
             found = self._config(candidate)
             outcome = found.outcome if found.outcome in (Outcome.INVALID, Outcome.BUILD_ERROR) else Outcome.OK
             library = candidate.config.key if outcome == Outcome.OK else None
-            results.append(BuildResult(candidate=candidate, outcome=outcome, library=library, seconds=found.build_s, error=found.error))
+            results.append(Future())
+            results[-1].set_result(BuildResult(candidate=candidate, outcome=outcome, library=library, seconds=found.build_s, error=found.error))
+            build_s.append(found.build_s)
             self._batch_of[candidate.trial] = len(self._batches)
-        self._batches.append([result.seconds for result in results])
+        self._batches.append(build_s)
         return results
 
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
@@ -218,7 +222,7 @@ class SimulatedDevice:
             before = number - (1 if self._device["is_host_cpu"] else 2)
             if before >= 0:
                 start = max(start, self._measured[before])
-            free = [start] * self._workers
+            free = [start] * self.workers
             for seconds in self._batches[number]:
                 heapq.heapreplace(free, free[0] + seconds)
             self._built.append(max(free))

@@ -26,11 +26,12 @@ _HOTTEST = 1.0
 class Outlook:
     """What an explorer looks at.
 
-    score: of configs, higher is faster; a model's.
+    every: gives all configs of the space.   score: of configs, higher is faster; a model's.
     fastest: measured configs, the fastest first.   taken: keys of those that were proposed or measured.
     """
 
     space: Space
+    every: Callable[[], Sequence[Config]]
     score: Callable[[Sequence[Config]], np.ndarray]
     fastest: Sequence[Config]
     taken: set[str]
@@ -40,6 +41,8 @@ class Outlook:
 def evolve(look: Outlook) -> list[Config]:
     """The fastest configs and some random ones are mutated for a few generations; those that the model likes best, the best one first."""
     population = [*_fastest(look, _PARENTS), *_fresh(look, _FRESH)]
+    if not population:
+        return []  # all configs are under way, and none has a time yet
     seen = {c.key: c for c in population}
     for _ in range(_GENERATIONS):
         for _ in range(_CHILDREN):
@@ -53,6 +56,8 @@ def anneal(look: Outlook) -> list[Config]:
     """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer they go; the best of all."""
     fastest = _fastest(look, _CHAINS // 2)
     chains = [*fastest, *_fresh(look, _CHAINS - len(fastest))]
+    if not chains:
+        return []
     scores = look.score(chains)
     seen = {c.key: c for c in chains}
     for step in range(_STEPS):
@@ -68,7 +73,14 @@ def anneal(look: Outlook) -> list[Config]:
 
 def rank(look: Outlook) -> list[Config]:
     """Rank all configs and return those that the model likes best, the best one first: for spaces of some ten thousand."""
-    return _ranked(look, [config for config in look.space if config.key not in look.taken])[:_PARENTS]
+    every, found = look.every(), []
+    scores = look.score(every)
+    for place in np.argsort(-scores, kind="stable"):
+        if every[int(place)].key not in look.taken:
+            found.append(every[int(place)])
+        if len(found) == _PARENTS:
+            break
+    return found
 
 
 def _fastest(look: Outlook, count: int) -> list[Config]:

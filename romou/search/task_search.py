@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _TRANSFER_EACH = 2000
 # Configs this much apart may be equally fast.
 _CLOSE = 1.05
+# A default config this near to the best one is measured again beside it: nothing slower than it is kept.
+_NEAR_DEFAULT = 1.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,9 +105,12 @@ class TaskSearch:
         return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
 
     def close_calls(self, count: int) -> list[Config]:
-        """At most `count` configs of which each may be the fastest; none where that is settled."""
+        """At most `count` configs of which each may be the fastest, and the default one where it is near; none where that is settled."""
         fastest = self.fastest()
         close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
+        default_s = self.measured.get(self.default.key, (None, None))[1]
+        if close and default_s is not None and default_s <= _NEAR_DEFAULT * fastest[0][0] and self.default not in close:
+            close.append(self.default)
         return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
 
     def best(self) -> Config | None:

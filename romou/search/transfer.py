@@ -29,9 +29,9 @@ def levelled(expected: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
     return expected + (np.average(labels - expected, weights=weight) if len(labels) else 0.0)
 
 
-def is_enough(times_s: Sequence[float | None]) -> bool:
+def is_enough(times_s: Sequence[float | None], fewest: int = FEWEST) -> bool:
     """Whether anything can be learnt from the measurements: of too few, the best says nothing."""
-    return len(times_s) >= FEWEST and sum(t is not None for t in times_s) >= 2
+    return len(times_s) >= fewest and sum(t is not None for t in times_s) >= 2
 
 
 class TransferData:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from romou.backends import DEFAULT_KIND
-from romou.backends.base import Backend
+from romou.backends.base import BUFFER_BYTES, Backend
 from romou.core.errors import UsageError
 from romou.core.limits import Limits
 from romou.hardware import HardwareSpec, load_device
@@ -117,6 +117,10 @@ class Target:
             # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
             busy_work_items=group * spec.shader_cores if spec.shader_cores and not is_cpu else 1,
             warp_size=min(spec.warp_sizes or (1,)),
+            registers=spec.registers_per_lane,
+            max_buffers=numbers.get(self.backend.buffer_limit),
+            max_buffer_bytes=numbers.get(BUFFER_BYTES),
+            instructions_per_byte=spec.instructions_per_byte or Limits.instructions_per_byte,
             max_image=(numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None,
             prefers_images=has_images and (self._options.get("images") == "prefer" or (self._guessed(spec) if spec.nearest else spec).prefers_images),
             without=tuple(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
@@ -139,7 +143,8 @@ class Target:
         if self._tvm_target is None:
             import tvm.target
 
-            host = {"kind": "llvm"} | ({} if self.host is None else {"mtriple": self.host})
+            # The host only checks arguments and launches: that is as fast unoptimized, and LLVM takes a third of the time.
+            host = {"kind": "llvm", "opt-level": 0} | ({} if self.host is None else {"mtriple": self.host})
             config = self.backend.tvm_config(self._options, self._known_limits)
             self._tvm_target = tvm.target.Target({**config, "model": self.device_name or ATTACHED}, host=host)
         return self._tvm_target

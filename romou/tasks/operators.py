@@ -14,8 +14,13 @@ def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, 
     return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 
 
-def task_of(work: Workload, *, has_epilogue: bool = True) -> TunableTask:
-    """The operator with a bias and a ReLU behind it, or by itself."""
-    task = TunableTask.of(family_of(work).function(work, has_epilogue=has_epilogue))
+def task_of(work: Workload, *, has_epilogue: bool = True, is_weight_computed: bool = False) -> TunableTask:
+    """The operator with a bias and a ReLU behind it, or by itself.
+
+    is_weight_computed: whether a convolution packs its weight in each call, as in training, where it changes.
+    """
+    family = family_of(work)
+    is_weight_computed = is_weight_computed and family.has_constant_weight
+    task = TunableTask.of(family.function(work, has_epilogue=has_epilogue, is_weight_computed=is_weight_computed))
     assert task is not None, "every workload has a family"
     return task

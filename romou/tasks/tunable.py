@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,8 +13,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_hash
 
-from romou.analysis.launch import launch_size, thread_extents
 from romou.analysis.registers import estimate_registers
+from romou.backends.launch import launch_size, thread_extents
 from romou.core.errors import InvalidConfigError
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
@@ -27,6 +26,7 @@ from romou.schedules.base import Template
 from romou.schedules.blocks import is_scheduled
 from romou.schedules.families import template_of
 from romou.schedules.winograd import StoredWeight
+from romou.tir.expressions import bytes_of
 from romou.tir.primitives import FREE_IMAGES
 from romou.tir.slices import without_slices
 from romou.tir.traversal import nodes_in
@@ -60,8 +60,12 @@ class TunableTask(Task):
     @property
     def is_small(self) -> bool:
         """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
-        moved = sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in self.func.params)
-        return not self.template.sums_products and moved < _SMALL_BYTES
+        return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of its inputs, weights and output."""
+        return sum(bytes_of(p.shape, str(p.dtype)) for p in self.func.params)
 
     def with_free_images(self) -> TunableTask:
         """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""

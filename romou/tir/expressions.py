@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import math
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax, tirx
@@ -30,6 +32,11 @@ def static_shape(expr: relax.Expr) -> Shape:
 def dtype_of(expr: relax.Expr) -> str:
     """Type of a tensor expression's elements."""
     return str(expr.ty.dtype)
+
+
+def bytes_of(shape: Iterable[Any], dtype: str) -> int:
+    """Bytes of a dense tensor; `shape` may hold TIR's integers."""
+    return math.prod(int(extent) for extent in shape) * int(tvm.DataType(dtype).itemsize)
 
 
 def is_constant(expr: relax.Expr) -> bool:

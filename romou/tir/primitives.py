@@ -9,12 +9,13 @@ import numpy as np
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
+from romou.backends.launch import PLAIN_IMAGE
 from romou.core.errors import BuildError
 
 LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The runtimes lay images out by the same rule (tvm_patches/device_runtime/image_shape.h).
-SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2}
+SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1}
 # Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
 AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
 
@@ -26,6 +27,9 @@ DOUBLE_BUFFER = "pragma_romou_double_buffer"
 
 # On a loop, which `passes/code_generator.py` carries out.
 UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
+
+# On loops of so many iterations at least, which `passes/advancing_pointers.py` carries out: a pointer has to be made before it saves anything.
+ADVANCE_POINTERS, _LEAST_ADVANCED = "pragma_romou_advance_pointers", 4
 
 # On statements, which `passes/nan.py` carries out.
 IGNORE_NAN = "pragma_romou_ignore_nan"
@@ -107,6 +111,17 @@ def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
 def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
     """Leave it to the device's compiler to write out `loop`, so that a kernel of thousands of statements stays a short text."""
     sch.annotate(loop, UNROLL_BY_COMPILER, 1)
+
+
+def advance_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a scheduled function whose innermost serial loops read buffers through pointers that advance with them."""
+
+    def marked(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.SERIAL or int(loop.extent) < _LEAST_ADVANCED:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, loop.thread_binding, {**loop.annotations, ADVANCE_POINTERS: 1}, loop.step)
+
+    return func.with_body(structural_map(func.body, (tirx.For, marked)))
 
 
 def ignore_nan(stmt: tirx.Stmt) -> tirx.Stmt:

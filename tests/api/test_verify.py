@@ -101,7 +101,9 @@ def test_the_command_line_checks_too(wrong_sigmoid: None, tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "Sigmoid 'wrong'" in result.stderr
     assert not (tmp_path / "out").exists()
-    assert CliRunner().invoke(main, [*arguments, "--no-verify"]).exit_code == 0
+    unchecked = CliRunner().invoke(main, [*arguments, "--no-verify"])
+    assert unchecked.exit_code == 0
+    assert "Its outputs were not checked: --no-verify." in " ".join(unchecked.stdout.split())
 
 
 def test_what_counts_as_an_error() -> None:

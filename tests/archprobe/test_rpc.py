@@ -79,6 +79,27 @@ def test_what_an_opencl_device_does(address: str) -> None:
         device.image(np.zeros((1, 10**6, 4), np.float32))
 
 
+def test_what_a_vulkan_device_does(address: str, tmp_path: Path) -> None:
+    device = RpcDevice(address, 0, kind="vulkan")
+    assert (device.facts.name, device.facts.has_images, device.widest) == (open_device("vulkan:0").facts.name, False, 4)
+    source = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
+    kernel, buffer = device.kernel(source, "add", TIMES=2), device.buffer(4 * 130)
+    zeros = np.zeros(130, np.float32)
+    np.testing.assert_array_equal(device.read(buffer, zeros), zeros)
+    for local in (64, 32):
+        assert device.launch(kernel, 128, local, buffer, np.float32(0.5), np.int32(-3), np.uint32(7)) > 0
+    np.testing.assert_array_equal(device.read(buffer, zeros), [25.0] * 128 + [0.0] * 2)
+    assert device.copy(device.buffer(np.full(130, 9, np.float32)), buffer, 8) > 0
+    with pytest.raises(BuildError, match="glslangValidator refused a kernel"):
+        device.kernel("__kernel void f(int n) { nothing(n); }", "f")
+    with pytest.raises(KernelError, match="did not run a kernel with 130 work-items in groups of 64: .*is launched with 130 work-items in groups of 64"):
+        device.launch(kernel, 130, 64, buffer, np.float32(0), np.int32(0), np.uint32(0))
+    device.connection.close()
+    result = CliRunner().invoke(app, ["run", "--device", "vulkan:0", "--rpc", address, "--quick", "--only", "limits", "-o", str(tmp_path / "r.json")])
+    assert result.exit_code == 0, result.output
+    assert load_report(tmp_path / "r.json").answers()["Device.LogicThreadCount"].value == device.facts.max_work_group_size
+
+
 def test_images_travel_or_are_zeroed_there(address: str) -> None:
     device = RpcDevice(address, 0)
     assert [device.image(np.zeros((5, 7, 4), kind)).numpy().any() for kind in (np.int32, np.float32)] == [False, False]
@@ -110,7 +131,7 @@ def test_wrong_addresses_say_what_to_do(address: str) -> None:
         open_device("opencl:77", rpc=address)
     with pytest.raises(UsageError, match="names no RPC server; write host:port/key"):
         open_device("opencl:0", rpc="phone")
-    with pytest.raises(UsageError, match="behind RPC only OpenCL is probed, not 'cuda'"):
+    with pytest.raises(UsageError, match="behind RPC only OpenCL and Vulkan are probed, not 'cuda'"):
         open_device("cuda:0", rpc=address)
 
 

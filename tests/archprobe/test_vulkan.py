@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exhaustive import few
 
 from archprobe import session
 from archprobe.bench import Bench
-from archprobe.devices import open_device
+from archprobe.devices import open_device, vulkan
 from archprobe.devices.base import Device
 from archprobe.devices.glsl import compile_kernel, translate
 from archprobe.devices.vulkan import list_devices
 from archprobe.errors import BuildError, DeviceError, KernelError
 from archprobe.probes import all_probes, warp
+from archprobe.probes.caches import ImageChase
 
 ADD = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
 
@@ -89,7 +91,11 @@ def test_what_a_vulkan_device_does(device: Device) -> None:
     assert list_devices()[0] == device.facts.name
 
 
-@pytest.mark.parametrize("name", ["limits", "launch", "cores", "buffer_bandwidth", "local_bandwidth", "vector_width", "gflops", "write_speed"])
+PROBES = ("limits", "launch", "cores", "buffer_bandwidth", "local_bandwidth", "vector_width", "gflops", "write_speed")
+
+
+# Facts, launches, local memory, and arithmetic.
+@pytest.mark.parametrize("name", few(PROBES, 0, 1, 4, 6))
 def test_probes_run(bench: Bench, name: str) -> None:
     probe = next(probe for probe in all_probes() if probe.name == name)
     found = session.run_probe(probe, bench)
@@ -97,7 +103,8 @@ def test_probes_run(bench: Bench, name: str) -> None:
     if name == "limits":
         assert found.answers["LogicThreadCount"].value == bench.device.facts.max_work_group_size
     if name == "gflops":
-        assert found.curves[0].x == (1, 2, 4)
+        # fp32 and fp16.
+        assert [curve.x for curve in found.curves] == [(1, 2, 4), (1, 2, 4)]
 
 
 def test_warps_are_lanes_in_lockstep(bench: Bench) -> None:
@@ -108,9 +115,39 @@ def test_warps_are_lanes_in_lockstep(bench: Bench) -> None:
     assert warp.warp_order.measure(bench).answers["WarpThreadCount"].unit == "work-items"
 
 
-def test_images_are_probed_elsewhere(bench: Bench) -> None:
-    probe = next(probe for probe in all_probes() if probe.name == "image_bandwidth")
-    found = session.run_probe(probe, bench)
-    assert found.state == "not_applicable"
-    with pytest.raises(DeviceError, match="images are probed through OpenCL only"):
-        bench.device.image(np.zeros((1, 1, 4), np.float32))
+def test_images_are_read_written_and_chased(bench: Bench) -> None:
+    """Probes of images on a GPU; a CPU's driver has no texture units, so the probes themselves decline there."""
+    device = bench.device
+    rng = np.random.default_rng(4)
+    texels = rng.standard_normal((3, 5, 4)).astype(np.float32)
+    source = """__constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE;
+    __kernel void flipped(__global float4 *out, __read_only image2d_t in, __write_only image2d_t copy, int width) {
+      const int x = get_global_id(0) % width, y = get_global_id(0) / width;
+      float4 texel = read_imagef(in, NEAREST, (int2)(width - 1 - x, y));
+      out[get_global_id(0)] = texel;
+      write_imagef(copy, (int2)(x, y), texel * (float4)(2.0f));
+    }
+    __kernel void copied(__global float4 *out, __read_only image2d_t in, int width) {
+      out[get_global_id(0)] = read_imagef(in, NEAREST, (int2)(get_global_id(0) % width, get_global_id(0) / width));
+    }"""
+    out, copy = device.buffer(texels.nbytes), device.image(np.zeros_like(texels), is_written=True)
+    assert device.launch(device.kernel(source, "flipped"), 15, 5, out, device.image(texels), copy, np.int32(5)) > 0
+    np.testing.assert_array_equal(device.read(out, texels), texels[:, ::-1])
+    device.launch(device.kernel(source, "copied"), 15, 5, out, copy, np.int32(5))
+    np.testing.assert_array_equal(device.read(out, texels), 2 * texels[:, ::-1])
+    run, lap = ImageChase(bench).run(64)
+    assert lap == 8
+    assert run(16) > 0
+    with pytest.raises(DeviceError, match="did not give an image of .* texels: .* texels a side are the most"):
+        device.image(np.zeros((1, device.facts.max_image_width + 1, 4), np.float32))
+
+
+def test_a_large_image_goes_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vulkan, "_STAGED_BYTES", 200)
+    texels = np.arange(4 * 7 * 4, dtype=np.float32).reshape(7, 4, 4)
+    image, out = bench.device.image(texels), bench.device.buffer(texels.nbytes)
+    source = """__kernel void all(__global float4 *out, __read_only image2d_t in) {
+      out[get_global_id(0)] = read_imagef(in, 0, (int2)(get_global_id(0) % 4, get_global_id(0) / 4));
+    }"""
+    bench.device.launch(bench.device.kernel(source, "all"), 28, 4, out, image)
+    np.testing.assert_array_equal(bench.device.read(out, texels), texels)

@@ -9,6 +9,7 @@ import onnx
 import pytest
 import tvm
 from click.testing import CliRunner
+from exhaustive import few
 from operators import conv, has_device, target_of, task_of
 from small_networks import random_inputs, residual_net
 
@@ -41,7 +42,7 @@ def error_of(compiled: romou.TunedModel, model: onnx.ModelProto) -> float:
     return max(relative_l2_error(a, b) for a, b in zip(compiled.run(inputs), reference, strict=True))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", few(NETWORKS, 0, 1))
 def test_models(name: str, cuda_target: Target) -> None:
     model = NETWORKS[name]()
     compiled = romou.compile(model, target=cuda_target)
@@ -176,3 +177,55 @@ def test_an_architecture_is_enough_to_compile_for() -> None:
     assert target.tvm_target.export()["arch"] == "sm_80"
     task = task_of(conv(8, (7, 7), 8, (1, 1)))
     assert compiler.compile_cuda(build_task(task, task.default_config(target), target).imports[0].inspect_source(), "sm_80")
+
+
+def test_machine_code_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The second build of a model's module asks NVRTC nothing; another architecture or version, candidates of a search, and damaged entries do."""
+    monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
+    asked: list[str] = []
+    real = compiler.compile_cuda
+    monkeypatch.setattr(compiler, "compile_cuda", lambda source, arch: asked.append(arch) or real(source, arch))
+    compiler.install()
+    compile_text = tvm.get_global_func("tvm_callback_cuda_compile")
+    complete_text = tvm.get_global_func("tvm_callback_cuda_postproc")
+
+    def built(arch: str) -> bytes:
+        target = Target(f"cuda -arch={arch}").tvm_target
+        return bytes(compile_text(complete_text('extern "C" __global__ void f(float* a) { a[threadIdx.x] = 1; }', target)))
+
+    plain = built("sm_90a")
+    with BACKEND.keeping_programs():
+        assert [built("sm_90a") for _ in range(3)] == [plain] * 3
+        assert asked == ["sm_90a"] * 2
+        assert built("sm_80") != plain
+    built("sm_90a")
+    assert asked == ["sm_90a", "sm_90a", "sm_80", "sm_90a"]
+    entries = sorted((tmp_path / "programs").glob("*.program"))
+    assert len(entries) == 2
+    for entry in entries:
+        content = bytearray(entry.read_bytes())
+        content[-1] ^= 1
+        entry.write_bytes(content)
+    with BACKEND.keeping_programs(), caplog.at_level("WARNING", "romou"):
+        assert built("sm_90a") == plain
+        assert len(asked) == 5
+        assert "a CUDA module for sm_90a" in caplog.text
+        assert built("sm_90a") == plain
+        monkeypatch.setattr(compiler, "version", lambda: "99.9")
+        built("sm_90a")
+    assert len(asked) == 6
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "0")
+    with BACKEND.keeping_programs():
+        built("sm_90a")
+    assert len(asked) == 7
+
+
+def test_a_model_s_module_is_kept(monkeypatch: pytest.MonkeyPatch, cuda_target: Target) -> None:
+    """Where TVM compiles a module, as it is built or as it is loaded, the cache is at hand."""
+    seen: list[bool] = []
+    monkeypatch.setattr(tvm, "compile", lambda *_args, **_options: seen.append(compiler._is_kept.get()) or (_ for _ in ()).throw(BuildError("seen")))
+    with pytest.raises(BuildError):
+        romou.compile(residual_net(), target=cuda_target, verify=False)
+    assert True in seen
+    assert not compiler._is_kept.get()

@@ -13,6 +13,7 @@ import pytest
 
 from romou.backends import backend, base, probe, usable
 from romou.backends.opencl import BACKEND, OpenCL
+from romou.backends.usable import DeviceReport
 from romou.core.errors import DeviceError, UsageError
 
 FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_size", "local_mem_bytes", "constant_mem_bytes", "clock_mhz")
@@ -31,17 +32,22 @@ def test_a_device_is_attached_and_described() -> None:
         assert set(FACTS) <= set(facts)
 
 
-def test_every_device_computes_correctly() -> None:
-    for index in range(len(BACKEND.list_devices())):
-        report = BACKEND.check_device(index)
+@pytest.fixture(scope="module")
+def reports() -> list[DeviceReport]:
+    """What `check_device` says of each device."""
+    return [BACKEND.check_device(index) for index in range(len(BACKEND.list_devices()))]
+
+
+def test_every_device_computes_correctly(reports: list[DeviceReport]) -> None:
+    for index, report in enumerate(reports):
         assert report.is_usable, report
         assert report.problem is None
         assert report.device == BACKEND.list_devices()[index]["name"]
     assert BACKEND.is_usable(0)
 
 
-def test_the_cpu_has_images() -> None:
-    report = BACKEND.check_device(BACKEND.device_index("host"))
+def test_the_cpu_has_images(reports: list[DeviceReport]) -> None:
+    report = reports[BACKEND.device_index("host")]
     assert report.has_images, report.notes
 
 

@@ -26,3 +26,10 @@ def test_a_search_has_seen_so_many_configs_of_another_operator() -> None:
     assert few != others
     assert path not in simulated_searches.others_of(path)
     assert len(simulated_searches.others_of(path)) == 7
+
+
+def test_a_target_is_that_of_the_recording() -> None:
+    path = simulated_searches.SPACES / "dense.json.gz"
+    unknown, known = (simulated_searches.target_of(path, is_known) for is_known in (False, True))
+    assert (unknown.kind, known.kind) == ("opencl", "opencl")
+    assert (unknown.device_name, known.device_name) == (None, "nvidia_h200")

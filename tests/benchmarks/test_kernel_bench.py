@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import kernel_bench
+import kernel_references
 import kernel_table
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from romou.core.errors import UsageError
 from romou.measure import verify
 from romou.records import Record, RecordStore
 from romou.schedules.families.dense import Dense
+from romou.schedules.training_passes import training_passes
 from romou.schedules.workload import Conv2d
 from romou.search import TaskResult
 from romou.target import Target
@@ -47,11 +49,23 @@ def test_the_fast_reference_is_the_reference(work: Conv2d | Dense) -> None:
     task = task_of(work, has_epilogue=False)
     inputs = verify.make_inputs(task, seed=3)
     outputs = []
-    for reference in (kernel_bench.fast_reference, build_reference):
+    for reference in (kernel_references.fast_reference, build_reference):
         tensors = [tvm.runtime.tensor(a) for a in (*inputs, verify.poison(*verify.output_spec(task)))]
         reference(task)["main"](*tensors)
         outputs.append(tensors[-1].numpy())
     assert verify.compare(*outputs).problem is None
+
+
+@pytest.mark.parametrize("work", training_passes(conv(3, (13, 11), 10, (3, 5), padding=(1, 2, 1, 2), stride=(2, 1), batch=2)), ids=lambda w: type(w).__name__)
+def test_the_fast_reference_of_training_is_the_reference(work: Conv2d, tmp_path: Path) -> None:
+    """With a weight as the graph has it; kept for the search and for the table, which have other inputs."""
+    task = task_of(work, has_epilogue=False, is_weight_computed=True)
+    found = {seed: verify.load_reference(kernel_references.reference_of(task, tmp_path, seed)) for seed in (kernel_bench.MEASURE.seed, kernel_bench.OTHER_SEED)}
+    for inputs, output in found.values():
+        tensors = [tvm.runtime.tensor(a) for a in (*inputs, verify.poison(*verify.output_spec(task)))]
+        build_reference(task)["main"](*tensors)
+        assert verify.compare(output, tensors[-1].numpy()).problem is None
+    assert not np.array_equal(*(inputs[0] for inputs, _ in found.values()))
 
 
 class FakePeer:
@@ -64,12 +78,12 @@ class FakePeer:
         return lambda: call
 
 
-def test_a_row_has_the_faster_layout_and_the_roofline(opencl_device: tvm.runtime.Device) -> None:
+def test_a_row_has_the_faster_layout_and_the_roofline(opencl_device: tvm.runtime.Device, tmp_path: Path) -> None:
     task, target = task_of(WORK, has_epilogue=False), Target("opencl -device=adreno640")
     result = TaskResult(
         task_key=task.key, config=task.default_config(Target("opencl")), best_ms=1.0, default_ms=1.0, is_default=True, trials=3, outcomes={"ok": 3}
     )
-    row = kernel_bench._row(WORK, task, result, Target("opencl"), opencl_device, FakePeer(), target.spec, 3)
+    row = kernel_bench._row(WORK, task, result, Target("opencl"), opencl_device, FakePeer(), target.spec, 3, tmp_path)
     assert (row["layout"], row["peer_us"], row["problem"]) == ("channels_last", 1000.0, None)
     assert row["us"] == statistics.median(row["times_us"]["romou"])
     assert row["ratio"] == pytest.approx(1000.0 / row["us"])

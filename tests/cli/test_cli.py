@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from romou.backends import backend
+from romou.backends import backend, base
+from romou.backends.usable import PROBE_TIMEOUT_S, run_probe
 from romou.cli import COMMANDS, main
 from romou.core.errors import DeviceError, UsageError
 from romou.hardware import known_devices
@@ -112,7 +115,7 @@ def test_devices_lists_attached_and_known() -> None:
 
 
 def test_devices_prints_and_compares_facts() -> None:
-    """By a driver's name too, each fact with its source, and what the nearest measured GPU has where one is not known."""
+    """A device is found by a driver's name too, each fact with its source, and what the nearest measured GPU has where one is not known."""
     text = " ".join(invoke("devices", "--facts", "QUALCOMM Adreno(TM) 740").stdout.replace("│", " ").split())
     assert "adreno740: Qualcomm Adreno 740" in text
     assert "l2_bandwidth_gbps not known GB/s adreno640 has 96" in text
@@ -125,17 +128,34 @@ def test_devices_prints_and_compares_facts() -> None:
     assert "Did you mean 'adreno740'?" in invoke("devices", "--facts", "adreno741").output
 
 
+@pytest.fixture
+def probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device is tried by a process of its own once for all tests of this file, which takes seconds."""
+    monkeypatch.setattr(base, "run_probe", probed)
+
+
+@functools.cache
+def answers_of(kind: str, index: int, without: tuple[str, ...]) -> tuple[dict[str, str | None], str | None]:
+    return run_probe(kind, index, PROBE_TIMEOUT_S, without=without)
+
+
+def probed(kind: str, index: int, timeout_s: float, *, without: Iterable[str]) -> tuple[dict[str, str | None], str | None]:
+    return answers_of(kind, index, tuple(without))
+
+
+@pytest.mark.usefixtures("probed_once")
 def test_doctor_finds_this_machine_well() -> None:
-    result = run_process("doctor", "--json")
+    result = invoke("doctor", "--json")
     data = json.loads(result.stdout)
-    assert result.returncode == 0, data
+    assert result.exit_code == 0, data
     assert data["has_usable_device"] is True
     assert data["exit_code"] == 0
     names = [finding["name"] for finding in data["findings"]]
-    assert {"python", "packages", "compiler", "vendors", "opencl:0"} <= set(names)
+    assert {"python", "packages", "compiler", "vendors", "opencl:0", "vulkan:0"} <= set(names)
     assert data["devices"][0]["is_usable"] is True
 
 
+@pytest.mark.usefixtures("probed_once")
 def test_doctor_in_words() -> None:
     result = invoke("doctor")
     assert result.exit_code == 0, result.output
@@ -161,6 +181,7 @@ def test_devices_without_a_platform(no_platform: dict[str, str]) -> None:
     assert "romou doctor" in result.stderr
 
 
+@pytest.mark.usefixtures("probed_once")
 def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes.util
     import shutil

@@ -111,7 +111,7 @@ def test_tables(name: str) -> None:
 
 
 def test_space(model: str) -> None:
-    """Its knobs are those of `romou inspect --knobs`, by the same function."""
+    """The knobs of an operator are those of `romou inspect --knobs`, by the same function."""
     assert_readable(command(main, "space", model, *ADRENO))
 
 

@@ -7,6 +7,7 @@ import io
 
 from rich.console import Console
 
+from romou.module.memory import MemoryUse
 from romou.report.table import layer_table, print_summary
 
 
@@ -28,12 +29,19 @@ class FakeSummary:
     tuned_ms: float | None
     relative_l2_error: float | None
     is_right: bool | None = None
+    memory: MemoryUse | None = None
 
 
 def text_of(summary: FakeSummary) -> str:
     out = io.StringIO()
     print_summary(summary, Console(file=out, width=120))
     return out.getvalue()
+
+
+def test_memory_is_told_where_it_is_known() -> None:
+    use = MemoryUse(weights=3 << 20, inputs=0, tensors=1 << 19, least=1, workspaces=0)
+    text = text_of(FakeSummary([], None, None, 1e-6, is_right=True, memory=use))
+    assert "3.0 MiB of weights, 0.5 MiB of tensors between kernels" in text
 
 
 def test_sums_and_order() -> None:
@@ -44,6 +52,10 @@ def test_sums_and_order() -> None:
     assert [cell.strip() for cell in footer.split("│")[1:-1]] == ["all calls", "4", "7.000", "3.500", "2.00x", "", "6"]
     assert "Whole model: 8.000 ms with default schedules, 4.000 ms tuned: 2.00x." in text
     assert "Against onnxruntime: relative L2 error 1.50e-06." in text
+
+
+def test_a_search_that_found_nothing_says_so() -> None:
+    assert "Whole model: 4.000 ms with default schedules; no faster config found." in text_of(FakeSummary([], 4.0, 4.0, 1e-6))
 
 
 def test_what_was_not_measured_is_a_dash() -> None:

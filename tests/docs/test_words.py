@@ -12,7 +12,7 @@ import make_docs
 import pytest
 from documents import DOCUMENTS, ROOT, prose
 
-FOLDERS = ("romou", "archprobe", "scripts")
+FOLDERS = ("romou", "archprobe", "scripts", "tests")
 _LAME_START = re.compile(r"(Of|Those|As|It|Its|The same)\b")
 # What to write instead; the glossary says what each term means.
 _WORDS = {

@@ -199,3 +199,25 @@ def test_an_input_of_another_length_than_shapes_ask_for_is_refused() -> None:
     model = onnx.parser.parse_model(SHAPED.replace("int64[1] k", "int64[2] k"))
     with pytest.raises(ModelError):
         import_onnx(model)
+
+
+def test_batch_norms_of_constants_are_a_product_and_a_sum() -> None:
+    """Behind whatever comes before; not where statistics are those of the batch."""
+    rng = np.random.default_rng(3)
+    weights = [rng.standard_normal(5).astype(np.float32) for _ in range(3)] + [rng.random(5).astype(np.float32) + 0.01]
+    names = [f"batch_norm/{name}" for name in ("scale", "shift", "mean", "variance")]
+
+    def model(*norm: str, **how: int) -> onnx.ModelProto:
+        norms = [helper.make_node("BatchNormalization", ["a", *names], ["y", *norm], epsilon=1e-3, **how)]
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 5, 3, 4]) for name in "xy"]
+        constants = [onnx.numpy_helper.from_array(w, name) for w, name in zip(weights, names, strict=True)]
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["a"]), *norms], "norms", ends[:1], ends[1:], constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+    def imported(model: onnx.ModelProto) -> list[str]:
+        return [node.op_type for node in import_onnx(model).folded.graph.node]
+
+    assert imported(model()) == ["Relu", "Mul", "Add"]
+    assert imported(model("mean", "variance", training_mode=1)) == ["Relu", "BatchNormalization"]
+    x = floats(2, 5, 3, 4)
+    assert relative_l2_error(run(model(), {"x": x})[0], run_onnxruntime(model(), {"x": x})[0]) < 1e-6

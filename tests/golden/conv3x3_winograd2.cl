@@ -1,7 +1,5 @@
 // Function: main_kernel
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
-__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr) {
   int group_x = (convert_int(get_group_id(0)));
   float4 data_rows_local_ptr[16];
@@ -173,9 +171,7 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__glob
 }
 
 // Function: main_kernel_1
-__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
-__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr) {
   int group_y = (convert_int(get_group_id(1)));
   float4 acc_local_ptr[4];
@@ -196,52 +192,51 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
   int at_6 = (at_3 + min((int)(at_2 + 2), (int)48));
   int at_7 = (at_3 + min((int)(at_2 + 3), (int)48));
   int at_8 = (((group_y * 4) + local_y) + (at * 64));
+  const __global float4* weight_at = weight_ptr + at_8;
   for (int ax6 = 0; ax6 < 8; ++ax6) {
     int at_9 = (ax6 * 49);
     patch_local_ptr[0] = transformed_ptr[(at_4 + at_9)];
     patch_local_ptr[1] = transformed_ptr[(at_5 + at_9)];
     patch_local_ptr[2] = transformed_ptr[(at_6 + at_9)];
     patch_local_ptr[3] = transformed_ptr[(at_7 + at_9)];
-    int at_10 = (at_8 + (ax6 * 1024));
-    float4 value = weight_ptr[at_10];
+    float4 value = weight_at[0];
     acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
     acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
     acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
     acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-    float4 value_1 = weight_ptr[(at_10 + 16)];
+    float4 value_1 = weight_at[16];
     acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
     acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
     acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
     acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-    float4 value_2 = weight_ptr[(at_10 + 32)];
+    float4 value_2 = weight_at[32];
     acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
     acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
     acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
     acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-    float4 value_3 = weight_ptr[(at_10 + 48)];
+    float4 value_3 = weight_at[48];
     acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
     acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
     acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
     acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+    weight_at += 1024;
   }
-  int at_11 = (((at_2 + (group_y * 196)) + (local_y * 49)) + (at * 784));
+  int at_10 = (((at_2 + (group_y * 196)) + (local_y * 49)) + (at * 784));
   if (at_2 < 49) {
-    products_ptr[at_11] = acc_local_ptr[0];
+    products_ptr[at_10] = acc_local_ptr[0];
   }
   if (at_1 < 3) {
-    products_ptr[(at_11 + 1)] = acc_local_ptr[1];
+    products_ptr[(at_10 + 1)] = acc_local_ptr[1];
   }
   if (at_2 < 47) {
-    products_ptr[(at_11 + 2)] = acc_local_ptr[2];
+    products_ptr[(at_10 + 2)] = acc_local_ptr[2];
   }
   if (((local_x * 2) + (at_1 * 8)) < 23) {
-    products_ptr[(at_11 + 3)] = acc_local_ptr[3];
+    products_ptr[(at_10 + 3)] = acc_local_ptr[3];
   }
 }
 
 // Function: main_kernel_2
-__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr) {
   int group_x = (convert_int(get_group_id(0)));

@@ -1,7 +1,5 @@
 // Function: main_kernel
 __kernel __attribute__((reqd_work_group_size(16, 6, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
-__kernel __attribute__((reqd_work_group_size(32, 2, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
 __kernel __attribute__((reqd_work_group_size(16, 6, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr) {
   int group_x = (convert_int(get_group_id(0)));
   float4 data_tile_local_ptr[6];
@@ -99,9 +97,7 @@ __kernel __attribute__((reqd_work_group_size(16, 6, 1))) void main_kernel(__glob
 }
 
 // Function: main_kernel_1
-__kernel __attribute__((reqd_work_group_size(16, 6, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
-__kernel __attribute__((reqd_work_group_size(32, 2, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr) {
   float4 acc_local_ptr[4];
   float4 patch_local_ptr[4];
@@ -165,8 +161,6 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
 }
 
 // Function: main_kernel_2
-__kernel __attribute__((reqd_work_group_size(16, 6, 1))) void main_kernel(__global float4* restrict data_ptr, __global float4* restrict transformed_ptr);
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__global float4* restrict products_ptr, __global float4* restrict transformed_ptr, __global float4* restrict weight_ptr);
 __kernel __attribute__((reqd_work_group_size(32, 2, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr);
 __kernel __attribute__((reqd_work_group_size(32, 2, 1))) void main_kernel_2(__global float4* restrict bias_ptr, __global float4* restrict products_ptr, __global float4* restrict relu_ptr) {
   int group_x = (convert_int(get_group_id(0)));

@@ -2,8 +2,10 @@
 #define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
 #define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
 
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr);
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr) {
+#define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
+#define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
   float4 acc_local_ptr[4];
   float4 patch_local_ptr[4];
@@ -68,19 +70,19 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
       }
       patch_local_ptr[3] = condval_3;
       int at_23 = (at_20 + (ax8 * 24));
-      float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_23, 0, 0, 0))));
+      float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_23, 0, 0, 0))));
       float4 value = v_;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-      float4 v__1 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 8), 0, 0, 0))));
+      float4 v__1 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 8), 0, 0, 0))));
       float4 value_1 = v__1;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-      float4 v__2 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 16), 0, 0, 0))));
+      float4 v__2 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_23 + 16), 0, 0, 0))));
       float4 value_2 = v__2;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);

@@ -2,8 +2,10 @@
 #define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)
 #define READ_IMAGEF(image, sampler, coord) read_imagef(image, sampler, coord)
 
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr);
-__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_array_t weight_ptr) {
+#define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
+#define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
+__kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
   float4 acc_local_ptr[4];
   int group_x = (convert_int(get_group_id(0)));
@@ -19,7 +21,7 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   int at_4 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
   for (int ax6 = 0; ax6 < 3; ++ax6) {
     int at_5 = (at_3 + ax6);
-    float4 v_ = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ax6, 0, 0))));
+    float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ax6, 0, 0))));
     float4 value = v_;
     float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_5, at_4, 0))));
     acc_local_ptr[0] = mad(v__1, value, acc_local_ptr[0]);
@@ -32,7 +34,7 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     float4 v__4 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_5, at_4, 0))));
     float4 value_3 = v__4;
     acc_local_ptr[3] = mad(value_3, value, acc_local_ptr[3]);
-    float4 v__5 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 8), ax6, 0, 0))));
+    float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 8), ax6, 0, 0))));
     float4 value_4 = v__5;
     acc_local_ptr[0] = mad(value_1, value_4, acc_local_ptr[0]);
     acc_local_ptr[1] = mad(value_2, value_4, acc_local_ptr[1]);
@@ -40,7 +42,7 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     float4 v__6 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 4), at_5, at_4, 0))));
     float4 value_5 = v__6;
     acc_local_ptr[3] = mad(value_5, value_4, acc_local_ptr[3]);
-    float4 v__7 = as_float4(READ_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 16), ax6, 0, 0))));
+    float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 16), ax6, 0, 0))));
     float4 value_6 = v__7;
     acc_local_ptr[0] = mad(value_2, value_6, acc_local_ptr[0]);
     acc_local_ptr[1] = mad(value_3, value_6, acc_local_ptr[1]);

@@ -224,7 +224,7 @@ def test_an_attached_phone_picks_its_file_and_its_driver_s_word_stands_first() -
 
 
 def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
-    """Its source says so; limits stay unknown, because kernels might not run."""
+    """The source of a fact says so; limits stay unknown, because kernels might not run."""
     plain, guessed = (Target(f"opencl -device=mali_g78{option}").spec for option in ("", " -facts=nearest"))
     assert (plain.l2_bandwidth_gbps, guessed.l2_bandwidth_gbps) == (None, 15.6)
     assert guessed.source_of("l2_bandwidth_gbps").startswith("mali_g76, the nearest known GPU: Romou paper")

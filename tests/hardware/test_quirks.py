@@ -21,7 +21,7 @@ LIMITS = {"max_work_group_size": 1024, "local_mem_bytes": 32768, "has_images": T
 
 
 def facts(name: str, driver: str, platform: str = "QUALCOMM Snapdragon(TM)") -> dict[str, Any]:
-    """Of a made-up device that computes in fp16."""
+    """Facts of a made-up device that computes in fp16."""
     return {
         "name": name,
         "version": f"OpenCL 3.0 {name}",

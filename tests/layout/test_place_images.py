@@ -1,4 +1,4 @@
-"""Which activations live in images. That whole models compute the same with them is tested in tests/api."""
+"""Activations that live in images. That whole models compute the same with them is tested in tests/api."""
 
 from __future__ import annotations
 

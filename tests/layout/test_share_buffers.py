@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+from exhaustive import exhaustive
 from onnx import helper
 from operators import has_device, target_of
 from small_networks import Graph, random_inputs
@@ -135,7 +136,7 @@ def unaligned() -> onnx.ModelProto:
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], int, int]] = {
     "fire": (fire, 1, 0),
     "fire, batch": (lambda: fire(batch=3), 1, 0),
-    "fire, halfs": (lambda: fire(dtype="float16"), 1, 0),
+    "fire, fp16": (lambda: fire(dtype="float16"), 1, 0),
     "inception": (inception, 2, 0),
     "dense": (dense, 1, 0),
     "shuffle": (shuffle, 5, 0),
@@ -156,8 +157,8 @@ def copies(mod: tvm.IRModule) -> int:
 
 
 def check(model: onnx.ModelProto, target: Target) -> None:
-    """On the device; memory that nobody wrote holds what is no number, from the run before."""
-    compiled = romou.compile(model, target=target)
+    """Compare the model with onnxruntime on the device; memory that nobody wrote holds what is no number, from the run before."""
+    compiled = romou.compile(model, target=target, verify=False)
     inputs = random_inputs(model, seed=3)
     compiled.run({name: np.full_like(array, np.nan) for name, array in inputs.items()})
     reference = run_onnxruntime(model, inputs)
@@ -190,22 +191,29 @@ def check_plan(lowered: tvm.IRModule) -> int:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_numbers_stay_and_copies_go(name: str, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_go(name: str) -> None:
     make, copied, left = CASES[name]
-    model = make()
-    before = fused(model)
+    before = fused(make())
     shared = share_buffers(before)
     print(shared["main"])
     assert (copies(before), copies(shared)) == (copied, left)
     assert sum(count_calls(before).values()) - sum(count_calls(shared).values()) == copied - left
     assert {task.key for task in extract_tasks(shared)[0]} <= {task.key for task in extract_tasks(before)[0]}
+
+
+# Concatenations of concatenations, slices of slices, outputs of the model among them, and channels that are no whole texels; two more are run in images.
+RUN = ("inception", "shuffle", "borders", "unaligned")
+
+
+@pytest.mark.parametrize("name", [*RUN, *(pytest.param(name, marks=exhaustive) for name in CASES if name not in RUN)])
+def test_numbers_stay(name: str, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = []
     monkeypatch.setattr(assemble, "schedule_model", lambda *given: plans.append(schedule_model(*given)) or plans[-1])
-    check(model, target_of("opencl"))
+    check(CASES[name][0](), target_of("opencl"))
     assert sum(map(check_plan, plans)) > 0
 
 
-@pytest.mark.parametrize(("name", "left"), [("fire", 0), ("dense", 1), ("shuffle", 0), ("upsample", 0)])
+@pytest.mark.parametrize(("name", "left"), [("dense", 1), ("upsample", 0), *(pytest.param(name, 0, marks=exhaustive) for name in ("fire", "shuffle"))])
 def test_images_are_shared_unless_a_kernel_would_read_what_it_writes(name: str, left: int, opencl_device: tvm.runtime.Device) -> None:
     model = CASES[name][0]()
     shared = share_buffers(fused(model, PHONE))
@@ -217,14 +225,14 @@ def test_images_are_shared_unless_a_kernel_would_read_what_it_writes(name: str, 
 
 
 def test_the_kernels_of_an_algorithm_write_into_a_part(opencl_device: tvm.runtime.Device) -> None:
-    """Those that have workspaces of their own, which the plan holds."""
+    """Kernels of Winograd's algorithm have workspaces of their own, which the plan holds."""
     model = fire()
     shared = share_buffers(fused(model))
     found, key_of = extract_tasks(shared)
     tasks = {name: task for name, key in key_of.items() for task in found if task.key == key}
     configs = {task.key: next((c for c in task.starts(HOST) if c.get("algorithm") == "winograd2"), task.default_config(HOST)) for task in found}
     assert [name for name, task in tasks.items() if slices_of(shared[name]) and configs[task.key].get("algorithm") == "winograd2"]
-    machine = relax.VirtualMachine(compile_model(shared, tasks, configs, HOST), opencl_device)
+    machine = relax.VirtualMachine(compile_model(shared, tasks, configs, HOST).executable, opencl_device)
     inputs = random_inputs(model, seed=1)
     (expected,) = run_onnxruntime(model, inputs) or ()
     output = machine["main"](tvm.runtime.tensor(inputs["image"], opencl_device))

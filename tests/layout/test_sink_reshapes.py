@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from operators import target_of
 from small_networks import Graph, random_inputs
 from tvm import relax
 
@@ -33,11 +32,11 @@ def calls_of(mod: tvm.IRModule) -> list[relax.Call]:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """On the device, with default schedules."""
+    """Compare the graph with onnxruntime; each function of it runs as it is defined, without a schedule."""
     inputs = random_inputs(model, seed=3)
     reference = run_onnxruntime(model, inputs)
     assert reference is not None
-    for found, expected in zip(romou.compile(model, target=target_of("opencl")).run(inputs), reference, strict=True):
+    for found, expected in zip(romou.compile(model, target="null").run(inputs), reference, strict=True):
         assert found.shape == expected.shape
         assert relative_l2_error(found, expected) < 1e-4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from romou.tasks.build import build_task
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
-OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=10, run_timeout_s=10, min_repeat_ms=1)
+OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=10, run_timeout_s=30, min_repeat_ms=1)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,13 @@ def builder() -> Iterator[LocalBuilder]:
 @pytest.fixture(scope="module")
 def runner(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
     with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def impatient(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
+    """A runner for what hangs, which takes a whole core."""
+    with contextlib.closing(LocalRunner("opencl:0", dataclasses.replace(OPTIONS, run_timeout_s=3), toolchain=TOOLCHAIN)) as made:
         yield made
 
 
@@ -50,7 +58,6 @@ def measure(builder: LocalBuilder, runner: LocalRunner, fault: str) -> BuildResu
         ("build_hang", "build_error", "longer than build_timeout_s = 10 s"),
         ("no_build", "build_error", "MemoryError"),
         ("bad_source", "run_error", "no_such_function"),
-        ("hang", "timeout", "run_timeout_s = 10 s"),
         ("crash", "run_error", "killed by SIGABRT"),
         ("wrong", "wrong_result", "relative L2 error"),
         ("unwritten", "wrong_result", "4 of 100 elements are NaN"),
@@ -64,6 +71,14 @@ def test_each_fault_ends_as_itself(builder: LocalBuilder, runner: LocalRunner, f
     assert not getattr(result, "times_s", ())
     after = measure(builder, runner, "none")
     assert after.outcome == "ok", after.error
+
+
+def test_a_hang_ends_at_the_limit(builder: LocalBuilder, runner: LocalRunner, impatient: LocalRunner) -> None:
+    result = measure(builder, impatient, "hang")
+    assert result.outcome == "timeout"
+    assert "run_timeout_s = 3 s" in (result.error or "")
+    assert not getattr(result, "times_s", ())
+    assert measure(builder, runner, "none").outcome == "ok"
 
 
 def test_a_candidate_with_tf32_is_held_to_what_tf32_allows(builder: LocalBuilder, runner: LocalRunner) -> None:

@@ -1,10 +1,14 @@
-// The system's OpenCL library with a flaw, which $STANDIN names: in its command buffers, or another one. What is not defined here is found in that library, which this one
-// is linked to: dlsym looks there too.
+// The system's OpenCL library with a flaw, which $STANDIN names: in its command buffers, or another one; or, "recordable queues", with Qualcomm's extension in the
+// place of command buffers. What is not defined here is found in that library, which this one is linked to: dlsym looks there too.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -20,6 +24,39 @@ Function real(const char* name) {
 }
 
 int32_t refuse(...) { return -5; }
+
+// cl_qcom_recordable_queues. A queue of this property alone records while there is a recording of it, and computes nothing.
+constexpr uint64_t kRecordable = 1 << 30;
+struct Launch {
+  void* kernel;
+  std::vector<size_t> global, local;
+};
+struct Recording {
+  std::vector<Launch> launches;
+  bool has_ended = false;
+};
+struct RecordableQueue {
+  Recording* recording = nullptr;
+};
+std::set<void*> recordable;
+
+void* new_recording(void* queue, int32_t* code) {
+  *code = recordable.count(queue) != 0 && static_cast<RecordableQueue*>(queue)->recording == nullptr ? 0 : -36;
+  return *code == 0 ? static_cast<RecordableQueue*>(queue)->recording = new Recording() : nullptr;
+}
+int32_t end_recording(Recording* recording) {
+  recording->has_ended = true;
+  return 0;
+}
+int32_t release_recording(Recording* recording) {
+  for (void* queue : recordable) {
+    if (auto* owner = static_cast<RecordableQueue*>(queue); owner->recording == recording) owner->recording = nullptr;
+  }
+  delete recording;
+  return 0;
+}
+int32_t enqueue_recording(void* queue, Recording* recording, size_t arguments, const void*, size_t offsets, const void*, size_t globals, const void*, size_t locals, const void*,
+                          uint32_t count, const void* events, void** event);
 int32_t idle(uint32_t, void*, void*, uint32_t, const void*, void** event);
 
 constexpr uint32_t kExtensions = 0x1030;
@@ -27,7 +64,17 @@ constexpr uint32_t kExtensions = 0x1030;
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) int32_t clGetDeviceInfo(void* device, uint32_t what, size_t bytes, void* value, size_t* needed) {
-  const int32_t code = real<decltype(&clGetDeviceInfo)>("clGetDeviceInfo")(device, what, bytes, value, needed);
+  const auto ask = real<decltype(&clGetDeviceInfo)>("clGetDeviceInfo");
+  if (what == kExtensions && is("recordable queues")) {
+    std::string text(1 << 14, '\0');
+    if (const int32_t code = ask(device, what, text.size(), text.data(), nullptr)) return code;
+    text = std::string(text.c_str()) + " cl_qcom_recordable_queues";
+    if (const size_t found = text.find("cl_khr_command_buffer "); found != std::string::npos) text.erase(found, 22);
+    if (needed != nullptr) *needed = text.size() + 1;
+    if (value != nullptr) std::memcpy(value, text.c_str(), std::min(bytes, text.size() + 1));
+    return 0;
+  }
+  const int32_t code = ask(device, what, bytes, value, needed);
   if (what == kExtensions && value != nullptr && (is("no extension") || is("wrong each 50th time"))) {
     // The longer names of other extensions are no sign of this one.
     if (char* found = std::strstr(static_cast<char*>(value), "cl_khr_command_buffer ")) std::memcpy(found, "cl_khr_command_bufferX", 22);
@@ -39,6 +86,12 @@ extern "C" __attribute__((visibility("default"))) int32_t clGetDeviceInfo(void* 
 extern "C" __attribute__((visibility("default"))) int32_t clEnqueueNDRangeKernel(void* queue, void* kernel, uint32_t dimensions, const size_t* offset,
                                                                                 const size_t* global, const size_t* local, uint32_t count,
                                                                                 const void* events, void** event) {
+  if (recordable.count(queue) != 0) {
+    Recording* recording = static_cast<RecordableQueue*>(queue)->recording;
+    if (recording == nullptr || recording->has_ended || offset != nullptr || count != 0 || event != nullptr) return -59;
+    recording->launches.push_back({kernel, {global, global + dimensions}, {local, local + dimensions}});
+    return 0;
+  }
   static int launches = 0;
   if (is("wrong each 50th time") && ++launches % 50 == 0) {
     return real<int32_t (*)(void*, uint32_t, const void*, void**)>("clEnqueueMarkerWithWaitList")(queue, count, events, event);
@@ -63,6 +116,12 @@ extern "C" __attribute__((visibility("default"))) void* clCreateProgramWithBinar
 extern "C" __attribute__((visibility("default"))) void* clGetExtensionFunctionAddressForPlatform(void* platform, const char* name) {
   if (is("no functions") && std::strstr(name, "CommandBuffer")) return nullptr;
   if (is("refused") && std::strcmp(name, "clCommandNDRangeKernelKHR") == 0) return reinterpret_cast<void*>(refuse);
+  if (is("recordable queues")) {
+    if (std::strcmp(name, "clNewRecordingQCOM") == 0) return reinterpret_cast<void*>(new_recording);
+    if (std::strcmp(name, "clEndRecordingQCOM") == 0) return reinterpret_cast<void*>(end_recording);
+    if (std::strcmp(name, "clReleaseRecordingQCOM") == 0) return reinterpret_cast<void*>(release_recording);
+    if (std::strcmp(name, "clEnqueueRecordingQCOM") == 0) return reinterpret_cast<void*>(enqueue_recording);
+  }
   if (is("idle") && std::strcmp(name, "clEnqueueCommandBufferKHR") == 0) return reinterpret_cast<void*>(idle);
   return real<decltype(&clGetExtensionFunctionAddressForPlatform)>("clGetExtensionFunctionAddressForPlatform")(platform, name);
 }
@@ -76,8 +135,30 @@ int32_t idle(uint32_t, void*, void*, uint32_t, const void*, void** event) {
   return real<int32_t (*)(void*, uint32_t, const void*, void**)>("clEnqueueMarkerWithWaitList")(last_queue, 0, nullptr, event);
 }
 
+int32_t enqueue_recording(void* queue, Recording* recording, size_t arguments, const void*, size_t offsets, const void*, size_t globals, const void*, size_t locals, const void*,
+                          uint32_t count, const void* events, void** event) {
+  if (!recording->has_ended || recordable.count(queue) != 0 || arguments + offsets + globals + locals + count != 0) return -59;
+  for (const Launch& launch : recording->launches) {
+    const auto dimensions = static_cast<uint32_t>(launch.global.size());
+    const int32_t code = real<decltype(&clEnqueueNDRangeKernel)>("clEnqueueNDRangeKernel")(queue, launch.kernel, dimensions, nullptr, launch.global.data(), launch.local.data(), 0,
+                                                                                           nullptr, nullptr);
+    if (code != 0) return code;
+  }
+  return real<int32_t (*)(void*, uint32_t, const void*, void**)>("clEnqueueMarkerWithWaitList")(queue, 0, events, event);
+}
+
 }  // namespace
 
+extern "C" __attribute__((visibility("default"))) int32_t clReleaseCommandQueue(void* queue) {
+  if (recordable.erase(queue) == 0) return real<decltype(&clReleaseCommandQueue)>("clReleaseCommandQueue")(queue);
+  delete static_cast<RecordableQueue*>(queue);
+  return 0;
+}
+
 extern "C" __attribute__((visibility("default"))) void* clCreateCommandQueue(void* context, void* device, uint64_t properties, int32_t* code) {
+  if (is("recordable queues") && properties == kRecordable) {
+    *code = 0;
+    return *recordable.insert(new RecordableQueue()).first;
+  }
   return last_queue = real<decltype(&clCreateCommandQueue)>("clCreateCommandQueue")(context, device, properties, code);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exhaustive import few
 from nodes import assert_as_onnxruntime, model_of
 
 import romou
@@ -36,7 +37,8 @@ def test_vectors_multiply_to_a_scalar() -> None:
     assert_as_onnxruntime(model_of({"y": ("MatMul", "a b")}, inputs), inputs)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+# In fp16 the same functions compute in fp32 between two conversions, unless the device has fp16.
+@pytest.mark.parametrize("dtype", few(["float32", "float16"], 0))
 def test_every_function_of_floats_has_a_name_on_the_device(dtype: str) -> None:
     inputs = {"x": np.linspace(-0.9, 0.9, 36).astype(dtype).reshape(4, 9), "big": np.linspace(1.1, 3, 36).astype(dtype).reshape(4, 9)}
     inputs["x"][0, :6] = [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]
@@ -46,7 +48,7 @@ def test_every_function_of_floats_has_a_name_on_the_device(dtype: str) -> None:
     assert_as_onnxruntime(model_of(nodes, inputs, {"third": np.asarray(0.3, dtype)}), inputs, 1e-4 if dtype == "float32" else 1e-2)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", few(["float32", "float16"], 1))
 def test_nan_is_kept_where_onnxruntime_keeps_it(dtype: str) -> None:
     rng = np.random.default_rng(0)
     x = np.array([[NAN, -1, 2, INF, -INF, 0, 1, NAN], [1, NAN, 3, 4, -2, NAN, 7, 8]], dtype)

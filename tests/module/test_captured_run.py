@@ -1,9 +1,10 @@
-"""Recorded runs on OpenCL: bit for bit what plain runs give, for changed inputs, two models in turns, loaded models; and what happens where none can be."""
+"""Recorded command buffers on OpenCL: bit for bit what plain runs give, for two models in turns and loaded ones; and where there can be none."""
 
 from __future__ import annotations
 
 import copy
 import gc
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import standin
 import tvm
 from exhaustive import exhaustive
 from operators import target_of
-from small_networks import Graph, prime_net, residual_net
+from small_networks import prime_net, short_net
 
 import romou
 from romou import models
@@ -37,7 +38,7 @@ def compiled(model: onnx.ModelProto, capture: bool | None) -> romou.TunedModel:
 
 
 def with_capture(model: romou.TunedModel, capture: bool | None) -> romou.TunedModel:
-    """The same code on a machine of its own."""
+    """Return the same code on a machine of its own."""
     found = copy.copy(model)
     found.capture, found._local = capture, None
     return found
@@ -52,18 +53,23 @@ def is_same(found: list[np.ndarray], right: list[np.ndarray]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def residual() -> romou.TunedModel:
-    """Compiled once; tests take machines of their own (`with_capture`)."""
-    return compiled(residual_net(), None)
+def short(opencl_device: tvm.runtime.Device) -> romou.TunedModel:
+    """A model that is compiled once; tests take machines of their own (`with_capture`)."""
+    return compiled(short_net(), None)
 
 
-def test_two_models_in_turns_and_one_that_was_loaded(residual: romou.TunedModel, tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    assert_same_in_turns({"residual": with_capture(residual, False), "prime": compiled(prime_net(), False)}, tmp_path)
+@pytest.fixture(scope="module")
+def prime(opencl_device: tvm.runtime.Device) -> romou.TunedModel:
+    return compiled(prime_net(), None)
+
+
+def test_two_models_in_turns_and_one_that_was_loaded(short: romou.TunedModel, prime: romou.TunedModel, tmp_path: Path) -> None:
+    assert_same_in_turns({"short": with_capture(short, False), "prime": with_capture(prime, False)}, tmp_path)
 
 
 @exhaustive
-def test_attention_in_turns(residual: romou.TunedModel, tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    assert_same_in_turns({"residual": with_capture(residual, False), "bert_2layer": compiled(models.load("bert_2layer"), False)}, tmp_path)
+def test_attention_in_turns(short: romou.TunedModel, tmp_path: Path) -> None:
+    assert_same_in_turns({"short": with_capture(short, False), "bert_2layer": compiled(models.load("bert_2layer"), False)}, tmp_path)
 
 
 def assert_same_in_turns(plain: dict[str, romou.TunedModel], tmp_path: Path) -> None:
@@ -81,10 +87,7 @@ def assert_same_in_turns(plain: dict[str, romou.TunedModel], tmp_path: Path) -> 
 
 
 def test_with_images(opencl_device: tvm.runtime.Device) -> None:
-    g = Graph({"image": (1, 6, 9, 9)})
-    x = g.add("Relu", g.conv("image", 6, 8, pads=[1, 1, 1, 1]))
-    net = g.model(g.add("MaxPool", g.add("Add", g.conv(x, 8, 8, (1, 1)), x), kernel_shape=[2, 2]))
-    model = romou.compile(net, target="opencl -device=adreno640")
+    model = romou.compile(short_net(), target="opencl -device=adreno640")
     assert any("image2d_array_t" in source for source in model.sources().values())
     plain, recorded = with_capture(model, False), with_capture(model, True)
     for seed in range(3):
@@ -93,12 +96,11 @@ def test_with_images(opencl_device: tvm.runtime.Device) -> None:
     assert recorded.launching.startswith("an OpenCL command buffer of ")
 
 
-def test_what_is_recorded_is_kept_and_given_back(opencl_device: tvm.runtime.Device) -> None:
+def test_what_is_recorded_is_kept_and_given_back(prime: romou.TunedModel) -> None:
     """Other models that run in between get no memory of the recording, and all of it is free when the model goes."""
     gc.collect()
     before = statistics()
-    recorded = compiled(prime_net(), True)
-    other = with_capture(recorded, False)
+    recorded, other = (with_capture(prime, capture) for capture in (True, False))
     inputs = random_inputs(recorded.inputs, seed=1)
     right = other.run(inputs)
     for _ in range(3):
@@ -111,8 +113,8 @@ def test_what_is_recorded_is_kept_and_given_back(opencl_device: tvm.runtime.Devi
     assert (after["live_kernels"], after["live_events"]) == (before["live_kernels"], before["live_events"])
 
 
-def test_times(residual: romou.TunedModel) -> None:
-    model = with_capture(residual, True)
+def test_times(short: romou.TunedModel) -> None:
+    model = with_capture(short, True)
     for clock in ("device", "wall"):
         captured, plain = model.times(repeat=3, clock=clock), model.times(repeat=3, clock=clock, capture=False)
         assert all(0 < t < 1e4 for t in (*captured, *plain))
@@ -125,10 +127,9 @@ def test_times(residual: romou.TunedModel) -> None:
     assert statistics()["launches"] == before + 2 * launches
 
 
-def test_the_faster_way_is_taken(residual: romou.TunedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = residual
+def test_the_faster_way_is_taken(short: romou.TunedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     for is_slow, beginning in ((False, "an OpenCL command buffer of "), (True, "kernel by kernel: an OpenCL command buffer of ")):
-        model = with_capture(code, None)
+        model = with_capture(short, None)
         own = model._machine()
         # A clock by which each run takes a second more than the one before, or less: plain runs come first.
         ticks = iter(np.cumsum([10 + (i if is_slow else -i) for i in range(40)]).tolist())
@@ -141,7 +142,7 @@ def test_the_faster_way_is_taken(residual: romou.TunedModel, monkeypatch: pytest
         model.run(inputs)
 
 
-def test_a_recording_that_computes_something_else_is_not_used(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_computes_something_else_is_not_used(prime: romou.TunedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     class Nothing:
         what = "a recording of nothing"
 
@@ -152,8 +153,7 @@ def test_a_recording_that_computes_something_else_is_not_used(opencl_device: tvm
             pass
 
     monkeypatch.setattr(type(backend("opencl")), "record", lambda self, device, vm, run: Nothing(run))
-    model = compiled(prime_net(), None)
-    required = with_capture(model, True)
+    model, required = with_capture(prime, None), with_capture(prime, True)
     inputs = random_inputs(model.inputs, seed=0)
     right = model.run(inputs)
     assert is_same(model.run(inputs), right)
@@ -183,7 +183,7 @@ def test_what_cannot_be_recorded_says_why(opencl_device: tvm.runtime.Device) -> 
 
 
 FLAWS = {
-    "no extension": "the driver of opencl:0 .* has no cl_khr_command_buffer",
+    "no extension": "the driver of opencl:0 .* has neither cl_khr_command_buffer nor cl_qcom_recordable_queues",
     "no functions": "the driver of opencl:0 .* names cl_khr_command_buffer and lacks clCreateCommandBufferKHR",
     "refused": r"clCommandNDRangeKernelKHR failed: CL_OUT_OF_RESOURCES \(-5\); kernel .*",
     "idle": "an OpenCL command buffer of [0-9]+ launches was captured, but its outputs are not those of the run",
@@ -203,9 +203,9 @@ for flaw in sys.argv[2:]:
 """
 
 
-def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, prime: romou.TunedModel) -> None:
     """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or captured runs compute nothing."""
-    model = compiled(prime_net(), False)
+    model = with_capture(prime, False)
     saved = model.save(tmp_path / "m.romou")
     printed = ""
     # What a device offers is read once in a process.
@@ -219,3 +219,37 @@ def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, opencl_d
         for seed in range(3):
             right = model.run(random_inputs(model.inputs, seed=seed))[0]
             assert np.load(saved / f"{flaw}{seed}.npy").tobytes() == right.tobytes(), (flaw, seed)
+
+
+_RECORDED = """
+import hashlib, sys
+import romou, tvm
+from romou.module import random_inputs
+import json
+def launches():
+    return json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["launches"]
+model = romou.load(sys.argv[1], capture=True)
+for seed in range(3):
+    before = launches()
+    inputs = random_inputs(model.inputs, seed=seed)
+    print(hashlib.sha256(b"".join(o.tobytes() for o in model.run(inputs))).hexdigest(), launches() - before)
+print(model.launching)
+print(all(0 < ms < 1e4 for clock in ("device", "wall") for ms in model.times(repeat=3, clock=clock)))
+model.release()
+"""
+
+
+def test_qualcomms_recordable_queues(tmp_path: Path, prime: romou.TunedModel) -> None:
+    """A driver that has them in the place of command buffers: the run is recorded once on a queue of its own, and its outputs are those of the plain run."""
+    model = with_capture(prime, False)
+    environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": "recordable queues"}
+    command = [sys.executable, "-c", _RECORDED, str(model.save(tmp_path / "m.romou"))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    *runs, launching, is_timed = done.stdout.splitlines()
+    assert launching.startswith("an OpenCL command buffer of "), launching
+    right = [hashlib.sha256(b"".join(o.tobytes() for o in model.run(random_inputs(model.inputs, seed=seed)))).hexdigest() for seed in range(3)]
+    assert [run.split()[0] for run in runs] == right
+    # The first run is plain, the second one records, the third one launches nothing by itself.
+    assert int(runs[0].split()[1]) > 0 == int(runs[2].split()[1])
+    assert is_timed == "True"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from exhaustive import few
-from small_networks import residual_net
+from small_networks import Graph
 from tvm import relax, tirx
 
 from romou.frontend import import_onnx
@@ -22,7 +22,9 @@ TARGET = Target("opencl")
 
 @pytest.mark.parametrize("algorithm", few(["winograd2", "winograd4"], 1))
 def test_workspaces_are_planned_with_the_tensors_of_the_graph(algorithm: str, opencl_device: tvm.runtime.Device) -> None:
-    model = residual_net(channels=10, size=23)
+    g = Graph({"image": (1, 10, 23, 23)})
+    x = g.add("Relu", g.conv("image", 10, 10, pads=[1, 1, 1, 1]))
+    model = g.model(g.conv(g.add("Add", g.conv(x, 10, 10, pads=[1, 1, 1, 1]), x), 10, 7, (1, 1)))
     imported = import_onnx(model)
     fused = fuse_operators(pack_channels(imported.mod), TARGET)
     found, key_of = extract_tasks(fused)
@@ -35,7 +37,10 @@ def test_workspaces_are_planned_with_the_tensors_of_the_graph(algorithm: str, op
             assert not [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
             workspaces = 2 if var.name_hint in transformed else 0
             assert len(func.params) == len(fused[var.name_hint].params) + workspaces
-    machine = relax.VirtualMachine(compile_model(fused, tasks, configs, TARGET), opencl_device)
+    compiled = compile_model(fused, tasks, configs, TARGET)
+    assert compiled.memory.use.workspaces > 0
+    assert {tensor.function for tensor in compiled.memory.tensors if tensor.is_workspace} == transformed
+    machine = relax.VirtualMachine(compiled.executable, opencl_device)
     inputs = random_inputs(imported.inputs, seed=3)
     output = machine["main"](*[tvm.runtime.tensor(array, opencl_device) for array in inputs.values()])
     (expected,) = run_onnxruntime(model, inputs) or ()

@@ -21,7 +21,10 @@ struct Object {
 struct PlatformHandle : Object {};
 struct DeviceHandle : Object {};
 struct ContextHandle : Object {};
-struct QueueHandle : Object {};
+struct QueueHandle : Object {
+  bool is_recordable = false;
+  struct RecordingHandle* recording = nullptr;
+};
 struct ProgramHandle : Object {};
 struct EventHandle : Object {};
 struct MemHandle : Object {
@@ -32,6 +35,10 @@ struct KernelHandle : Object {
 };
 struct CommandBufferHandle : Object {
   std::vector<KernelHandle*> kernels;
+};
+struct RecordingHandle : Object {
+  std::vector<KernelHandle*> kernels;
+  bool has_ended = false;
 };
 
 namespace {
@@ -124,6 +131,12 @@ cl_int answer(const void* bytes, size_t count, size_t room, void* value, size_t*
   return CL_SUCCESS;
 }
 
+/// $FAKE_EXTENSION: the one of both kinds of recorded launches that the library has.
+const char* extension() {
+  const char* chosen = std::getenv("FAKE_EXTENSION");
+  return chosen == nullptr ? "cl_khr_command_buffer" : chosen;
+}
+
 size_t texels(const size_t* extent) { return extent[0] * extent[1] * extent[2]; }
 
 }  // namespace
@@ -181,7 +194,7 @@ cl_int clGetDeviceInfo(cl_device_id, cl_uint what, size_t room, void* value, siz
     case CL_DEVICE_SINGLE_FP_CONFIG:
       return number(divides_exactly ? CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT : cl_bitfield{0});
     case CL_DEVICE_EXTENSIONS:
-      return text("cl_khr_command_buffer");
+      return text(extension());
     case CL_DEVICE_MAX_WORK_ITEM_SIZES:
       return answer(sizes, sizeof(sizes), room, value, needed);
     case CL_DEVICE_MAX_COMPUTE_UNITS:
@@ -205,9 +218,12 @@ cl_int clGetDeviceInfo(cl_device_id, cl_uint what, size_t room, void* value, siz
 cl_context clCreateContext(const intptr_t*, cl_uint, const cl_device_id*, ContextCallback, void*, cl_int* code) {
   return make<ContextHandle>("clCreateContext", code, {});
 }
-cl_command_queue clCreateCommandQueue(cl_context context, cl_device_id, cl_bitfield, cl_int* code) {
-  return make<QueueHandle>("clCreateCommandQueue", code, {context});
+cl_command_queue clCreateCommandQueue(cl_context context, cl_device_id, cl_bitfield properties, cl_int* code) {
+  cl_command_queue made = make<QueueHandle>("clCreateCommandQueue", code, {context});
+  if (made != nullptr) made->is_recordable = properties == CL_QUEUE_RECORDABLE_QCOM;
+  return made;
 }
+cl_int clReleaseCommandQueue(cl_command_queue queue) { return release("clReleaseCommandQueue", queue); }
 cl_int clFlush(cl_command_queue queue) { return command("clFlush", {queue}, nullptr); }
 cl_int clFinish(cl_command_queue queue) { return command("clFinish", {queue}, nullptr); }
 
@@ -313,7 +329,12 @@ cl_int clReleaseKernel(cl_kernel kernel) { return release("clReleaseKernel", ker
 cl_int clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint, const size_t*, const size_t*, const size_t*, cl_uint, const cl_event*,
                               cl_event* event) {
   const cl_int code = command("clEnqueueNDRangeKernel", {queue, kernel}, event);
-  if (code == CL_SUCCESS) run(kernel);
+  if (code == CL_SUCCESS && queue->is_recordable) {
+    if (queue->recording == nullptr || queue->recording->has_ended) return -59;
+    queue->recording->kernels.push_back(kernel);
+  } else if (code == CL_SUCCESS) {
+    run(kernel);
+  }
   return code;
 }
 
@@ -341,7 +362,27 @@ cl_int clRetainEvent(cl_event event) {
 }
 cl_int clReleaseEvent(cl_event event) { return release("clReleaseEvent", event); }
 
-// The extension.
+// The extensions.
+static cl_recording_qcom clNewRecordingQCOM(cl_command_queue queue, cl_int* code) {
+  cl_recording_qcom made = make<RecordingHandle>("clNewRecordingQCOM", code, {queue});
+  if (made != nullptr) queue->recording = made;
+  return made;
+}
+static cl_int clEndRecordingQCOM(cl_recording_qcom recording) {
+  const cl_int code = command("clEndRecordingQCOM", {recording}, nullptr);
+  if (code == CL_SUCCESS) recording->has_ended = true;
+  return code;
+}
+static cl_int clReleaseRecordingQCOM(cl_recording_qcom recording) { return release("clReleaseRecordingQCOM", recording); }
+static cl_int clEnqueueRecordingQCOM(cl_command_queue queue, cl_recording_qcom recording, size_t, const void*, size_t, const void*, size_t, const void*, size_t,
+                                     const void*, cl_uint, const cl_event*, cl_event* event) {
+  const cl_int code = command("clEnqueueRecordingQCOM", {queue, recording}, event);
+  if (code == CL_SUCCESS && (queue->is_recordable || !recording->has_ended)) return -59;
+  for (KernelHandle* kernel : recording->kernels) {
+    if (code == CL_SUCCESS) run(kernel);
+  }
+  return code;
+}
 static cl_command_buffer_khr clCreateCommandBufferKHR(cl_uint, const cl_command_queue* queue, const cl_ulong*, cl_int* code) {
   return make<CommandBufferHandle>("clCreateCommandBufferKHR", code, {*queue});
 }
@@ -364,7 +405,7 @@ void* clGetExtensionFunctionAddressForPlatform(cl_platform_id, const char* name)
   const std::map<std::string, void*> known = {
 #define KNOWN(function) {#function, reinterpret_cast<void*>(function)}
       KNOWN(clCreateCommandBufferKHR), KNOWN(clFinalizeCommandBufferKHR), KNOWN(clReleaseCommandBufferKHR), KNOWN(clEnqueueCommandBufferKHR),
-      KNOWN(clCommandNDRangeKernelKHR)};
+      KNOWN(clCommandNDRangeKernelKHR), KNOWN(clNewRecordingQCOM), KNOWN(clEndRecordingQCOM), KNOWN(clReleaseRecordingQCOM), KNOWN(clEnqueueRecordingQCOM)};
   const auto found = known.find(name);
   return found == known.end() ? nullptr : found->second;
 }

@@ -81,6 +81,13 @@ def test_errors_are_survived(addresses: Path, library: Path, check: str) -> None
     assert (done.returncode, done.stdout) == (0, f"{check}\n"), done.stderr
 
 
+def test_errors_of_recordable_queues_are_survived(addresses: Path, library: Path) -> None:
+    """Failing calls leave nothing behind where Qualcomm's extension is in the place of command buffers."""
+    checks = ["failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails"]
+    done = run(addresses, library, *checks, FAKE_EXTENSION="cl_qcom_recordable_queues")
+    assert (done.returncode, done.stdout.split()) == (0, checks), done.stderr
+
+
 def test_threads_do_not_race(library: Path) -> None:
     done = run(driver(library, "thread"), library, *OF_THREADS)
     assert (done.returncode, done.stdout.split()) == (0, list(OF_THREADS)), done.stderr

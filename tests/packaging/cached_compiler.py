@@ -17,9 +17,12 @@ def main(words: list[str]) -> int:
         return subprocess.run(["g++", *words], check=False).returncode
     place = words.index("-o") + 1
     before, out, behind = words[:place], words[place], words[place + 1 :]
+    # From build to build, the folder of the source differs, and that of Python's headers, which nothing includes.
+    source = words[words.index("-c") + 1]
+    same = [Path(word).name if word == source else word for word in (*before, *behind) if not word.startswith("-I/")]
     texts = [path.read_text() for path in sorted(Path("romou/tvm_patches").rglob("*")) if path.suffix in (".cc", ".h")]
     try:
-        made = compiled(".o", *before, *behind, *texts, by=lambda path: subprocess.run(["g++", *before, str(path), *behind], check=True))
+        made = compiled(".o", *same, *texts, by=lambda path: subprocess.run(["g++", *before, str(path), *behind], check=True))
         shutil.copyfile(made, out)
     except subprocess.CalledProcessError as error:
         return error.returncode

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from small_networks import residual_net
+from small_networks import short_net
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -64,28 +64,31 @@ def test_it_runs_wherever_its_c_library_does(wheel: Path) -> None:
 
 
 def test_it_tunes_from_another_folder(python: str, tmp_path: Path) -> None:
-    onnx.save(residual_net(), tmp_path / "small.onnx")
+    onnx.save(short_net(), tmp_path / "small.onnx")
     code = """
 import pathlib, sys
 import tvm
 assert tvm.opencl(0).exist
 import romou
 assert pathlib.Path(romou.__file__).is_relative_to(sys.prefix), romou.__file__
-tuned = romou.tune("small.onnx", target="opencl -device=host", trials=8)
+tuned = romou.tune("small.onnx", target="opencl -device=host", trials=2)
 assert tuned.summary().is_right
 tuned.save("small.romou")
 """
     subprocess.run([python, "-c", code], check=True, cwd=tmp_path, env=ENVIRONMENT)
     command = [python, "-m", "romou.cli", "run", "small.romou", "--json"]
     done = subprocess.run(command, check=True, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 7]
+    assert json.loads(done.stdout)["outputs"][0]["shape"] == [1, 8, 8, 8]
 
 
-def test_it_works_inside_a_checkout(python: str) -> None:
-    """The folder romou/ of the checkout must not stand in for the installed package, in the child processes neither."""
+def test_it_works_inside_a_checkout(python: str, tmp_path: Path) -> None:
+    """The folder romou/ of the checkout must not stand in for the installed package, in the child processes neither, which build and run candidates."""
+    onnx.save(short_net(), tmp_path / "short.onnx")
     code = "import sys; sys.path = [p for p in sys.path if p]; from romou.cli import main; main()"
-    done = subprocess.run([python, "-c", code, "doctor", "--json"], cwd=ROOT, capture_output=True, text=True)
+    words = ["tune", str(tmp_path / "short.onnx"), "--target", "null", "--trials", "1", "--no-records", "--json", "-o", str(tmp_path / "short.romou")]
+    done = subprocess.run([python, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["summary"]["outcomes"] == {"ok": 1}
 
 
 def test_python_in_the_root_of_a_checkout(python: str, source: Path) -> None:

@@ -1,4 +1,4 @@
-"""Local memory in two halves: right for any number of turns, with a barrier a turn, and wrong without it."""
+"""Local memory in two halves: right for any number of iterations, with a barrier in each, and wrong without it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_numbers_of_the_text(work: Conv2d | Dense | BatchMatmul, knobs: dict[str
 
 
 def test_a_kernel_with_one_half_or_without_barriers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the emulation would see a race."""
+    """Without a barrier, the emulation would see a race."""
     task = task_of(DENSE)
     config = config_of(task, local=4)
     with monkeypatch.context() as patch:

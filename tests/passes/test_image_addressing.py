@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -82,10 +83,21 @@ def test_every_mapping_gives_the_same_numbers(opencl_device: tvm.runtime.Device,
         assert (qualifier in argument) == (scope != "global")
 
 
+def test_an_image_of_one_layer_is_read_by_whole_numbers(opencl_device: tvm.runtime.Device) -> None:
+    """Where weights lie: no layer is passed, and no sampler, which would take floats."""
+    made, array, text = copied(opencl_device, A="global.texture-2d", B="global.texture")
+    np.testing.assert_array_equal(made, 2 * array)
+    assert "__read_only image2d_t A_ptr" in text
+    assert "__write_only image2d_array_t B_ptr" in text
+    assert "READ_IMAGEF(A_ptr" not in text
+    (read,) = re.findall(r"#define READ_PLAIN_IMAGEF\(.*\) (.*)", text)
+    assert "sampler" not in read
+
+
 def test_extents_by_scope() -> None:
     shape = (2, 3, 5, 7, 4)
     assert image_extents(shape, "global.texture") == (7, 5, 6)
-    assert image_extents(shape, "global.texture-weight") == (105, 2, 1)
+    assert image_extents(shape, "global.texture-weight") == image_extents(shape, "global.texture-2d") == (105, 2, 1)
     assert image_extents(shape, "global.texture-nhwc") == (35, 3, 2)
 
 
@@ -126,20 +138,18 @@ def test_buffers_are_left_alone() -> None:
     assert not any(map(is_texel_load, nodes_in(address_images(Copy)["main"].body, tvm.ir.Call)))
 
 
-# Each in one type.
-@pytest.mark.parametrize(
-    ("work", "dtype"), few(itertools.product(WORKS, ["float32", "float16"]), 0, 3, 4, 7, 8, 11, 12, 15), ids=lambda v: getattr(v, "name", v)
-)
+# A kernel that TVM unrolls, strides, groups, and a row of a matrix; both types.
+@pytest.mark.parametrize(("work", "dtype"), few(itertools.product(WORKS, ["float32", "float16"]), 0, 4, 9, 11, 14), ids=lambda v: getattr(v, "name", v))
 def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Dense, dtype: str) -> None:
     task, rng = task_of(replace(work, dtype=dtype)), np.random.default_rng(3)
     arrays = random_arrays(task, rng)
     space = task.space(TARGET)
-    # Half-precision arithmetic is not for every device; storage is.
+    # Not every device computes in fp16; all store it.
     drawn = (c for c in space.sample(rng, 64) if c["weight"] == "image" and c["accumulate"] == "float32" and c["unroll"] == "lanes")
     configs = [task.default_config(TARGET), next(drawn)]
     assert configs[0]["weight"] == "image"
     expected = reference(task, arrays)
-    assert "image2d_array_t weight_ptr" in build_task(task, configs[0], TARGET).imports[0].inspect_source()
+    assert "image2d_t weight_ptr" in build_task(task, configs[0], TARGET).imports[0].inspect_source()
     for config in configs:
         assert list(task.image_scopes(config, TARGET)) == ["weight"]
         assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < (1e-5 if dtype == "float32" else 1e-3), config
@@ -149,8 +159,8 @@ IMAGES = [("data",), ("relu",), ("data", "relu"), ("data", "bias", "relu")]
 PLACED = itertools.product([w for w in WORKS if isinstance(w, Conv2d) and w.groups in (1, w.in_channels)], IMAGES)
 
 
-# Each operator, and each set of images with two of them or one.
-@pytest.mark.parametrize(("work", "images"), few(PLACED, 3, 4, 9, 14, 15, 18), ids=lambda v: getattr(v, "name", "-".join(v) if isinstance(v, tuple) else v))
+# Each set of images, and each but one kind of operator.
+@pytest.mark.parametrize(("work", "images"), few(PLACED, 3, 9, 14, 18), ids=lambda v: getattr(v, "name", "-".join(v) if isinstance(v, tuple) else v))
 def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, images: tuple[str, ...]) -> None:
     func = task_of(work).func
     for name in images:
@@ -171,7 +181,7 @@ def test_an_image_needs_no_check_of_its_borders() -> None:
     task = TunableTask.of(func)
     assert task is not None
     # Staging in local memory deals texels out to work-items, which takes a branch of its own.
-    configs = [c for c in task.space(TARGET).sample(np.random.default_rng(5), 200) if not c["local"] and c["split_k"] == 1][:8]
+    configs = [c for c in task.space(TARGET).sample(np.random.default_rng(5), 200) if not c["local"] and c["split_k"] == 1][:4]
     for config in [task.default_config(TARGET), *configs]:
         source = build_task(task, config, TARGET).imports[0].inspect_source()
         body = source[source.rindex("__kernel") :]

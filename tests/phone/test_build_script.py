@@ -19,7 +19,11 @@ COMPILER = f"""#!{sys.executable}
 import pathlib, shlex, sys
 with open(pathlib.Path(__file__).with_name("calls"), "a") as log: log.write(shlex.join(sys.argv[1:]) + "\\n")
 if "--version" in sys.argv: print("Android clang version 17.0.2"); sys.exit()
-pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).touch()
+out = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+# A file that includes all sources.
+out.write_bytes(pathlib.Path(sys.argv[sys.argv.index("-c") + 1]).read_bytes() if "-c" in sys.argv else b"")
+for one in map(pathlib.Path, sys.argv):
+    if one.suffix == ".o" and one != out: out.write_bytes(one.read_bytes())
 """
 
 
@@ -59,10 +63,16 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
     calls = [shlex.split(line) for line in (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text().splitlines()]
     compiled, linked = [c for c in calls if "-c" in c], [c for c in calls if "-o" in c and "-c" not in c]
     assert {c[0] for c in compiled + linked} == {"--target=aarch64-linux-android24"}
-    sources = {Path(c[c.index("-c") + 1]) for c in compiled}
+    assert len(compiled) == len(linked) == 5, "each is compiled as one file"
+    texts = {name: (tmp_path / "out" / name).read_text() for name in pushed if name.startswith("libtvm")}
+    sources = {name: [Path(line.split('"')[1]) for line in text.splitlines()] for name, text in texts.items()}
     # Of TVM, tvm-ffi and our own; nothing that needs a desktop.
-    assert {"rpc_endpoint.cc", "vm.cc", "object.cc", "library_module_dynamic_lib.cc", "loader.cc", "rpc_server.cc"} <= {s.name for s in sources}
-    assert not [s for s in sources if "cuda" in str(s) or "popen" in s.name]
+    for name, some in {"libtvm_runtime.so": {"rpc_endpoint.cc", "vm.cc"}, "libtvm_ffi.so": {"object.cc", "library_module_dynamic_lib.cc"}}.items():
+        assert some <= {source.name for source in sources[name]}
+    for kind in ("opencl", "vulkan"):
+        ours = {source.parent.name for source in sources[f"libtvm_runtime_{kind}.so"]}
+        assert ours == {f"{kind}_runtime", "device_runtime"}
+    assert not [s for each in sources.values() for s in each if "cuda" in str(s) or "popen" in s.name]
     assert all(f'-DROMOU_TVM_VERSION="{facts["tvm"]}"' in c for c in compiled)
     assert [Path(c[c.index("-o") + 1]).name for c in linked] == [*sorted(name for name in pushed if name.startswith("libtvm")), "romou_rpc_server"]
     assert all("-Wl,-rpath,$ORIGIN" in c and "-Wl,-z,max-page-size=16384" in c for c in linked)
@@ -80,12 +90,12 @@ def test_other_flags_and_versions_are_compiled_anew(ndk: Path, tmp_path: Path) -
         done = run("--out", str(tmp_path / "out"), CXXFLAGS=flags, **environment)
         assert done.returncode == 0, done.stderr
     calls = (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text()
-    assert calls.count("rpc_server.cc") == 2
+    assert calls.count("-c ") == 2 * 5
 
 
 def test_a_failing_compiler_leaves_nothing(ndk: Path, tmp_path: Path) -> None:
     compiler = ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++"
-    compiler.write_text(COMPILER + '\nif "-c" in sys.argv and "vm/vm.cc" in " ".join(sys.argv): sys.exit("vm.cc:1: error: no luck")\n')
+    compiler.write_text(COMPILER + '\nif "-c" in sys.argv and "libtvm_runtime.so.cc" in " ".join(sys.argv): sys.exit("vm.cc:1: error: no luck")\n')
     done = run("--out", str(tmp_path / "out"), ANDROID_NDK_HOME=str(ndk), HOME=str(tmp_path), PYTHON=sys.executable)
     assert done.returncode == 1
     assert "vm.cc:1: error: no luck" in done.stderr

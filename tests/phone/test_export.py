@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from exhaustive import few
+from exhaustive import exhaustive
 from phone_servers import Server
 from small_networks import Graph
 
@@ -60,14 +60,14 @@ def run_sample(command: Sequence[str], folder: Path, model: onnx.ModelProto, env
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def exported(host_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = romou.compile(two_layers(), target="opencl -device=adreno640", device=0)
+@pytest.fixture(scope="module", params=["opencl", "vulkan"])
+def exported(request: pytest.FixtureRequest, host_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = romou.compile(two_layers(), target=f"{request.param} -device=adreno640", device=0)
     return model.export_android(tmp_path_factory.mktemp("exported") / "model", host=HERE, runtime=host_runtime)
 
 
 def test_the_cpp_sample_here(exported: Path, host_runtime: Path) -> None:
-    """Its second start loads the programs that lie in the folder since the first one."""
+    """The second start of the sample loads the programs that lie in the folder since the first one."""
     first, second = (run_sample([], exported, two_layers(), {"LD_LIBRARY_PATH": str(host_runtime)}) for _ in range(2))
     (count,) = re.findall(r"^programs +\S+ ms  0 loaded, (\d+) compiled$", first, re.MULTILINE)
     assert int(count) == len(list((exported / "programs").glob("*.program"))) > 0
@@ -76,16 +76,33 @@ def test_the_cpp_sample_here(exported: Path, host_runtime: Path) -> None:
     assert "keep the programs" not in second
 
 
-# Under qemu, a driver compiles for half a minute for each kernel.
-@pytest.mark.parametrize("has_convolution", few([False, True], 0))
-def test_the_cpp_sample_on_arm64(has_convolution: bool, arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def on_arm64(arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, Path]:
+    """A convolution, and the folder that it is exported to for arm64."""
     graph = Graph({"x": (1, 5, 9, 9)})
-    model = graph.model(graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1]) if has_convolution else "x"))
-    folder = romou.compile(model, target="opencl -device=adreno640").export_android(tmp_path / "model", host="aarch64-linux-gnu", runtime=arm64_runtime)
+    model = graph.model(graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1])))
+    compiled = romou.compile(model, target="opencl -device=adreno640")
+    folder = compiled.export_android(tmp_path_factory.mktemp("arm64") / "model", host="aarch64-linux-gnu", runtime=arm64_runtime)
     assert json.loads((folder / "model.json").read_text())["host"] == "aarch64-linux-gnu"
     # The libraries beside it, in the place of a pushed folder.
     shutil.copytree(arm64_runtime, folder, dirs_exist_ok=True)
+    return model, folder
+
+
+# Under qemu, a driver compiles for half a minute for each kernel; those of a convolution are run by test_arm64.py.
+@exhaustive
+def test_the_cpp_sample_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path) -> None:
+    model, folder = on_arm64
     run_sample([str(arm64)], folder, model, {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"})
+
+
+def test_the_cpp_sample_goes_as_far_as_the_device_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path) -> None:
+    """The sample loads the model's library, which the cross compiler made, and asks the device's driver for what the model needs."""
+    _, folder = on_arm64
+    command = [str(arm64), str(folder / "run_model"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "ROMOU_OPENCL_BUILD_OPTIONS": "-no-such-option"})
+    assert done.returncode == 1
+    assert re.search(r"run_model: .*clBuildProgram failed: CL_(INVALID_BUILD_OPTIONS|BUILD_PROGRAM_FAILURE).*; kernel \w+", done.stderr), done.stderr
 
 
 def test_the_python_sample(exported: Path, serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -95,7 +112,8 @@ def test_the_python_sample(exported: Path, serve: Callable[..., Server], tmp_pat
     for name, array in inputs.items():
         np.save(tmp_path / f"{name}.npy", array)
         words.append(f"{name}={tmp_path / f'{name}.npy'}")
-    command = [sys.executable, str(exported / "run_model.py"), f"127.0.0.1:{server.port}/phone", *words]
+    (tmp_path / "key").write_text("phone\n")
+    command = [sys.executable, str(exported / "run_model.py"), f"127.0.0.1:{server.port}/@{tmp_path / 'key'}", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for step in STEPS:
@@ -135,6 +153,8 @@ def test_wrong_folders_and_missing_compilers(exported: Path, host_runtime: Path,
         model.export_android(tmp_path / "out", host=HERE, runtime=tmp_path / "other")
     with pytest.raises(UsageError, match="was built for host; the model is for aarch64-linux-gnu"):
         model.export_android(tmp_path / "out", host="aarch64-linux-gnu", runtime=host_runtime)
+    with pytest.raises(UsageError, match="a model for null cannot be exported: the phone's runtime has devices of opencl, vulkan"):
+        romou.compile(two_layers(), target="null").export_android(tmp_path / "out", host=HERE)
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     with pytest.raises(BuildError, match="ANDROID_NDK_HOME"):
         model.export_android(tmp_path / "out")

@@ -137,6 +137,7 @@ def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
     assert status.exit_code == 0
     assert "phone:   Google Pixel 4, msmnile, Android 13 (P1)" in status.output
     assert re.search(r"OpenCL: +\S.* through libOpenCL", status.output)
+    assert re.search(r"Vulkan: +llvmpipe.* through libvulkan", status.output)
     assert re.search(r"server: +running, process \d+", status.output)
     assert f"forward tcp:{port} tcp:{port}" in status.output
     assert invoke("stop").output == "the RPC server on P1 is stopped\n"
@@ -204,8 +205,12 @@ def test_without_a_runtime_on_the_phone(fake: FakePhone) -> None:
 def test_a_phone_without_a_driver(fake: FakePhone, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROMOU_OPENCL_LIBRARY", "/vendor/lib64/libOpenCL.so")
     invoke("push", str(runtime))
+    # Vulkan is left.
+    assert invoke("status").exit_code == 0
+    monkeypatch.setenv("ROMOU_VULKAN_LIBRARY", "/vendor/lib64/libvulkan.so")
     status = invoke("status")
     assert status.exit_code == 3
+    assert re.search(r"Vulkan: +none: .*/vendor/lib64/libvulkan.so: ", status.output.replace("\n", " "))
     assert re.search(r"OpenCL: +none: .*/vendor/lib64/libOpenCL.so: ", status.output.replace("\n", " "))
 
 

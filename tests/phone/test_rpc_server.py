@@ -243,15 +243,17 @@ def test_a_driver_that_hands_its_functions_out(host_runtime: Path, tmp_path: Pat
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "pixel.c"), "-ldl"], check=True)
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library)}
     done = subprocess.run([str(host_runtime / "romou_rpc_server"), "--devices"], capture_output=True, text=True, check=True, env=environment)
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["opencl"]
     assert (found["library"], len(found["devices"]) > 0) == (str(library), True)
 
 
 def test_devices_are_printed(host_runtime: Path) -> None:
     done = subprocess.run([str(host_runtime / "romou_rpc_server"), "--devices"], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert found["library"]
-    assert [d["name"] for d in found["devices"]]
+    assert set(found) == {"opencl", "vulkan"}
+    for kind in found.values():
+        assert kind["library"]
+        assert [d["name"] for d in kind["devices"]]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from romou.pruning.form import columns_of
 from romou.pruning.forms import form_of
 from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.families.dense import Dense
+from romou.schedules.training_passes import training_passes
 from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
@@ -91,7 +92,7 @@ def each_target(opencl: int, cuda: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("target", "examples"), [*found, *more], ids=["opencl", "cuda", "opencl-more", "cuda-more"])
 
 
-@each_target(6, 2)
+@each_target(4, 1)
 def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     @given(operators(), st.integers(0, 2**31))
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -147,7 +148,7 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
     check()
 
 
-@each_target(3, 1)
+@each_target(2, 1)
 def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, examples: int) -> None:
     # Of two rows in all, TVM writes conditions into addresses, and taps that are not read coincide.
     sizes, kernels, few = st.tuples(st.integers(8, 20), st.integers(8, 20)), st.sampled_from([(3, 3), (3, 3), (2, 3), (5, 5)]), st.integers(1, 2)
@@ -160,6 +161,23 @@ def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, ex
         closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
 
     check()
+
+
+@pytest.mark.parametrize("groups", [1, 10])
+def test_formulas_of_filter_gradients_agree_with_tir(groups: int) -> None:
+    """All but the bytes of data: where a step of the sum is padding depends on the tap, which the formulas take in the middle."""
+    work = conv(10, (13, 14), 10, (3, 3), padding=(2, 0, 1, 2), stride=(2, 1), batch=7, groups=groups)
+    task = task_of(training_passes(work)[2], has_epilogue=False).with_free_images()
+    configs = task.space(TARGET).sample(np.random.default_rng(3), 2)
+    columns = form_of(task.template, TARGET.limits).usage(columns_of(configs))
+    for index, config in enumerate(configs):
+        exact, formula = usage_of(task, config), row(columns, index, len(configs))
+        for field in dataclasses.fields(exact):
+            found, told = getattr(exact, field.name), getattr(formula, field.name)
+            if field.name in ("registers", "needed_registers"):
+                assert told <= found, (field.name, config)
+            elif field.name not in ("buffer_bytes", "unshared_buffer_bytes"):
+                assert told == pytest.approx(found), (field.name, config)
 
 
 def closed_form_and_tir_agree(target: Target, task: TunableTask, configs: list[Config], devices: Sequence[str] = DEVICES) -> None:
@@ -208,8 +226,8 @@ def test_the_mesh_says_what_single_configs_say() -> None:
 KINDS = list(itertools.product(OPERATORS, ["opencl", "cuda"]))
 
 
-# Each for one kind of device, the kinds in turns.
-@pytest.mark.parametrize(("operator", "kind"), few(KINDS, *range(0, len(KINDS), 4), *range(3, len(KINDS), 4)))
+# Two of three operators, for one kind of device each.
+@pytest.mark.parametrize(("operator", "kind"), few(KINDS, *range(0, len(KINDS), 6), *range(5, len(KINDS), 6)))
 def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) -> None:
     target = TARGET if kind == "opencl" else target_of(kind)
     for dtype in ("float32", "float16") if kind == "opencl" else ("float32",):

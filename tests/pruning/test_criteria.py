@@ -21,6 +21,7 @@ FINE = KernelUsage(
     needed_registers=40,
     buffer_bytes=0,
     image_bytes=1024,
+    reread_image_bytes=1024,
     unshared_buffer_bytes=0,
     unshared_image_bytes=1024,
     access_width=4,
@@ -53,8 +54,8 @@ def test_a_fine_kernel_passes_everything() -> None:
 @pytest.mark.parametrize(
     ("spec", "criterion", "within", "beyond"),
     [
-        (ADRENO, "l1_cache", {"image_bytes": 1024}, {"image_bytes": 1025}),
-        (MALI, "l1_cache", {"buffer_bytes": 16384, "image_bytes": 8192}, {"buffer_bytes": 16385}),
+        (ADRENO, "l1_cache", {"image_bytes": 9999, "reread_image_bytes": 1024}, {"reread_image_bytes": 1025}),
+        (MALI, "l1_cache", {"reread_buffer_bytes": 16384, "reread_image_bytes": 8192}, {"reread_buffer_bytes": 16385}),
         (ADRENO, "registers", {"needed_registers": 181}, {"needed_registers": 182}),
         # 384 x 181 registers are shared by 1024 work-items.
         (ADRENO, "registers", {"needed_registers": 67, "work_group_size": 1024}, {"needed_registers": 68, "work_group_size": 1024}),
@@ -88,7 +89,7 @@ def test_the_literal_rule_counts_shared_bytes_for_each_work_item() -> None:
 
 
 def test_what_is_staged_need_not_fit_into_the_cache_but_by_the_literal_rule() -> None:
-    staged = {"is_staged": True, "image_bytes": 9999, "unshared_image_bytes": 9999, "buffer_bytes": 16}
+    staged = {"is_staged": True, "image_bytes": 9999, "reread_image_bytes": 9999, "unshared_image_bytes": 9999, "buffer_bytes": 16}
     assert "l1_cache" not in failed(ADRENO, **staged)
     assert "l1_cache" in failed(ADRENO, Rules(count_per_work_item=True), **staged)
 
@@ -160,7 +161,7 @@ def test_a_cpu_excludes_nothing_that_only_a_gpu_means() -> None:
 
 
 def test_a_verdict_tells_its_numbers_and_where_they_come_from() -> None:
-    verdict = judge(dataclasses.replace(FINE, image_bytes=2048), ADRENO)["l1_cache"]
+    verdict = judge(dataclasses.replace(FINE, reread_image_bytes=2048), ADRENO)["l1_cache"]
     assert (verdict.criterion, verdict.keep, verdict.used, verdict.limit, verdict.unit) == ("l1_cache", False, 2048, 1024, "bytes")
     text = str(verdict)
     assert text.startswith("l1_cache: 2048, beyond the limit of at most 1024 bytes (l1_texture_cache_bytes: Romou paper")

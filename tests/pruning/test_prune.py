@@ -99,8 +99,8 @@ def test_criteria_give_way_one_by_one_and_say_so() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1), groups=64)).with_free_images()
     space, limits = task.space(ADRENO), ADRENO.limits
     tight = prune(task.template, space, ADRENO.spec, limits, least_kept=1)
-    loose = prune(task.template, space, ADRENO.spec, limits, least_kept=200)
-    assert loose.kept >= 200 > tight.kept >= 1
+    loose = prune(task.template, space, ADRENO.spec, limits, least_kept=2000)
+    assert loose.kept >= 2000 > tight.kept >= 1
     assert loose.report.relaxed
     assert any(c.slack != 1 for c in loose.report.criteria)
     everything = prune(task.template, space, ADRENO.spec, limits, least_kept=10**9)
@@ -184,7 +184,8 @@ def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> 
     """Registers by the formula are a lower bound. The default config is built whatever is said of it."""
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
     cut, space = task.pruned(TARGET), task.space(TARGET)
-    large = space.at(space.index_of({**task.default_config(TARGET), "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}))
+    tile = {"algorithm": "direct", "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}
+    large = space.at(space.index_of({**task.default_config(TARGET), **tile}))
     build_task(task, large, TARGET)
     with pytest.raises(InvalidConfigError, match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 64 registers"):
         build_task(cut, large, TARGET)

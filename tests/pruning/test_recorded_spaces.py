@@ -21,7 +21,7 @@ PATHS = sorted((Path(__file__).parents[2] / "scripts/data/spaces_h200").glob("*.
 TARGET, SPEC = Target("opencl -device=nvidia_h200"), load_device("nvidia_h200")
 
 
-@pytest.fixture(scope="module", params=few(PATHS, 0, 2, 4, 6), ids=lambda path: path.name.partition(".")[0])
+@pytest.fixture(scope="module", params=few(PATHS, 0, 4, 6), ids=lambda path: path.name.partition(".")[0])
 def recording(request: pytest.FixtureRequest) -> tuple[SimulatedTask, list[int], np.ndarray]:
     """The task, the indices of its recorded configs, and their seconds; infinite where one failed."""
     recorded = RecordedSpace.load(request.param)

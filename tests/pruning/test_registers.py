@@ -17,7 +17,7 @@ def live(func: tirx.PrimFunc) -> float:
 
 
 def sum_of(loads: int, *, has_barrier: bool = False, turns: int = 1) -> float:
-    """Registers of a vector that is the sum of so many vectors in a buffer, far apart; a turn of a loop adds that many."""
+    """Registers of a vector that is the sum of so many vectors in a buffer, far apart; an iteration of a loop adds that many."""
 
     @T.prim_func(s_tir=True, private=True)
     def sums(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
@@ -73,7 +73,7 @@ def test_eight_loads_of_an_image_are_under_way() -> None:
 
 
 def sum_of_vectors(*, is_vector: bool) -> float:
-    """Of eight vectors of two numbers, in an array of vectors or of numbers."""
+    """Registers of eight vectors of two numbers, in an array of vectors or of numbers."""
 
     @T.prim_func(s_tir=True, private=True)
     def vectors(a: T.Buffer((65536,), "float32x2"), b: T.Buffer((1,), "float32x2")) -> None:
@@ -100,7 +100,7 @@ def test_numbers_of_a_vector_that_is_none_in_memory_have_addresses_of_their_own(
 
 
 def stored(count: int) -> float:
-    """Of a vector that is loaded and added to so many others, which are stored far apart."""
+    """Registers of a vector that is loaded and added to so many others, which are stored far apart."""
 
     @T.prim_func(s_tir=True, private=True)
     def stores(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((65536,), "float32x4")) -> None:
@@ -115,7 +115,7 @@ def test_addresses_of_stores_do_not_wait_for_what_they_write() -> None:
 
 
 def copied(*, is_copy: bool) -> float:
-    """Of four vectors that are copied before they are used, or not, behind a barrier."""
+    """Registers of four vectors that are copied before they are used, or not, behind a barrier."""
 
     @T.prim_func(s_tir=True, private=True)
     def copies(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((65536,), "float32x4")) -> None:
@@ -160,7 +160,7 @@ def test_no_load_passes_a_barrier_and_all_addresses_do() -> None:
 
 
 def local_sum(size: int) -> float:
-    """Of a sum of vectors in local memory, which are among the last of so many."""
+    """Registers of a sum of vectors in local memory, which are among the last of so many."""
 
     @T.prim_func(s_tir=True, private=True)
     def sums(b: T.Buffer((64,), "float32x4")) -> None:
@@ -194,7 +194,7 @@ def test_loads_of_local_memory_follow_each_other() -> None:
 
 
 def sum_of_turns(each: int) -> float:
-    """Of a sum of vectors in local memory that lie so many vectors apart from turn to turn of an unrolled loop."""
+    """Registers of a sum of vectors in local memory that lie so many vectors apart from iteration to iteration of an unrolled loop."""
 
     @T.prim_func(s_tir=True, private=True)
     def sums(b: T.Buffer((64,), "float32x4")) -> None:
@@ -217,7 +217,7 @@ def test_an_offset_does_not_reach_the_later_turns_of_an_unrolled_loop() -> None:
 
 
 def guarded(*, parts: int, turns: int) -> float:
-    """Of a loop that adds up what it reads under a condition of one or two parts."""
+    """Registers of a loop that adds up what it reads under a condition of one or two parts."""
 
     @T.prim_func(s_tir=True, private=True)
     def one(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
@@ -245,7 +245,7 @@ def test_what_a_condition_of_two_parts_skips_keeps_its_registers() -> None:
 
 
 def products(kind: str) -> float:
-    """Of four vectors' products with one: of a lane each, of a copy of that lane, or of the whole vectors."""
+    """Registers of four vectors' products with one: of a lane each, of a copy of that lane, or of the whole vectors."""
 
     @T.prim_func(s_tir=True, private=True)
     def lane() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import CliRunner
-from small_networks import residual_net
+from small_networks import short_net
 
 from romou.cli import main
 
@@ -16,7 +16,7 @@ from romou.cli import main
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("space") / "net.onnx"
-    onnx.save(residual_net(), path)
+    onnx.save(short_net(), path)
     return path
 
 

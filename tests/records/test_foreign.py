@@ -13,7 +13,8 @@ import pytest
 from romou.core.errors import RecordError
 from romou.core.outcome import Outcome
 from romou.records.foreign import load_foreign
-from romou.search.ordinal import KnobFeatures, ScaledProcess
+from romou.search.knob_process import KnobProcess
+from romou.search.ordinal import KnobFeatures
 
 EXCERPT = Path(__file__).parent / "data/pnpoly-RTX_2080_Ti_T4.json.gz"
 
@@ -88,10 +89,10 @@ def test_random_search_is_expected_as_it_is() -> None:
 
 
 def test_scales_tell_the_knob_that_matters() -> None:
-    """Of two knobs one decides: far along the other, what was measured still counts."""
+    """One of two knobs decides: far along the other, what was measured still counts."""
     rng = np.random.default_rng(0)
     rows = rng.random((40, 2))
-    process = ScaledProcess(rows, -2 * rows[:, 0], np.zeros(40))
+    process = KnobProcess(rows, -2 * rows[:, 0])
     found = process.mean(np.array([[0.1, 0.9], [0.9, 0.1]]), np.zeros(2), np.zeros(2))
     assert found == pytest.approx([-0.2, -1.8], abs=0.15)
     # More is expected where the score is high than where it is low.

@@ -56,7 +56,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_planted_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same check, which is scripts/check_kills.py's."""
+    """What is planted is found by the check of scripts/check_kills.py."""
     monkeypatch.setattr("check_kills._PATIENCE_S", 0.2)
     (old, new), found = FAULTS[fault]
     place, rng = Place(tmp_path, _TUNER.replace(old, new)), random.Random(0)

@@ -142,21 +142,24 @@ def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_p
 
 
 def test_measures_need_no_device(model: Path, tmp_path: Path) -> None:
-    code = "import sys\nfrom romou.cli import main\nmain(sys.argv[1:])"
-    env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=env, capture_output=True, text=True, check=False)
-
     path = tmp_path / "measures.json"
-    target = "opencl -device=adreno640"
-    done = run("bench", model, "--save", path, "--target", target, "--no-times")
-    assert done.returncode == 0, done.stderr
+    commands = [
+        ["bench", model, "--save", path, "--target", "opencl -device=adreno640", "--no-times"],
+        ["compare", path, model, "--only", "measures"],
+        ["compare", path, model],
+    ]
+    # One process that sees no device.
+    code = "import json, sys\nfrom click.testing import CliRunner\nfrom romou.cli import main\n"
+    code += "for words in json.loads(sys.argv[1]): r = CliRunner().invoke(main, words); print(json.dumps([r.exit_code, r.output]))"
+    env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    done = subprocess.run([sys.executable, "-c", code, words], env=env, capture_output=True, text=True, check=True)
+    (benched, output), (compared, said), (timed, _) = map(json.loads, done.stdout.splitlines())
+    assert benched == 0, output
     assert not path.with_suffix(".romou").exists()
-    done = run("compare", path, model, "--only", "measures")
-    assert done.returncode == 0, done.stderr
-    assert "Times were NOT compared: times were not asked for." in done.stdout
-    assert run("compare", path, model).returncode == 3
+    assert compared == 0, said
+    assert "Times were NOT compared: times were not asked for." in said
+    assert timed == 3
 
 
 def test_a_function_that_is_not_there(baseline: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from exhaustive import exhaustive
 
 from romou.regression.bench import Rounds
 from romou.regression.comparison import ALPHA, STAGES, TimeVerdict, drift, time_verdicts
@@ -72,12 +73,12 @@ def verdicts(found: dict[str, TimeVerdict], verdict: str) -> set[str]:
 
 
 def test_equal_versions_in_turns_raise_no_alarm() -> None:
-    for seed in range(60):
+    for seed in range(20):
         assert verdicts(time_verdicts(in_turns(seed, {}), LIMIT), "slower") == set(), f"seed {seed}"
 
 
 def test_one_operator_ten_percent_slower_is_found_and_no_other() -> None:
-    for seed in range(30):
+    for seed in range(10):
         found = time_verdicts(in_turns(seed, {"op7": 1.10}), LIMIT)
         assert verdicts(found, "slower") == {"op7"}, f"seed {seed}: {found['op7']}"
         assert 1.07 < found["op7"].shift.ratio < 1.13
@@ -104,8 +105,9 @@ def test_what_scatters_too_widely_is_undecided() -> None:
 
 @pytest.mark.parametrize("machine", [Machine, OwnMachine])
 @pytest.mark.parametrize("speed", [0.6, 1.0, 1.5])
-def test_recorded_sessions_of_equal_versions_raise_no_alarm(speed: float, machine: type[Machine]) -> None:
-    for seed in range(20):
+@pytest.mark.parametrize("seeds", [6, pytest.param(20, marks=exhaustive)])
+def test_recorded_sessions_of_equal_versions_raise_no_alarm(speed: float, machine: type[Machine], seeds: int) -> None:
+    for seed in range(seeds):
         assert verdicts(recorded(seed, {}, speed, machine), "slower") == set(), f"seed {seed}"
 
 

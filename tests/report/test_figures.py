@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from small_networks import Graph
 
-from romou.api.graph import import_model, lower
 from romou.core.outcome import Outcome
 from romou.hardware import load_device
 from romou.inspection.breakdown import operations_step_by_step
-from romou.inspection.memory import LiveMemory, live_memory
-from romou.module import LayerRow, Summary
+from romou.module import LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.records import Record
 from romou.report.evidence import Evidence, UnknownError
 from romou.report.figures import FIGURES, convergence, device, funnel, histogram, knobs, layers, memory, passes, registers, roofline
@@ -47,7 +44,9 @@ def evidence(task: TunableTask) -> Evidence:
     operations = {task.key: operations_step_by_step(task.schedule(task.default_config(ADRENO), ADRENO)["main"], ADRENO)}
     spec = dataclasses.replace(load_device("adreno640"), fp32_peak_gflops=800.0, dram_bandwidth_gbps=20.0)
     known = {"records": found, "spaces": [(task, space)], "target": ADRENO, "spec": spec, "curves": curves, "operations": operations}
-    return Evidence(title="a test", memory=[LiveMemory(function="conv", bytes=3 << 20)], **known)  # type: ignore[arg-type]
+    use = MemoryUse(weights=1 << 20, inputs=0, tensors=4 << 20, least=3 << 20, workspaces=0)
+    plan = MemoryPlan(calls=("conv",), tensors=(), live=(3 << 20,), use=use)
+    return Evidence(title="a test", memory=plan, **known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
@@ -92,8 +91,8 @@ def test_roofline(evidence: Evidence, task: TunableTask) -> None:
     layer = next(row for row in found if "layer" in row)
     assert layer["gflops"] == pytest.approx(task.flops / 2e-3 / 1e9)
     # Data, packed weight, bias and output, 4 bytes each.
-    assert roofline.moved_bytes(task) == 4 * (16 * 144 + 16 * 32 * 9 + 32 + 32 * 100)
-    assert layer["intensity"] == pytest.approx(task.flops / roofline.moved_bytes(task))
+    assert task.moved_bytes == 4 * (16 * 144 + 16 * 32 * 9 + 32 + 32 * 100)
+    assert layer["intensity"] == pytest.approx(task.flops / task.moved_bytes)
     slope = [row for row in found if row.get("roof") == "memory, 20 GB/s"]
     assert all(row["gflops"] == pytest.approx(min(800.0, 20 * row["intensity"])) for row in slope)
     assert remark == ""
@@ -145,17 +144,10 @@ def test_passes_take_operations_away(evidence: Evidence) -> None:
 
 
 def test_memory_names_its_peak(evidence: Evidence) -> None:
-    assert memory.rows(evidence) == ([{"call": 1, "function": "conv", "mib": 3.0}], "At most 3.00 MiB, in conv.")
-
-
-def test_live_memory_counts_what_is_still_to_be_read() -> None:
-    """The last convolution's kernel reads what the first one wrote: three tensors of 8 x 4 x 4 floats are live at once, else two."""
-    g = Graph({"x": (1, 8, 4, 4)})
-    first = g.add("Relu", g.conv("x", 8, 8, pads=[1, 1, 1, 1]))
-    second = g.add("Relu", g.conv(first, 8, 8, pads=[1, 1, 1, 1]))
-    graph = lower(import_model(g.model(g.add("Add", g.conv(second, 8, 8, pads=[1, 1, 1, 1]), first)), None), ADRENO)
-    tensor = 4 * 8 * 4 * 4
-    assert [one.bytes // tensor for one in live_memory(graph.fused)] == [2, 2, 2, 3, 2]
+    assert memory.rows(evidence) == (
+        [{"call": 1, "function": "conv", "mib": 3.0}],
+        "At most 3.00 MiB, in conv; 4.00 MiB are allocated for them, 1.00 MiB for weights.",
+    )
 
 
 def test_curves_are_thinned(evidence: Evidence) -> None:

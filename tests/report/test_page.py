@@ -7,19 +7,25 @@ import dataclasses
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 from benches import bench, operator
 from browser import browser
 from click.testing import CliRunner
 from report_picture import EMPTY, check
+from small_networks import residual_net
 
 import romou
+from romou.api.graph import import_model, lower
 from romou.cli import main
 from romou.core.errors import UsageError
-from romou.inspection.memory import LiveMemory
-from romou.module import LayerRow, Summary
+from romou.core.outcome import Outcome
+from romou.frontend.precision import Precision
+from romou.module import LayerRow, MemoryPlan, MemoryUse, Summary
+from romou.records import Origin, Record, RecordStore
 from romou.report.evidence import Evidence
 from romou.report.page import write_page
+from romou.target import Target
 
 NAME = "conv</script><b>2d"
 CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]
@@ -30,7 +36,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved model's times, memory, a device's curves; nothing is known of the search. A name that would end a script is only text."""
     rows = [LayerRow(name=f"{NAME} {n}", calls=1, trials=1, flops=1, default_ms=2.0 + n, tuned_ms=1.0, config={}) for n in range(5)]
     summary = dataclasses.replace(Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0), default_ms=9.0, tuned_ms=5.0)
-    memory = [LiveMemory(function="f", bytes=1 << 20), LiveMemory(function="g", bytes=2 << 20)]
+    use = MemoryUse(weights=1 << 20, inputs=0, tensors=4 << 20, least=2 << 20, workspaces=0)
+    memory = MemoryPlan(calls=("f", "g"), tensors=(), live=(1 << 20, 2 << 20), use=use)
     path = tmp_path_factory.mktemp("report") / "report.html"
     return write_page(Evidence(title="a <test>", summary=summary, memory=memory, curves=CURVES), path)
 
@@ -79,6 +86,25 @@ def test_what_is_no_source_is_refused(content: str | None, message: str, tmp_pat
         path.write_text(content, encoding="utf-8")
     with pytest.raises(UsageError, match=message):
         romou.write_report(path, output=tmp_path / "report.html")
+
+
+def test_a_report_follows_the_precision_that_the_model_was_tuned_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are others in fp16, so records of one precision are of none of the kernels of another."""
+    monkeypatch.setattr("romou.api.report._BROKEN_DOWN", 1)
+    model, target = tmp_path / "net.onnx", Target("opencl -device=host")
+    onnx.save(residual_net(), model)
+    tasks = lower(import_model(model, None, Precision.checked("float16", None, None)), target).tasks
+    origin = dataclasses.asdict(Origin.here({"name": "made up", "kind": "opencl", "driver": "1", "platform": "p", "is_host_cpu": True}))
+    with RecordStore(tmp_path / "records") as store:
+        for task in tasks:
+            config = dict(task.default_config(target))
+            store.append(Record(task_key=task.key, task_name=task.name, config=config, outcome=Outcome.OK, times_s=(1e-3,), target=str(target), **origin))
+    asked = ["report", str(tmp_path / "records"), "-o", str(tmp_path / "report.html"), "--model", str(model)]
+    refused = CliRunner().invoke(main, asked)
+    assert refused.exit_code != 0
+    assert "--precision" in refused.output, refused.output
+    drawn = CliRunner().invoke(main, [*asked, "--precision", "float16"])
+    assert drawn.exit_code == 0, drawn.output
 
 
 def test_no_source_and_no_target_are_said(tmp_path: Path) -> None:

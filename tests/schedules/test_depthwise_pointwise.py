@@ -55,7 +55,7 @@ def test_the_reference_is_both_functions() -> None:
     taps = ((kh, kw, padded[:, :, kh : kh + 5 : 2, kw : kw + 5]) for kh in range(3) for kw in range(3))
     between = np.maximum(sum(part * windows[kh, kw][None, :, None, None] for kh, kw, part in taps) + first, 0)
     output = np.maximum(np.einsum("ncyxi,ciol->noyxl", between, weight[:, 0, 0]) + second, 0)
-    assert error_of(reference(task, arrays), output) < 1e-6
+    assert error_of(reference(task, arrays), output) < 1e-5
 
 
 def test_data_weight_and_output_in_images(opencl_device: tvm.runtime.Device) -> None:
@@ -73,7 +73,7 @@ def test_data_weight_and_output_in_images(opencl_device: tvm.runtime.Device) -> 
 
 
 def test_what_the_space_offers() -> None:
-    """Something is always staged, nothing split; the config that is tried first is valid; halfs are summed by ALUs, also where there are tensor cores."""
+    """Something is always staged, nothing split; the config that is tried first is valid; fp16 is summed by ALUs, also where there are tensor cores."""
     for kind, dtype in itertools.product(("opencl", "cuda"), ("float32", "float16")):
         task, target = made("primes", dtype), target_of(kind)
         space, default = task.space(target), task.default_config(target)

@@ -65,7 +65,7 @@ MATMULS = [matmul((2,), 7, 32, 12), matmul((2,), 7, 32, 10), matmul((2,), 7, 32,
 
 # Other shapes of every family are run by test_family_contract.py.
 @random_configs
-@each_kind("work", SHAPES, opencl=(0, 3, 4, 6, 7, 10, 11, 12, 15, 17, 19, 20, 22, 23, 24), cuda=(0, 4, 10, 15, 19, 22), vulkan=(2, 10, 14, 18, 21))
+@each_kind("work", SHAPES, opencl=(0, 4, 6, 7, 10, 11, 12, 15, 19, 20, 22, 24), cuda=(0, 4, 10, 22), vulkan=(2, 10, 14, 18, 21))
 def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | BatchMatmul, target: Target, drawn: int) -> None:
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
@@ -122,7 +122,7 @@ def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense | Batc
 
 @each_kind("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS], opencl=(0, 1, 2, 3, 4, 6, 8), cuda=(0, 1, 4, 7))
 def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
-    """Rounded once at the end, so close to double precision, on a device that need not know halfs."""
+    """Sums are rounded once at the end, so close to double precision, on a device that need not compute in fp16."""
     task, rng = task_of(replace(work, dtype="float16")), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task_of(work), [a.astype("float32") for a in arrays])

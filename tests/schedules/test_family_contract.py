@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tvm
 from documents import ROOT
-from operator_lists import graph_of
 from operators import assert_agrees, error_of, quick_configs, random_arrays, reference
 from tvm import relax
 
 from romou.core.space import Block
+from romou.layout.typical import graph_of
 from romou.schedules.families import families, family_of, workload_of
 from romou.schedules.family import Case, Family
 from romou.schedules.template import ContractionTemplate
@@ -45,7 +45,7 @@ def test_every_family_has_cases_and_a_name_of_its_own() -> None:
 
 
 def test_stages_walk_the_families_and_name_none() -> None:
-    """But for the pair of convolutions, which no graph has as an operator."""
+    """Stages import no family but the pair of convolutions, which no graph has as an operator."""
     stages = [*(ROOT / "romou/layout").glob("*.py"), *(ROOT / "romou/tasks").glob("*.py"), ROOT / "scripts/check_operators.py"]
     named = {path.name: re.findall(r"schedules\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
     assert {name: found for name, found in named.items() if found} == {"join_pairs.py": ["depthwise_pointwise"]}

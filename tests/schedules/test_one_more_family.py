@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from operator_lists import graph_of
 from operators import assert_agrees, random_arrays, reference
 
 import romou.schedules.families as package
+from romou.layout.typical import graph_of
 from romou.schedules.families import families
 from romou.schedules.family import Family
 from romou.target import Target

@@ -43,18 +43,18 @@ def at(*names: str) -> list[int]:
     return [list(OPERATORS).index(name) for name in names]
 
 
-# Every third is compiled for CUDA: each way to address, to pool and to sum.
+# Every fourth is compiled for CUDA: each way to address, to pool and to sum.
 @random_configs
-@each_kind("name", OPERATORS, opencl=range(len(OPERATORS)), cuda=range(0, len(OPERATORS), 3), vulkan=range(1, len(OPERATORS), 5))
+@each_kind("name", OPERATORS, opencl=range(len(OPERATORS)), cuda=range(0, len(OPERATORS), 4), vulkan=range(1, len(OPERATORS), 5))
 def test_configs_agree_with_the_plain_function(name: str, target: Target, drawn: int) -> None:
     check(name, "float32", target, drawn)
 
 
 # One of each way to read and to sum.
-HALFS = at("chain", "transpose", "concat of rows", "resize", "max pool, ceil", "average pool, pads counted", "softmax", "layer norm", "sum of columns")
+FP16 = at("chain", "transpose", "concat of rows", "resize", "max pool, ceil", "average pool, pads counted", "softmax", "layer norm", "sum of columns")
 
 
-@pytest.mark.parametrize("name", few(OPERATORS, *HALFS))
+@pytest.mark.parametrize("name", few(OPERATORS, *FP16))
 def test_half_precision_storage(name: str, opencl_device: tvm.runtime.Device) -> None:
     check(name, "float16", Target("opencl"))
 
@@ -118,7 +118,7 @@ def test_softmax_of_masked_and_large_values(target: Target) -> None:
     exact = np.exp(rows.astype("float64") - rows.max(-1, keepdims=True).astype("float64"))
     expected = exact / exact.sum(-1, keepdims=True)
     for config in configs_of(task, target, np.random.default_rng(SEED), 2):
-        assert_agrees(target, task, config, [rows, np.full_like(rows, np.nan)], expected, 1e-6)
+        assert_agrees(target, task, config, [rows, np.full_like(rows, np.nan)], expected, 1e-5)
 
 
 def test_layer_norm_of_almost_equal_values(target: Target) -> None:
@@ -134,8 +134,16 @@ def test_layer_norm_of_almost_equal_values(target: Target) -> None:
         assert_agrees(target, task, config, [x, scale, shift, np.full_like(x, np.nan)], expected, 1e-2)
 
 
+def test_a_long_sum_of_equal_numbers_keeps_its_digits(target: Target) -> None:
+    """One after another in fp32 they lose more and more, and all in one direction: 1e-4 here, 2e-3 of ten times as many."""
+    (task,) = relax_tasks(lambda a: op.sum(a, axis=[0]), (30011, 4))
+    x = np.full((30011, 4), 0.1, "float32")
+    for config in configs_of(task, target, np.random.default_rng(SEED), 2):
+        assert_agrees(target, task, config, [x, np.full(4, np.nan, "float32")], x.astype("float64").sum(0), 1e-5)
+
+
 def test_half_precision_sums_are_single(target: Target) -> None:
-    """A sum of 4000 halfs of about one: halfs would stop growing at 2048."""
+    """A sum of 4000 fp16 numbers of about one: a sum in fp16 would stop growing at 2048."""
     (task,) = relax_tasks(lambda a: op.mean(a, axis=[-1]), (5, 4000), dtype="float16")
     x = (1 + 0.1 * np.random.default_rng(SEED).standard_normal((5, 4000))).astype("float16")
     config = task.default_config(target)

@@ -28,7 +28,7 @@ from romou.tasks.build import build_task
 from romou.tasks.tunable import TunableTask
 from romou.tir.primitives import TENSOR_CORES
 
-# It changes nothing for halfs.
+# It changes nothing for fp16.
 TARGET = target_of("cuda").with_options(tf32="allow")
 SEED = 20
 # Of kernels with float factors: two rounded factors are off by 2.8e-4 of a product in the root mean square.
@@ -102,12 +102,12 @@ def error_of_text(task: TunableTask, config: Config) -> float:
     ids=str,
 )
 def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) -> None:
-    """By the fragments of the PTX ISA; every output is written, and nothing else."""
+    """Tiles lie as the fragments of the PTX ISA do; every output is written, and nothing else."""
     task = task_of(work)
     assert error_of_text(task, tensor_core_config(task, **knobs)) < LIMITS[work.dtype]
 
 
-@pytest.mark.parametrize(("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["halfs", "floats"])
+@pytest.mark.parametrize(("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["fp16", "fp32"])
 def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(work)
     right = dialect._FUNCTIONS[name]
@@ -187,7 +187,7 @@ def test_older_gpus_compile_it_too(arch: str) -> None:
 
 
 def test_who_is_offered_them() -> None:
-    """Whole texels of halfs, on NVIDIA GPUs since 8.0; a phone never."""
+    """Whole texels of fp16 are copied, on NVIDIA GPUs since 8.0; a phone never."""
 
     def choices(work: Conv2d | Dense, target: Target) -> tuple[object, ...]:
         return task_of(work).space(target).knobs["multiply_add"]
@@ -220,7 +220,7 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
             build_task(floats, config, target)
 
 
-@pytest.mark.parametrize(("work", "choice"), [(PLAIN, MMA), (FLOAT_SHAPES[0], TF32)], ids=["halfs", "floats"])
+@pytest.mark.parametrize(("work", "choice"), [(PLAIN, MMA), (FLOAT_SHAPES[0], TF32)], ids=["fp16", "fp32"])
 def test_the_cost_model_knows_every_choice(work: Conv2d, choice: str) -> None:
     task = task_of(work)
     space, rng = task.space(TARGET), np.random.default_rng(SEED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,8 @@ from romou.records import RecordStore
 from romou.rpc import Address
 from romou.schedules.families.conv2d import FAMILY
 from romou.schedules.template import ContractionTemplate
-from romou.schedules.winograd import SIDES, TILES, matrices
+from romou.schedules.winograd import SIDES, TILES
+from romou.schedules.winograd_matrices import matrices
 from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.build import build_task
@@ -53,12 +55,12 @@ FORMS = [(window, name) for window, sides in SIDES.items() for name, tile in TIL
 
 
 def side_of(window: int, algorithm: str) -> int:
-    """Of an input tile."""
+    """Side of an input tile."""
     return TILES[algorithm] + window - 1
 
 
 def configs_of(task: TunableTask, target: Target, algorithm: str, count: int, **wanted: str) -> list[Config]:
-    """Random ones of an algorithm."""
+    """Random configs of an algorithm."""
     space, rng, found = task.space(target), np.random.default_rng(SEED), {}
     while len(found) < count:
         drawn = (c for c in space.sample(rng, 200) if c["algorithm"] == algorithm and all(c[k] == v for k, v in wanted.items()))
@@ -168,7 +170,7 @@ def test_the_text_of_cuda_kernels(window: int, algorithm: str) -> None:
     ),
 )
 def test_images(window: int, algorithm: str, dtype: str, opencl_device: tvm.runtime.Device) -> None:
-    """Read by the transform of the data, by the products, and written by the transform of the output."""
+    """Images are read by the transform of the data and by the products, and written by the transform of the output."""
     work = conv(13, (14, 9), 24, (window, window), dtype, padding=SAME, batch=2)
     task = task_of(work).with_free_images()
     arrays = random_arrays(task, np.random.default_rng(SEED))
@@ -202,7 +204,7 @@ def test_which_convolutions_have_the_knob() -> None:
     assert task_of(conv(8, (24, 24), 8, (3, 3), padding=SAME)).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4", "winograd6")
     assert task_of(conv(8, (7, 7), 8, (5, 5))).space(target).knobs["algorithm"] == ("direct", "winograd2")
     assert task_of(conv(8, (12, 12), 8, (5, 5))).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4")
-    # Halfs between the kernels keep too few digits for tiles of eight pixels a side.
+    # Numbers in fp16 between the kernels keep too few digits for tiles of eight pixels a side.
     assert task_of(conv(8, (12, 12), 8, (5, 5), "float16")).space(target).knobs["algorithm"] == ("direct", "winograd2")
     others = [{"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}]
     works = [conv(8, (12, 12), 8, kernel, **other) for other in others for kernel in ((3, 3), (5, 5))]
@@ -210,6 +212,31 @@ def test_which_convolutions_have_the_knob() -> None:
     for work in works:
         assert "algorithm" not in task_of(work).space(target).knobs
     assert task_of(SHAPES[0]).default_config(target)["algorithm"] == "direct"
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "device", "algorithm"),
+    [
+        (128, 28, "adreno640", "winograd4"),
+        # The larger tile's weights are four times the direct ones, and images of 14 pixels a side use each number of them only 16 times.
+        (256, 14, "adreno640", "winograd2"),
+        (256, 14, "mali_g76", "winograd4"),
+        (512, 7, "adreno640", "direct"),
+        # Nothing is known of its memory.
+        (512, 7, "adreno750", "direct"),
+    ],
+)
+def test_the_default_algorithm_of_a_phone_weighs_the_bytes_of_its_weights(channels: int, side: int, device: str, algorithm: str) -> None:
+    """A smaller memory rate never makes the transformed weight larger."""
+    target = Target(f"opencl -device={device}")
+    template = task_of(conv(channels, (side,) * 2, channels, (3, 3), padding=SAME)).with_free_images().template
+    assert template.default_config(target.limits)["algorithm"] == algorithm
+    sizes = [
+        math.prod(template.algorithms[str(template.default_config(replace(target.limits, instructions_per_byte=rate))["algorithm"])].weight_shape)
+        for rate in (0.1, 1.0, 10.0, 100.0)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1]
 
 
 def test_transforms_fit_into_the_registers_of_a_phone() -> None:
@@ -247,7 +274,7 @@ def test_direct_configs_keep_their_numbers() -> None:
 
 @pytest.mark.parametrize(("window", "algorithm"), FORMS)
 def test_what_the_transforms_move(window: int, algorithm: str) -> None:
-    """As much as their kernels load and store: here tiles divide everything, and nothing is padded."""
+    """Transforms move as much as their kernels load and store: here tiles divide everything, and nothing is padded."""
     tile, side, texels = TILES[algorithm], side_of(window, algorithm), 16
     out = 6 * tile
     work = conv(64, (out + window - 1,) * 2, 64, (window, window))
@@ -266,7 +293,7 @@ def test_what_the_transforms_move(window: int, algorithm: str) -> None:
 
 
 def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target: str, algorithm: str) -> float:
-    """Of the whole model with an algorithm wherever it can be."""
+    """Error of the whole model with an algorithm wherever it can be."""
     chosen: list[Config] = []
 
     def config_of(template: ContractionTemplate, limits: Limits) -> Config:

@@ -118,6 +118,16 @@ def test_what_is_under_way_is_not_proposed_again() -> None:
     assert len(set(keys)) == 80
 
 
+@pytest.mark.parametrize("explorer", ["evolution", "annealing", "ranking"])
+def test_nothing_is_proposed_while_all_is_under_way(explorer: str) -> None:
+    """A large batch takes a small space as a whole before anything is measured."""
+    space = Space()
+    space.define_knob("a", POWERS)
+    looking = Explorer(space, space.at(0), TuningOptions(explorer=explorer), np.random.default_rng(0), features=Estimated(space, lambda _: 0.0))
+    assert len(looking.propose(64, {})) == len(POWERS)
+    assert looking.propose(64, {}) == []
+
+
 def test_the_model_finds_better_configs_in_the_same_trials() -> None:
     guided, blind = [], []
     for seed in range(5):
@@ -220,7 +230,7 @@ def test_a_small_space_inside_of_a_large_one_is_searched_as_well(explorer: str, 
         looking = Explorer(space, default, TuningOptions(seed=seed, explorer=explorer), np.random.default_rng(seed), features=KnobFeatures(space))
         measured: dict[str, tuple[Config, float | None]] = {}
         while len(measured) < 40:
-            measured.update((c.key, (c, divided_cost(c))) for c in looking.propose(4, measured))
+            measured.update((c.key, (c, divided_cost(c))) for c in looking.propose(8, measured))
         found.append(min(t for _, t in measured.values() if t is not None))
     # One of 8 small configs is the best of all; of all 117657, drawn evenly, 40 hold it once in 3000 times.
     assert found == pytest.approx([1e-3] * seeds)

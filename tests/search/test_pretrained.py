@@ -107,6 +107,7 @@ def test_a_search_begins_with_what_is_known_of_the_device() -> None:
 
 def test_a_model_ships_for_a_device_in_opencl() -> None:
     assert pretrained_for(H200) is not None
+    assert pretrained_for(Target("vulkan -device=nvidia_h200")) is not None
     assert all(pretrained_for(Target(text)) is None for text in ("cuda -device=nvidia_h200", "opencl -device=adreno640", "opencl -device=host"))
 
 

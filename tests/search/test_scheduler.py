@@ -1,4 +1,4 @@
-"""Which task gets the next trials."""
+"""The scheduler: which task gets the next trials."""
 
 from __future__ import annotations
 

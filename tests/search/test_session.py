@@ -152,7 +152,7 @@ def test_close_calls_are_measured_again_when_the_search_is_over(tmp_path: Path) 
     assert sum(r.trials for r in results.values()) == 40
     for key, result in results.items():
         mine = [r for r in records if r["is_again"] and r["task_key"] == key]
-        assert 2 <= len(mine) <= 3
+        assert 2 <= len(mine) <= 4  # the default config is one of them where it is near
         best = min(mine, key=lambda r: r["times_s"])
         assert result.config is not None
         assert (dict(result.config), result.best_ms) == (best["config"], pytest.approx(best["times_s"][0] * 1e3))
@@ -160,6 +160,22 @@ def test_close_calls_are_measured_again_when_the_search_is_over(tmp_path: Path) 
     second = Runner()
     assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {key: r.config for key, r in results.items()}
     assert second.seen == []
+
+
+class ColdRunner(Runner):
+    """All but default configs are slower when they are measured again."""
+
+    def run(self, batch: Sequence[BuildResult], **how: object) -> Iterator[MeasureResult]:
+        for built, result in zip(batch, super().run(batch), strict=True):
+            is_slow = built.candidate.is_winner and built.candidate.config != built.candidate.task.default_config(TARGET)
+            yield dataclasses.replace(result, times_s=(2 * result.times_s[0],)) if is_slow else result
+
+
+def test_what_turns_out_slower_than_the_default_is_not_kept(tmp_path: Path) -> None:
+    results = session(tmp_path, ColdRunner(), confirm=3)
+    assert all(result.is_default and result.best_ms == result.default_ms for result in results.values())
+    records = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
+    assert len({json.dumps(r["config"]) for r in records if r["is_again"]}) > len(results)
 
 
 class UnstableRunner(Runner):
@@ -221,8 +237,8 @@ def test_the_best_of_another_device_is_tried_right_after_the_default(tmp_path: P
 @pytest.mark.parametrize("explorer", EXPLORERS)
 def test_every_explorer_keeps_to_the_budget(tmp_path: Path, explorer: str) -> None:
     runner = Runner()
-    results = session(tmp_path, runner, explorer=explorer)
-    assert len(set(runner.seen)) == 40
+    results = session(tmp_path, runner, explorer=explorer, trials=24, batch_size=12)
+    assert len(set(runner.seen)) == 24
     assert all(r.config is not None for r in results.values())
 
 

@@ -78,7 +78,13 @@ def test_tensors_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
     ("scope", "shape"),
-    [("global.texture", (2, 3, 5, 7, 4)), ("global.texture", (6, 4)), ("global.texture-weight", (3, 5, 2, 2, 4)), ("global.texture-nhwc", (2, 3, 5, 7, 4))],
+    [
+        ("global.texture", (2, 3, 5, 7, 4)),
+        ("global.texture", (6, 4)),
+        ("global.texture-weight", (3, 5, 2, 2, 4)),
+        ("global.texture-nhwc", (2, 3, 5, 7, 4)),
+        ("global.texture-2d", (3, 5, 2, 2, 4)),
+    ],
 )
 def test_images_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(1).standard_normal(shape).astype(dtype)

@@ -174,6 +174,21 @@ def test_a_chain_computes_in_order_and_pays_for_nothing_else(vulkan_device: tvm.
     np.testing.assert_allclose(a.numpy(), 3 * d.numpy() + 1, rtol=1e-5, atol=1e-5)
 
 
+def test_a_copy_between_launches(vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module) -> None:
+    """A copy takes part in the order of launches: it reads what one wrote, and another reads what it wrote."""
+    step = scale["scale"]
+    a, b, c, d = (numbers(vulkan_device, seed) for seed in range(4))
+    start = a.numpy()
+    before = statistics()
+    launch(step, a, b, 2.0, *GRID)
+    launch(step, b, c, 0.5, *GRID)
+    b.copyto(a)
+    launch(step, a, d, 3.0, *GRID)
+    assert (counted("submissions", before), counted("memory_barriers", before), counted("execution_barriers", before)) == (0, 2, 0)
+    np.testing.assert_allclose(d.numpy(), (start * 2 + 1) * 3 + 1, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(c.numpy(), (start * 2 + 1) * np.float32(0.5) + 1, rtol=1e-5, atol=1e-5)
+
+
 def test_launches_gather_until_somebody_waits(vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module) -> None:
     a, b = numbers(vulkan_device), room(vulkan_device)
     vulkan_device.sync()

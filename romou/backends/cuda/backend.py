@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import subprocess
@@ -181,6 +182,11 @@ class Cuda(Backend):
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return True
+
+    def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
+        from romou.backends.cuda import compiler
+
+        return compiler.keeping()
 
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
         from romou.backends.cuda.graph import CudaGraph

@@ -6,12 +6,21 @@ approximate mathematics; `install` puts this one in its place, and the functions
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
+import hashlib
+import json
+import logging
+import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from romou.core.errors import BuildError, CompatError, DeviceError
+
+logger = logging.getLogger("romou")
 
 INSTALL = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
 
@@ -48,8 +57,7 @@ def compile_cuda(source: str, arch: str) -> bytes:
     CompatError where there is no NVRTC on this machine; says what to install. BuildError where NVRTC refused the source, or does not know the architecture;
     the text is its log.
     """
-    nvrtc = _nvrtc()
-    options = [f"--gpu-architecture={arch}", "--std=c++17", "--device-int128", *(f"--include-path={folder}" for folder in _include_folders())]
+    nvrtc, options = _nvrtc(), _options(arch)
     names, texts = ([text.encode() for text in part] for part in (_HEADERS, _HEADERS.values()))
     program = _value(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"romou.cu", len(names), texts, names))
     try:
@@ -64,6 +72,39 @@ def compile_cuda(source: str, arch: str) -> bytes:
         return bytes(code)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _options(arch: str) -> list[str]:
+    return [f"--gpu-architecture={arch}", "--std=c++17", "--device-int128", *(f"--include-path={folder}" for folder in _include_folders())]
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+    """Modules that are built or loaded inside find their machine code in the cache of compiled programs, and leave it there. Candidates of a search do not."""
+    before = _is_kept.set(True)
+    try:
+        yield
+    finally:
+        _is_kept.reset(before)
+
+
+def kept_cuda(source: str, arch: str) -> bytes:
+    """`compile_cuda`, whose answer is kept on disk: by the source, options, architecture, NVRTC's version, and headers. Errors are the same."""
+    import tvm
+
+    headers = [(folder, os.stat(folder).st_mtime_ns) for folder in _include_folders()]
+    key = hashlib.sha256(json.dumps([source, _options(arch), version(), _HEADERS, headers]).encode()).hexdigest()
+    find, keep = (tvm.get_global_func(f"romou.programs.{name}", allow_missing=True) for name in ("find", "keep"))
+    if find is None or keep is None:
+        return compile_cuda(source, arch)
+    found, *notes = find("NVRTC", key, f"a CUDA module for {arch}")
+    for note in notes:
+        logger.warning("%s", note)
+    if found is not None:
+        return bytes(found)
+    code = compile_cuda(source, arch)
+    keep("NVRTC", key, code)
+    return code
 
 
 def version() -> str:
@@ -93,7 +134,7 @@ def install() -> None:
         from romou.backends.cuda import BACKEND
 
         arch, _building.arch = _building.arch, None
-        return compile_cuda(str(source), arch or BACKEND.architecture({}))
+        return (kept_cuda if _is_kept.get() else compile_cuda)(str(source), arch or BACKEND.architecture({}))
 
     for error in (BuildError, CompatError, DeviceError):
         # They pass through TVM as what they are.
@@ -109,6 +150,7 @@ class _Building(threading.local):
 
 
 _building = _Building()
+_is_kept: contextvars.ContextVar[bool] = contextvars.ContextVar("is_kept", default=False)
 
 
 @functools.cache

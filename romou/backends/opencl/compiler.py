@@ -1,8 +1,19 @@
-"""What OpenCL's compilers are told beside the kernels that TVM's code generator writes: the work group that each kernel is launched with.
+"""What OpenCL's compilers are told beside the kernels that TVM's code generator writes.
+
+The work group that each kernel is launched with. A compiler that does not know it keeps registers for the largest work group of the device.
+Mesa's for Adreno then lets fewer waves run at a time.
 
     __kernel void conv(...)      ->      __kernel __attribute__((reqd_work_group_size(16, 4, 1))) void conv(...)
 
-A compiler that does not know it keeps registers for the largest work group of the device. Mesa's for Adreno then lets fewer waves run at a time.
+Which images have one layer and are read inside of it only, as weights are. A read of an array also passes the layer, which costs registers and
+instructions; a read with a sampler takes floats, into which compilers convert the coordinates.
+
+    __read_only image2d_array_t weight      ->      __read_only image2d_t weight      for a parameter in scope "global.texture-2d"
+    READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))      ->      READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
+
+What TIR cannot say of pointers (`passes/advancing_pointers.py`).
+
+    float4* at = POINTER(x, i);   ADVANCE(at, 128);      ->      const __global float4* at = x + i;   at += 128;
 """
 
 from __future__ import annotations
@@ -11,13 +22,23 @@ import functools
 import re
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from romou.backends.launch import PLAIN_IMAGE, work_group
+
+# A pointer's declaration, which TVM writes without the address space, and what lets it advance.
+_POINTERS = (
+    (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
+    (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
+)
+_READS = "".join(f"#define READ_PLAIN_IMAGE{t}(image, sampler, coord) read_image{t.lower()}(image, (coord).xy)\n" for t in "HF")
 
 
 @functools.cache
 def install() -> None:
-    """Have TVM's OpenCL modules name the work groups of their kernels."""
+    """Have TVM's OpenCL modules name the work groups of their kernels and the images of one layer."""
     import tvm
     import tvm_ffi
 
@@ -27,47 +48,74 @@ def install() -> None:
         return  # Romou's runtime could not be loaded, which `romou doctor` and the first use of a device report.
 
     def build(mod: tvm.IRModule, target: Any) -> Any:
-        _building.work_groups = {str(func.attrs["global_symbol"]): _work_group(func) for _, func in mod.functions_items()}
+        # One function after the other: TVM declares all of a module's kernels before each of them, which takes most of its time where there are hundreds.
+        pieces: list[tuple[bytes, Any, Mapping[str, Any], Mapping[str, str]]] = []
+        _building.pieces = pieces
         try:
-            return generate(mod, target)
+            for var, func in sorted(mod.functions_items(), key=lambda item: str(item[1].attrs["global_symbol"])):
+                name = str(func.attrs["global_symbol"])
+                _building.kernels = {name: _Kernel(work_group(func), _plain_images(func))}
+                generate(tvm.IRModule({var: func}, attrs=mod.attrs), target)
         finally:
-            _building.work_groups = {}
+            _building.kernels, _building.pieces = {}, None
+        data, text_formats, functions, texts = zip(*pieces, strict=True)
+        merged = ({key: value for piece in part for key, value in piece.items()} for part in (functions, texts))
+        return create(b"".join(data), text_formats[0], *merged)
 
-    def create_named(data: Any, text_format: Any, functions: Any, texts: Any) -> Any:
-        named = {key: _with_work_groups(str(text), _building.work_groups) for key, text in texts.items()}
-        return create(_with_work_groups(bytes(data).decode(), _building.work_groups).encode(), text_format, functions, named)
+    def create_told(data: Any, text_format: Any, functions: Any, texts: Any) -> Any:
+        told = {str(key): _told(str(text), _building.kernels) for key, text in texts.items()}
+        code = _told(bytes(data).decode(), _building.kernels).encode()
+        if _building.pieces is not None:
+            _building.pieces.append((code, text_format, {str(key): value for key, value in functions.items()}, told))
+        return create(code, text_format, functions, told)
 
     tvm_ffi.register_global_func("target.build.opencl", build, override=True)
-    tvm_ffi.register_global_func("ffi.Module.create.opencl", create_named, override=True)
+    tvm_ffi.register_global_func("ffi.Module.create.opencl", create_told, override=True)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What is told of a kernel: the sides of its work group, and the positions of parameters in scope "global.texture-2d"."""
+
+    work_group: tuple[int, int, int]
+    plain_images: frozenset[int]
 
 
 class _Building(threading.local):
-    """work_groups: sides of the work groups of the kernels that this thread has TVM write right now, by their names."""
+    """kernels: those that this thread has TVM write right now, by their names.   pieces: what it wrote of a module so far; None outside of `build`."""
 
-    work_groups: Mapping[str, tuple[int, int, int]] = MappingProxyType({})
+    kernels: Mapping[str, _Kernel] = MappingProxyType({})
+    pieces: list[Any] | None = None
 
 
 _building = _Building()
 
 
-def _work_group(func: Any) -> tuple[int, int, int]:
-    """Sides of a lowered kernel's work group; 1 along an axis that it does not use, as at its launch."""
-    from tvm import tirx
-    from tvm_ffi.structural import structural_walk
-
-    sides = {"threadIdx.x": 1, "threadIdx.y": 1, "threadIdx.z": 1}
-
-    def read(stmt: tirx.AttrStmt) -> None:
-        if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag) in sides:
-            sides[str(stmt.node.thread_tag)] = int(stmt.value)
-
-    structural_walk(func.body, (tirx.AttrStmt, read))
-    return sides["threadIdx.x"], sides["threadIdx.y"], sides["threadIdx.z"]
+def _plain_images(func: Any) -> frozenset[int]:
+    return frozenset(place for place, parameter in enumerate(func.params) if getattr(parameter.ty, "storage_scope", "") == PLAIN_IMAGE)
 
 
-def _with_work_groups(source: str, work_groups: Mapping[str, tuple[int, int, int]]) -> str:
-    def with_attribute(found: re.Match[str]) -> str:
-        sides = work_groups.get(found[1])
-        return found[0] if sides is None else f"__kernel __attribute__((reqd_work_group_size({', '.join(map(str, sides))}))) void {found[1]}("
+def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
+    """What is told of the kernels of a module. Each stands behind a marker of its own, and the runtime compiles it alone."""
+    return "".join(_told_of_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE))
 
-    return re.sub(r"__kernel void (\w+)\(", with_attribute, source)
+
+def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
+    before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
+    told = [_told_of(text, kernels) for text in texts]
+    return before + _READS * any("READ_PLAIN_IMAGE" in text for text in told) + "".join(told)
+
+
+def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
+    """What is told of one kernel, of its declaration or of its definition."""
+    head = re.match(r"__kernel void (\w+)\(([^()]*)\)", text)
+    if head is None or head[1] not in kernels:
+        return text
+    kernel, declared, body = kernels[head[1]], head[2].split(", "), text[head.end() :]
+    for place in kernel.plain_images:
+        declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
+        body = re.sub(rf"\bREAD_IMAGE([HF])\({declared[place].split()[-1]},", lambda found: found[0].replace("_IMAGE", "_PLAIN_IMAGE"), body)
+    for pattern, text_of in _POINTERS:
+        body = pattern.sub(text_of, body)
+    sides = ", ".join(map(str, kernel.work_group))
+    return f"__kernel __attribute__((reqd_work_group_size({sides}))) void {head[1]}({', '.join(declared)}){body}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tvm
 from tvm import tirx
+from tvm.ir import PointerType
 
 from romou.backends.dialect import Dialect, vector_type
 
@@ -31,11 +32,14 @@ class OpenCLC(Dialect):
     a * b + c                   mad(a, b, c), fma(a, b, c)
     read fp16 as fp32           vloada_half4(i, (half*)p), where 4 * i need not be aligned vload_half4
     write fp32 as fp16          vstorea_half4(v, i, (half*)p)
+    const global float4* p = data + i;      float4* p = POINTER(data, i);
+    p += 128;                               ADVANCE(p, 128);
 
     An external call with a vector as its type is called once.
     """
 
     has_negative_truth = True
+    has_pointers = True
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         base, _, lanes = dtype.partition("x")
@@ -58,6 +62,14 @@ class OpenCLC(Dialect):
 
     def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
         return tirx.Evaluate(tirx.call_extern("int32", _access("vstore", lanes, is_aligned), value, offset, pointer))
+
+    # `compiler.py` finds these by their names: TVM would declare a pointer without its address space, and no variable of TIR changes.
+
+    def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(ty, "POINTER", buffer.data, index)
+
+    def advance(self, pointer: tirx.Var, elements: int) -> tirx.Stmt:
+        return tirx.Evaluate(tirx.call_extern("int32", "ADVANCE", pointer, elements))
 
 
 def _access(name: str, lanes: int, is_aligned: bool) -> str:

@@ -75,13 +75,14 @@ def compile_shader(source: str) -> bytes:
 @functools.cache
 def glslang() -> Path:
     """The compiler's program; BuildError where there is none."""
+    # What the wheel puts on PATH is a script that starts Python for each shader, which doubles the time.
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        program = Path(str(importlib.metadata.distribution(_WHEEL).locate_file(_FOLDER))) / "bin" / "glslang"
+        if program.exists():
+            return program
     for name in _NAMES:
         if found := shutil.which(name):
             return Path(found)
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        beside = Path(str(importlib.metadata.distribution(_WHEEL).locate_file(_FOLDER))) / "bin" / "glslang"
-        if beside.exists():
-            return beside
     raise BuildError("compiling for Vulkan needs glslang, which is not on this machine", hint=INSTALL)
 
 
@@ -114,6 +115,6 @@ def _keep(place: Path, code: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as fresh:
             fresh.write(code)
         os.replace(fresh.name, place)
-        kept = sorted(place.parent.glob("*.spv"), key=lambda path: path.stat().st_mtime)
-        for old in kept[: len(kept) // 2] if len(kept) > _MOST_CACHED else ():
+        kept = list(place.parent.glob("*.spv"))
+        for old in sorted(kept, key=lambda path: path.stat().st_mtime)[: len(kept) // 2] if len(kept) > _MOST_CACHED else ():
             old.unlink(missing_ok=True)

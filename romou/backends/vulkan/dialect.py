@@ -33,6 +33,7 @@ class Glsl(OpenCLC):
     """
 
     has_negative_truth = False
+    has_pointers = False
     names_fp16_images = True
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:

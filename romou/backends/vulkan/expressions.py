@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
+from romou.backends.vulkan.branches import is_harmless, is_simple, loaded_anyway, terms_of
+from romou.backends.vulkan.calls import extern_of, op_of, pointed
 from romou.backends.vulkan.functions import BUILT_IN, DEFINITIONS
-from romou.backends.vulkan.types import Type, type_of
-from romou.core.errors import BuildError
+from romou.backends.vulkan.text import Text, closed
+from romou.backends.vulkan.types import MOST_LANES, Type, type_of
 
-# Names that GLSL gives a meaning, as far as variables of kernels may have them.
-_WORDS = """active asm attribute bool buffer case cast centroid class coherent common const default discard do double else enum extern external false filter
-fixed flat float for goto half highp if image in inline input int interface invariant layout long lowp main mediump namespace new noinline noise out output
-packed partition patch precise precision public readonly resource restrict return sample sampler shared short sizeof smooth static struct subroutine superp
-switch template texture this true typedef uint uniform union unsigned using varying void volatile while writeonly"""
-_RESERVED = frozenset(_WORDS.split())
 LANES = "xyzw"
 _INFIX = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.Div: "/", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=", tirx.EQ: "==", tirx.NE: "!=",
@@ -37,6 +32,8 @@ _BITS = {
     ("int32", "float32"): "intBitsToFloat", ("uint32", "float32"): "uintBitsToFloat",
 }  # fmt: skip
 _INFINITY, _NAN = "uintBitsToFloat(0x7F800000u)", "uintBitsToFloat(0x7FC00000u)"
+# What `mix` chooses by truth values, in any version of GLSL that has them.
+_MIXED = ("float32", "float16", "int32", "uint32")
 _ADDITIVE, _PRODUCTS = (tirx.Add, tirx.Sub), (tirx.Mul, tirx.Div)
 
 
@@ -52,13 +49,11 @@ class Parameter:
     is_written: bool = False
 
 
-class Expressions:
+class Expressions(Text):
     """What expressions of one kernel are written with, and what they turn out to use."""
 
     def __init__(self, kernel_name: str) -> None:
-        self.kernel_name = kernel_name
-        self.names: dict[Any, str] = {}
-        self.taken: set[str] = set()
+        super().__init__(kernel_name)
         # Functions of DEFINITIONS, with the lanes of what they are called with; Vulkan features, in the order in which they were found.
         self.calls: set[tuple[str, int]] = set()
         self.needs: dict[str, None] = {}
@@ -68,27 +63,10 @@ class Expressions:
         # (binding, type of the elements) -> name
         self.views: dict[tuple[int, str], str] = {}
         self.analyzer = tvm.sym.Analyzer()
+        # Whether a line in front of the statement declares what is the same wherever the statement uses it.
+        self.can_declare = True
 
-    # Names and types
-
-    def fail(self, what: str, hint: str = "Choose another config, or report the model.") -> NoReturn:
-        raise BuildError(f"kernel {self.kernel_name}: GLSL cannot express {what}", hint=hint, kernel=self.kernel_name)
-
-    def unique(self, wanted: str) -> str:
-        base = re.sub(r"_{2,}", "_", re.sub(r"\W", "_", wanted)).removeprefix("gl_") or "value"
-        if base in _RESERVED or base in DEFINITIONS or base in BUILT_IN.values() or base[0].isdigit():
-            base += "_"
-        name, count = base, 0
-        while name in self.taken:
-            count += 1
-            name = f"{base.rstrip('_')}_{count}"
-        self.taken.add(name)
-        return name
-
-    def name(self, var: Any) -> str:
-        if var not in self.names:
-            self.names[var] = self.unique(str(var.name))
-        return self.names[var]
+    # Types
 
     def used(self, dtype: str) -> Type:
         """A type that a variable has, or an expression."""
@@ -208,11 +186,38 @@ class Expressions:
         self.used(str(var.ty))
         return self.name(var)
 
+    def conjunction(self, expr: tirx.And) -> str:
+        terms = terms_of(expr)
+        if type_of(str(expr.ty)).lanes > 1 or not all(map(is_harmless, terms)):
+            return self.infix(expr)
+        if all(map(is_simple, terms[1:])):
+            return " && ".join(map(self.operand, terms))
+        texts = list(map(self.text, terms))
+        while len(texts) > MOST_LANES:
+            texts = [f"all(bvec{MOST_LANES}({', '.join(texts[:MOST_LANES])}))", *texts[MOST_LANES:]]
+        return f"all(bvec{len(texts)}({', '.join(texts)}))"
+
     def choice(self, condition: Any, yes: Any, no: Any) -> str:
         condition = condition.value if isinstance(condition, tirx.Broadcast) else condition
         if type_of(str(condition.ty)).lanes > 1:
             return f"mix({self.text(no)}, {self.text(yes)}, {self.text(condition)})"
+        kind = self.used(str(yes.ty))
+        if kind.base in _MIXED and is_harmless(condition) and is_harmless(no):
+            if kind == Type("int32", 1) and is_harmless(yes):
+                return f"mix({self.text(no)}, {self.text(yes)}, {self.text(condition)})"
+            flag = condition if isinstance(condition, tirx.Var) else tirx.Var("inside", "bool")
+            load = loaded_anyway(yes, flag) if self.can_declare and not self.is_register(yes) else None
+            if load is not None:
+                if flag not in self.names:
+                    self.line(f"bool {self.name(flag)} = {self.text(condition)};")
+                chosen = self.name(flag) if kind.lanes == 1 else f"bvec{kind.lanes}({self.name(flag)})"
+                return f"mix({self.text(no)}, {self.text(load)}, {chosen})"
         return f"{self.operand(condition)} ? {self.operand(yes)} : {self.operand(no)}"
+
+    def is_register(self, value: Any) -> bool:
+        """Whether a load, cast or not, is of registers, which are there anyway, and have no addresses."""
+        value = value.value if isinstance(value, tirx.Cast) else value
+        return isinstance(value, TensorLoad) and value.source not in self.parameters and not str(value.source.scope()).startswith("shared")
 
     def let(self, expr: tirx.Let) -> str:
         self.names[expr.var] = self.operand(expr.value)
@@ -265,7 +270,12 @@ class Expressions:
             return None
         lanes, step = int(index.lanes), self.analyzer.modular_set(index.base)
         is_whole = isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1 and int(step.coeff) % lanes == 0 and int(step.base) % lanes == 0
-        return self.analyzer.simplify(tirx.floordiv(index.base, lanes)) if is_whole else None
+        return self.divided(index.base, lanes) if is_whole else None
+
+    def divided(self, multiple: Any, by: int) -> Any:
+        if isinstance(multiple, tirx.Select):
+            return tirx.Select(multiple.condition, self.divided(multiple.true_value, by), self.divided(multiple.false_value, by))
+        return self.analyzer.simplify(tirx.floordiv(multiple, by))
 
     def array(self, buffer: Any) -> tuple[str, Type, int]:
         if buffer not in self.arrays:
@@ -305,11 +315,11 @@ class Expressions:
             return f"unpackHalf2x16({self.view(found, 'uint')}[{self.index(offset)}])"
         starts = [self.analyzer.simplify((offset * lanes if base is None else base + offset * lanes) + lane) for lane in range(lanes)]
         if found.is_read and found.is_written:
-            halfs = [f"float({self.view(found, Type('float16', 1))}[{self.index(start)}])" for start in starts]
+            elements = [f"float({self.view(found, Type('float16', 1))}[{self.index(start)}])" for start in starts]
         else:
             words = self.view(found, "uint")
-            halfs = [self.call("half_of", 1, f"{words}[{closed(self.index(start))} >> 1]", self.index(start)) for start in starts]
-        return halfs[0] if lanes == 1 else f"vec{lanes}({', '.join(halfs)})"
+            elements = [self.call("half_of", 1, f"{words}[{closed(self.index(start))} >> 1]", self.index(start)) for start in starts]
+        return elements[0] if lanes == 1 else f"vec{lanes}({', '.join(elements)})"
 
     def texel(self, call: Call) -> str:
         image, *at = call.args[:4]
@@ -336,34 +346,6 @@ class Expressions:
         return write(self, call)
 
 
-def op_of(expr: Any) -> str:
-    """Name of the operator that a call calls."""
-    return str(getattr(expr.op, "name", ""))
-
-
-def extern_of(call: Any) -> str:
-    """Name of the function that an external call calls; "-" for any other call, as "" is a name."""
-    return str(call.args[0].value) if op_of(call) in ("tirx.call_pure_extern", "tirx.call_extern") else "-"
-
-
-def pointed(pointer: Any) -> tuple[Any, Any | None]:
-    """The buffer that a pointer leads into, and the element; None for the first one."""
-    if op_of(pointer) == "tirx.address_of":
-        (access,) = pointer.args
-        return access.source, access.indices[0]
-    return pointer.args[0], None
-
-
-def closed(text: str) -> str:
-    """Text that is one operand: in parentheses where an operator stands outside of all brackets."""
-    depth = 0
-    for at in text:
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(at, 0)
-        if at == " " and depth == 0:
-            return f"({text})"
-    return text
-
-
 _EXPRESSIONS: dict[type, Callable[[Expressions, Any], str]] = {
     **dict.fromkeys(_INFIX, Expressions.infix),
     tirx.Var: Expressions.variable,
@@ -375,6 +357,7 @@ _EXPRESSIONS: dict[type, Callable[[Expressions, Any], str]] = {
     tirx.Cast: Expressions.cast,
     tirx.Not: Expressions.negation,
     tirx.BitwiseNot: Expressions.inversion,
+    tirx.And: Expressions.conjunction,
     tirx.Select: lambda self, e: self.choice(e.condition, e.true_value, e.false_value),
     tirx.Let: Expressions.let,
     tirx.Ramp: Expressions.ramp,

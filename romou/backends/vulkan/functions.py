@@ -27,8 +27,9 @@ OWN = {
 
 DEFINITIONS = {
     "is_nan": "bool is_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }",
-    "max_with_nan": "float max_with_nan(float a, float b) { return is_nan(a) ? a : is_nan(b) ? b : max(a, b); }",
-    "min_with_nan": "float min_with_nan(float a, float b) { return is_nan(a) ? a : is_nan(b) ? b : min(a, b); }",
+    # By choices between values: a conditional expression would be a branch, for each lane of what a kernel writes.
+    "max_with_nan": "float max_with_nan(float a, float b) { return mix(mix(max(a, b), b, is_nan(b)), a, is_nan(a)); }",
+    "min_with_nan": "float min_with_nan(float a, float b) { return mix(mix(min(a, b), b, is_nan(b)), a, is_nan(a)); }",
     "rem": "int rem(int a, int b) { return a - a / b * b; }",
     "fmod": """float fmod(float a, float b) {
   // In two exact products: fma may be none.
@@ -129,7 +130,7 @@ DEFINITIONS = {
   return abs(x) <= 0.5 ? 1.5707963 - asin_of(x) : x < 0.0 ? 3.1415927 - h : h;
 }""",
     # fp16 in memory, as words of two numbers.
-    "half_of": "float half_of(uint pair, int i) { return unpackHalf2x16((i & 1) == 0 ? pair : pair >> 16).x; }",
+    "half_of": "float half_of(uint pair, int i) { return unpackHalf2x16(pair >> ((i & 1) * 16)).x; }",
     "half4_of": "vec4 half4_of(uvec2 pairs) { return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y)); }",
     "bits_of_half4": "uvec2 bits_of_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }",
     # Zeros outside an image: the device gives them by itself, or a comparison does. The runtime knows when it makes the pipeline.

@@ -18,9 +18,11 @@ from tvm import tirx
 from tvm.ir import Call, PointerType, TensorLoad
 from tvm_ffi.structural import structural_walk
 
-from romou.backends.vulkan.expressions import LANES, Expressions, Parameter, extern_of, op_of, pointed
+from romou.backends.vulkan.calls import extern_of, op_of, pointed
+from romou.backends.vulkan.expressions import LANES, Expressions, Parameter
 from romou.backends.vulkan.functions import definitions
 from romou.backends.vulkan.types import EXTENSIONS, Type, type_of
+from romou.backends.vulkan.unrolling import iterations_at_once
 
 # Sides of a work group that glslang takes, and that devices have.
 MOST_SIDES = (1024, 1024, 64)
@@ -56,10 +58,9 @@ class _Writer(Expressions):
     def __init__(self, func: tirx.PrimFunc) -> None:
         super().__init__(str(func.attrs["global_symbol"]))
         self.func = func
-        self.lines: list[str] = []
-        self.depth = 0
         self.shared: list[tuple[str, Type, int]] = []
         self.scalars: list[tuple[str, Type]] = []
+        self.is_unrolled = False
         self.sides = {f"threadIdx.{axis}": 1 for axis in "xyz"}
 
     def kernel(self) -> Kernel:
@@ -109,6 +110,8 @@ class _Writer(Expressions):
         extensions = [EXTENSIONS[need] for need in self.needs]
         if any(p.is_image and p.is_read for p in self.parameters.values()):
             extensions.append("GL_EXT_samplerless_texture_functions")
+        if self.is_unrolled:
+            extensions.append("GL_EXT_control_flow_attributes")
         yield "#version 450"
         yield from (f"#extension {extension} : require" for extension in extensions if extension)
         yield f"layout({', '.join(f'local_size_{axis} = {side}' for axis, side in zip('xyz', local_size, strict=True))}) in;"
@@ -162,9 +165,6 @@ class _Writer(Expressions):
             found.is_read = True
 
     # Statements
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
 
     def block(self, stmt: Any) -> None:
         self.depth += 1
@@ -245,15 +245,28 @@ class _Writer(Expressions):
 
     def loop(self, stmt: tirx.For) -> None:
         kind, start, end = self.used(str(stmt.loop_var.ty)), stmt.min, self.analyzer.simplify(stmt.min + stmt.extent)
-        step = "++" if stmt.step is None else f" += {self.text(stmt.step)}"
-        first, last = self.text(start), self.operand(end)
-        var = self.name(stmt.loop_var)
-        self.line(f"for ({kind.register} {var} = {first}; {var} < {last}; {var}{step}) {{")
-        self.block(stmt.body)
+        first, last, at_once = self.text(start), self.operand(end), 1 if stmt.step is not None else iterations_at_once(stmt, self.parameters.__contains__)
+        name = self.name(stmt.loop_var)
+        if at_once in (1, stmt.extent):
+            step = "++" if stmt.step is None else f" += {self.text(stmt.step)}"
+            self.line(f"{'[[unroll]] ' if at_once > 1 else ''}for ({kind.register} {name} = {first}; {name} < {last}; {name}{step}) {{")
+            self.block(stmt.body)
+        else:
+            begin, step = self.unique(f"{name}_start"), self.unique(f"{name}_step")
+            self.line(f"for ({kind.register} {begin} = {first}; {begin} < {last}; {begin} += {at_once}) {{")
+            self.depth += 1
+            self.line(f"[[unroll]] for ({kind.register} {step} = 0; {step} < {at_once}; {step}++) {{")
+            self.lines.append("  " * (self.depth + 1) + f"{kind.register} {name} = {begin} + {step};")
+            self.block(stmt.body)
+            self.line("}")
+            self.depth -= 1
+        self.is_unrolled |= at_once > 1
         self.line("}")
 
     def repeat(self, stmt: tirx.While) -> None:
+        self.can_declare = False
         self.line(f"while ({self.text(stmt.condition)}) {{")
+        self.can_declare = True
         self.block(stmt.body)
         self.line("}")
 

@@ -8,17 +8,21 @@ from romou.report.figures.figure import Figure
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each call, in order: call, function, mib."""
-    if not evidence.memory:
+    if evidence.memory is None:
         raise UnknownError(NEEDS_MODEL)
-    found: list[Row] = [{"call": place, "function": one.function, "mib": one.bytes / 2**20} for place, one in enumerate(evidence.memory, 1)]
+    plan = evidence.memory
+    calls = zip(plan.calls, plan.live, strict=True)
+    found: list[Row] = [{"call": place, "function": function, "mib": live / 2**20} for place, (function, live) in enumerate(calls, 1)]
     most = max(found, key=lambda row: row["mib"])
-    return found, f"At most {most['mib']:.2f} MiB, in {most['function']}."
+    use = plan.use
+    held = f"{use.tensors / 2**20:.2f} MiB are allocated for them, {use.weights / 2**20:.2f} MiB for weights"
+    return found, f"At most {most['mib']:.2f} MiB, in {most['function']}; {held}."
 
 
 FIGURE = Figure(
     name="memory",
     title="Memory",
-    note="Activations that are live during each call, slices of one buffer counted once; weights, workspaces and padding come on top.",
+    note="Activations and workspaces that are live during each call, slices of one buffer counted once. What shares no memory is allocated on top.",
     rows=rows,
     spec={
         "height": 200,

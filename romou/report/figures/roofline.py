@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import tvm
-
 from romou.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
 from romou.report.figures.figure import OF_LAYER, Figure
 
 if TYPE_CHECKING:
-    from romou.tasks.tunable import TunableTask
+    pass
 
 _ROOFS = {"dram_bandwidth_gbps": "memory", "l2_bandwidth_gbps": "L2 cache"}
 
@@ -28,7 +26,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     for task, _ in evidence.spaces:
         time_s = tuned_s.get(task.key) or evidence.best_s.get(task.key)
         if time_s and task.flops:
-            row = {"layer": evidence.labels[task.key], "intensity": task.flops / moved_bytes(task), "gflops": task.flops / time_s / 1e9, "ms": time_s * 1e3}
+            row = {"layer": evidence.labels[task.key], "intensity": task.flops / task.moved_bytes, "gflops": task.flops / time_s / 1e9, "ms": time_s * 1e3}
             layers.append(row)
     if not layers:
         raise UnknownError("No layer was timed: give the records of the model.")
@@ -45,11 +43,6 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     name = evidence.spec.name if evidence.spec else "the device"
     remark = f"Not known of {name}: {', '.join(missing)}. A report of `archprobe run` beside the other files tells." if missing else ""
     return layers + roofs, remark
-
-
-def moved_bytes(task: TunableTask) -> int:
-    """Bytes of a task's inputs, weights and output."""
-    return sum(math.prod(int(d) for d in p.shape) * tvm.DataType(str(p.dtype)).itemsize for p in task.func.params)
 
 
 _X = {"field": "intensity", "type": "quantitative", "scale": {"type": "log", "nice": False}, "title": "operations per byte"}

@@ -17,6 +17,10 @@ from romou.tir.primitives import LANES, Place
 
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
+# Registers of a work-item for addresses and other numbers, and for what is loaded ahead: see `_fit_tile`.
+_ADDRESSES, _TAPS_AHEAD = 10, 60
+# Share of the registers that it fills at most.
+_SAFE = 0.85
 # Cycles until an iteration with staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
 _WAITED, _MOVED = 120, 20
 
@@ -32,7 +36,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     sums = MIXED if limits.prefers_fp16 and MIXED in space.knobs["accumulate"] else FP32
     pixels = "rows" if nearest(space.knobs["data"], place) == Place.IMAGE else "flat"
     contraction = rows if pixels == "rows" else flat
-    config = space.default(data=place, weight=place, output=place, pixels=pixels, accumulate=sums)
+    config = _fit_tile(space, contraction, space.default(data=place, weight=place, output=place, pixels=pixels, accumulate=sums), limits)
     while not space.is_valid(config):
         # Too large for a small operator: halve the larger side of the group, then the tile.
         name = max(("wg_w", "wg_o", "tile_w"), key=lambda n: config[n])
@@ -40,26 +44,62 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         if not smaller:
             break
         config = config.replace(**{name: max(smaller)})
-    config = _fit_group(space, contraction, config, limits.warp_size)
+    warp = min(limits.warp_size, limits.max_work_group_size)
+    config = _fit_group(space, contraction, config, warp)
     share = next(iter(contraction.reduce.values()))
     # A split below four steps costs more in the final sum than it brings.
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
-        # The group keeps its size: what the split adds, its other sides give.
-        candidate = config.replace(split_k=split, wg_o=nearest(space.knobs["wg_o"], max(1, 16 // split)))
-        if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
+        # The group keeps its size, and fills a warp: what the split adds, its other sides give.
+        high = max(16, warp // config["wg_w"])
+        candidate = config.replace(split_k=split, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
+        if work_items(contraction, config) < _busy(limits) and space.is_valid(candidate):
             config = candidate
     for tile_w in (2, 1):
         candidate = config.replace(tile_w=nearest(space.knobs["tile_w"], tile_w))
-        if _work_items(contraction, config) < limits.busy_work_items and space.is_valid(candidate):
+        if work_items(contraction, config) < _busy(limits) and space.is_valid(candidate):
             config = candidate
     return tensor_core_config(space, contraction, config, limits)
 
 
+def _busy(limits: Limits) -> float:
+    """Work-items below which tiles are made smaller and sums are split: on phones an eighth of all less is better than a final sum."""
+    return limits.busy_work_items * (7 / 8 if limits.prefers_images else 1)
+
+
+def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
+    """The register tile that takes fewest instructions on a phone with registers enough: a load costs about as much as a multiply-add of a texel, and what lies
+    beyond the ends of rows and channels is paid for."""
+    if limits.registers is None or not limits.prefers_images or contraction.lhs_varies != "never":
+        return config
+    o, _, w = contraction.extents
+    _, *window, lanes = contraction.reduce.values()
+    # A compiler loads ahead for several taps of a window.
+    ahead = _TAPS_AHEAD * (math.prod(window) > 1)
+
+    def registers(tile: Config) -> int:
+        return int(LANES * (tile["tile_o"] * tile["tile_w"] + tile["tile_w"] + LANES) + _ADDRESSES + ahead)
+
+    def instructions(tile: Config) -> float:
+        loads = (lanes * tile["tile_o"] + tile["tile_w"]) / (lanes * tile["tile_o"] * tile["tile_w"])
+        # A few neighbours along a row share a group, as far as the row goes.
+        wide = next(items for items in (4, 2, 1) if items * tile["tile_w"] <= w or items == 1) * tile["tile_w"]
+        return float((1 + loads) * round_up(o, tile["tile_o"]) * round_up(w, wide))
+
+    tiles = _candidates(space, config.replace(wg_o=1, wg_w=1), {"tile_o": (1, 2), "tile_w": (4, 7, 8) if w > 1 else (1,)})
+    # A single pixel, as dense layers have, gets its work-items by splitting its sums.
+    fitting = [tile for tile in tiles if registers(tile) <= _SAFE * limits.registers and (w == 1 or work_items(contraction, tile) >= _busy(limits))]
+    best = min([config, *fitting], key=instructions)
+    config = config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
+    while not space.is_valid(config) and config["wg_w"] > 1:
+        config = config.replace(wg_w=config["wg_w"] // 2)
+    return config
+
+
 def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:
     """The largest group, and of those the widest, that leaves little undone beyond the ends of rows and channels and in a warp that it
-    does not fill."""
+    does not fill. It has as many work-items as that of `config`, or as a warp, at most."""
     o, _, w = contraction.extents
-    size = config["wg_o"] * config["wg_w"]
+    size = max(config["wg_o"] * config["wg_w"], warp_size)
     computed = {}
     for wide, high in itertools.product(space.knobs["wg_w"], space.knobs["wg_o"]):
         shape = config.replace(wg_w=wide, wg_o=high)
@@ -71,7 +111,8 @@ def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size
     return max(enough, key=lambda c: (c["wg_o"] * c["wg_w"], c["wg_w"]), default=config)
 
 
-def _work_items(contraction: Contraction, config: Config) -> int:
+def work_items(contraction: Contraction, config: Config) -> int:
+    """Count the work-items of a config, those that share a sum included."""
     o, h, w = contraction.extents
     tiles = -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"])
     return int(tiles * config["split_k"])

@@ -37,6 +37,7 @@ class Contraction:
     lhs_varies: with the output channel: not at all, with the texel `o` that it is in (groups of whole texels), or with its lane too
         (depthwise); where it varies it is not worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
+    lhs_vector: whether the lanes of an input texel are neighbours in memory; else they are loaded one by one.
     rhs_vector: what are neighbours in memory on the right: the lanes of a texel; steps of the last reduction axis, which are then loaded together
         into registers as those of lhs are; or neither.
     lhs_neighbours: what are neighbours in memory on the left, beside the lanes of a texel: those of pixels, or of steps of the first reduction axis.
@@ -56,6 +57,7 @@ class Contraction:
     output_shape: tuple[int, ...]
     lhs_varies: Literal["never", "by texel", "by lane"] = "never"
     vector: bool = True
+    lhs_vector: bool = True
     rhs_vector: Literal["lanes", "reduction", "none"] = "lanes"
     lhs_neighbours: Literal["pixels", "reduction"] = "pixels"
     texel: int | None = None

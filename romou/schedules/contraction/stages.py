@@ -14,8 +14,8 @@ from romou.core.space import Config
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, Expr, round_up
 from romou.schedules.contraction.knobs import FP16, FP32, MIXED, steps_of_sum
-from romou.schedules.loops import ALONG_MEMORY
-from romou.tir.primitives import LANES, Place
+from romou.schedules.loops import ALONG_MEMORY, APART
+from romou.tir.primitives import LANES
 
 
 class Stage(str, Enum):
@@ -102,7 +102,8 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
 
     def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         pair = tensor_core.pair_of_weights(config, o)
-        inside = clamp(config["weight"] == Place.IMAGE, oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
+        # Weights are read inside even where they lie in an image: without a sampler.
+        inside = clamp(False, oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
         return c.rhs(inside, lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())
@@ -114,17 +115,19 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
 
     # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
     whole = c.texel or extents[-1]
+    apart = {} if c.lhs_vector else {APART: 1}
     if c.lhs_varies == "by texel":
-        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name=Stage.PATCH)
+        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name=Stage.PATCH, attrs=apart or None)
         factor: Callable[..., Any] = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
     elif c.lhs_varies == "never":
         shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
-            along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else None
-            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name=Stage.PATCH, attrs=along)
+            along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else {}
+            shared = {**along, **apart} or None
+            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name=Stage.PATCH, attrs=shared)
             texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name=Stage.TEXELS)
         else:
-            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name=Stage.PATCH)
+            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name=Stage.PATCH, attrs=apart or None)
         factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
     else:
         factor = left

@@ -48,6 +48,10 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         full[:oc, :ic] = weight
         return np.ascontiguousarray(full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1)[:, :, :, : _lanes(w)])
 
+    def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        texel, kh, kw, ilane, o, lane = place
+        return o * LANES + lane, texel * LANES + ilane, kh, kw
+
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         r = {n: te.reduce_axis((0, e), n) for n, e in _reduction(w).items()}
 

@@ -24,9 +24,12 @@ from romou.schedules.contraction.stages import Stage
 from romou.schedules.convolution import ConvolutionFamily, common_fields
 from romou.schedules.families.conv2d import FAMILY as CONV2D
 from romou.schedules.families.depthwise import FAMILY as DEPTHWISE
+from romou.schedules.families.group_conv2d import FAMILY as GROUP_CONV2D
 from romou.schedules.family import Case
 from romou.schedules.loops import Block, Loop
+from romou.schedules.packed_weight import guarded
 from romou.schedules.splice import as_module, renest
+from romou.schedules.winograd import Winograd
 from romou.schedules.workload import Conv2d, Expr, stored_as
 from romou.tir.expressions import static_shape
 from romou.tir.primitives import LANES
@@ -56,21 +59,28 @@ class Conv2dTranspose(Conv2d):
         (kh, top, bottom), (kw, left, right) = (self._phases_along(axis) for axis in (0, 1))
         return Conv2d(
             batch=self.batch,
-            in_channels=self.in_channels if self.groups == 1 else channels,
+            in_channels=channels if DEPTHWISE.is_mine(self) else self.in_channels,
             in_hw=self.in_hw,
             out_channels=channels,
             kernel=(kh, kw),
             padding=(top, left, bottom, right),
-            groups=1 if self.groups == 1 else channels,
+            dilation=(1 if self.stride[0] > 1 else self.dilation[0], 1 if self.stride[1] > 1 else self.dilation[1]),
+            groups=channels if DEPTHWISE.is_mine(self) else self.groups,
             dtype=self.dtype,
         )
+
+    @property
+    def spacing(self) -> tuple[int, int]:
+        """Rows and columns from one tap to the next in the window that is cut into phases; with a stride, a dilated window has zeros between them."""
+        return tuple(d if s > 1 else 1 for s, d in zip(self.stride, self.dilation, strict=True))  # type: ignore[return-value]
 
     def _phases_along(self, axis: int) -> tuple[int, int, int]:
         """Taps of `phases` along an axis, and its padding before and after."""
         stride, cut = self.stride[axis], self.padding[axis]
-        taps = -(-self.kernel[axis] // stride)
+        taps = -(-((self.kernel[axis] - 1) * self.spacing[axis] + 1) // stride)
+        reach = (taps - 1) * (1 if stride > 1 else self.dilation[axis])
         first, last = cut // stride, (cut + self.out_hw[axis] - 1) // stride
-        return taps, taps - 1 - first, last - (self.in_hw[axis] - 1)
+        return taps, reach - first, last - (self.in_hw[axis] - 1)
 
     def phase_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
         """The channel texel and pixel of `phases` that is the output's (o, y, x)."""
@@ -91,8 +101,28 @@ class Conv2dTranspose(Conv2d):
         return 2 * self.batch * self.in_channels * self.in_hw[0] * self.in_hw[1] * taps
 
 
+def backward_input(w: Conv2d) -> Conv2dTranspose:
+    """The gradient of a convolution by its input."""
+    reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(w.out_hw, w.stride, w.kernel, w.dilation, strict=True)]
+    top, left, bottom, right = w.padding
+    rows, columns = (extent + pad - one for extent, pad, one in zip(w.in_hw, (top + bottom, left + right), reach, strict=True))
+    return Conv2dTranspose(
+        batch=w.batch,
+        in_channels=w.out_channels,
+        in_hw=w.out_hw,
+        out_channels=w.in_channels,
+        kernel=w.kernel,
+        stride=w.stride,
+        padding=w.padding,
+        dilation=w.dilation,
+        groups=w.groups,
+        dtype=w.dtype,
+        output_padding=(rows, columns),
+    )
+
+
 class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
-    """Transposed convolutions with one group, or as many as there are channels; without dilation."""
+    """Transposed convolutions, which are also the gradients of convolutions by their inputs (BEAST's paper, section 5: backward by input)."""
 
     name = "conv2d_transpose"
     workload = Conv2dTranspose
@@ -102,6 +132,8 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         Conv2dTranspose(in_channels=8, in_hw=(5, 7), out_channels=12, kernel=(4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
         Conv2dTranspose(in_channels=3, in_hw=(5, 4), out_channels=6, kernel=(4, 3), stride=(3, 2), padding=(1, 0, 2, 1), output_padding=(1, 0), batch=2),
         Conv2dTranspose(in_channels=6, in_hw=(5, 3), out_channels=6, kernel=(3, 3), stride=(2, 2), padding=(2, 2, 2, 2), groups=6),
+        Conv2dTranspose(in_channels=16, in_hw=(5, 4), out_channels=8, kernel=(3, 2), padding=(2, 1, 1, 0), dilation=(2, 1), groups=2),
+        Conv2dTranspose(in_channels=6, in_hw=(4, 5), out_channels=9, kernel=(3, 3), stride=(2, 1), padding=(1, 1, 1, 1), dilation=(3, 2), groups=3, batch=2),
     )
 
     def work_of(self, call: relax.Call) -> Conv2dTranspose:
@@ -109,24 +141,35 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         rows, columns = (int(p) for p in call.attrs.output_padding)
         return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(rows, columns), **fields)
 
-    def is_mine(self, w: Conv2dTranspose) -> bool:
-        """Whether the phases are a convolution that a family takes."""
-        return w.dilation == (1, 1) and (w.groups == 1 or DEPTHWISE.is_mine(w))
+    def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:
+        """Without a stride there is one phase: a convolution as any other."""
+        return CONV2D.winograd(w.phases) if w.stride == (1, 1) and w.groups == 1 else {}
 
     def weight_shape(self, w: Conv2dTranspose) -> tuple[int, ...]:
         return _of_phases(w).weight_shape(w.phases)
 
     def pack_weight(self, w: Conv2dTranspose, weight: np.ndarray) -> np.ndarray:
         """IOHW (ic, oc / groups, kh, kw) -> the packed weight of the convolution of the phases, with zeros for taps that a phase lacks."""
-        if w.groups == 1:
-            weight = weight.transpose(1, 0, 2, 3)
-        (sh, sw), (th, tw) = w.stride, w.phases.kernel
-        channels, inputs, kh, kw = weight.shape
+        inputs, kernel = w.in_channels // w.groups, w.kernel
+        weight = weight.reshape(w.groups, inputs, -1, *kernel).swapaxes(1, 2).reshape(-1, inputs, *kernel)
+        (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
         full = np.zeros((w.texels * LANES, inputs, th * sh, tw * sw), weight.dtype)
-        full[:channels, :, :kh, :kw] = weight
+        full[: w.out_channels, :, : kernel[0] * dh : dh, : kernel[1] * dw : dw] = weight
         # Tap t of phase p is p + t * stride; as the input runs the other way, the last one comes first.
         taps = full.reshape(w.texels * LANES, inputs, th, sh, tw, sw)[:, :, ::-1, :, ::-1].transpose(3, 5, 0, 1, 2, 4)
         return _of_phases(w).pack_weight(w.phases, taps.reshape(-1, inputs, th, tw))
+
+    def tap_of(self, w: Conv2dTranspose, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        return _of_phases(w).tap_of(w.phases, *place)
+
+    def weight_at(self, w: Conv2dTranspose, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
+        (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
+        outputs, inputs = w.out_channels // w.groups, w.in_channels // w.groups
+        phase, o = o // (w.texels * LANES), o % (w.texels * LANES)
+        y, x = (th - 1 - kh) * sh + phase // sw, (tw - 1 - kw) * sw + phase % sw
+        value = weight[o // outputs * inputs + i, o % outputs, y // dh, x // dw]
+        between = [position % d == 0 for position, d in ((y, dh), (x, dw)) if d > 1]
+        return guarded(w.dtype, value, o < w.out_channels, i < inputs, y // dh < w.kernel[0], x // dw < w.kernel[1], *between)
 
     def define(self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         form = self.contraction(w, data, weight, flat=False)
@@ -146,8 +189,10 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
             return form.output(n, *w.phase_of(o, y, x), lane)
 
         if w.groups > 1:
-            # All phases of a channel read that channel.
-            return replace(form, output=output, output_shape=w.output_shape, lhs=lambda o, *at: form.lhs(o % w.texels, *at))
+            # All phases of a channel read what that channel reads.
+            one_phase = w.phases if DEPTHWISE.is_mine(w) else replace(w.phases, out_channels=w.out_channels)
+            one = _of_phases(w).contraction(one_phase, data, weight, flat, is_zero_outside)
+            return replace(form, output=output, output_shape=w.output_shape, lhs=lambda o, *at: one.lhs(o % w.texels, *at))
         return replace(form, output=output, output_shape=w.output_shape)
 
     def pixel_rows(self, w: Conv2dTranspose) -> int | None:
@@ -167,7 +212,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return sch, sch.get_loops(sch.get_sblock(name))
 
     def case(self, w: Conv2dTranspose) -> Case:
-        settings = {"strides": list(w.stride), "padding": list(w.padding), "output_padding": list(w.output_padding), "groups": w.groups}
+        settings = {"strides": w.stride, "padding": w.padding, "output_padding": w.output_padding, "dilation": w.dilation, "groups": w.groups}
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_hw)],
@@ -178,16 +223,19 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
 
 def _of_phases(w: Conv2dTranspose) -> ConvolutionFamily[Conv2d]:
-    return CONV2D if w.groups == 1 else DEPTHWISE
+    return next(family for family in (DEPTHWISE, CONV2D, GROUP_CONV2D) if family.is_mine(w))
 
 
 def _spread(w: Conv2dTranspose, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The operator by NumPy: every input pixel adds a window to the output, off which the padding is cut."""
-    (ih, iw), (sh, sw), (kh, kw), (top, left, _, _), (oh, ow) = w.in_hw, w.stride, w.kernel, w.padding, w.out_hw
-    full = np.zeros((w.batch, w.groups, w.out_channels // w.groups, max(top + oh, (ih - 1) * sh + kh), max(left + ow, (iw - 1) * sw + kw)), x.dtype)
-    pixels, taps = (a.reshape(*shape, *a.shape[-2:]) for a, shape in ((x, (w.batch, w.groups, -1)), (weight, (w.groups, w.in_channels // w.groups, -1))))
+    (ih, iw), (sh, sw), (dh, dw), (top, left, _, _), (oh, ow) = w.in_hw, w.stride, w.dilation, w.padding, w.out_hw
+    rows, columns = ((size - 1) * s + (k - 1) * d + 1 for size, s, k, d in zip(w.in_hw, w.stride, w.kernel, w.dilation, strict=True))
+    full = np.zeros((w.batch, w.groups, w.out_channels // w.groups, max(top + oh, rows), max(left + ow, columns)), x.dtype)
+    pixels = x.reshape(w.batch, w.groups, -1, ih * iw)
+    taps = weight.reshape(w.groups, w.in_channels // w.groups, -1, *w.kernel).swapaxes(1, 2)
     for i, j in np.ndindex(w.kernel):
-        full[:, :, :, i : i + (ih - 1) * sh + 1 : sh, j : j + (iw - 1) * sw + 1 : sw] += np.einsum("ngihw,gio->ngohw", pixels, taps[..., i, j])
+        y, x0 = i * dh, j * dw
+        full[:, :, :, y : y + (ih - 1) * sh + 1 : sh, x0 : x0 + (iw - 1) * sw + 1 : sw] += (taps[..., i, j] @ pixels).reshape(w.batch, w.groups, -1, ih, iw)
     return full[..., top : top + oh, left : left + ow].reshape(w.batch, w.out_channels, oh, ow)
 
 

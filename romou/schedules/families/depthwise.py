@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from romou.schedules.contraction import Contraction
 from romou.schedules.convolution import ConvolutionFamily
-from romou.schedules.workload import Conv2d, stored_as, window_index
+from romou.schedules.workload import Conv2d, Expr, stored_as, window_index
 from romou.tir.primitives import LANES
 
 
@@ -37,6 +37,10 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
         full = np.zeros((w.out_texels * LANES, kh, kw), weight.dtype)
         full[:channels] = weight[:, 0]
         return np.ascontiguousarray(full.reshape(w.out_texels, LANES, kh, kw).transpose(2, 3, 0, 1))
+
+    def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        kh, kw, o, lane = place
+        return o * LANES + lane, 0, kh, kw
 
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         kh, kw = te.reduce_axis((0, w.kernel[0]), "kh"), te.reduce_axis((0, w.kernel[1]), "kw")

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
 from tvm.relax import op
+from tvm_ffi.structural import structural_map
 
 from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
-from romou.schedules.blocks import is_regular, reductions_of
+from romou.schedules.blocks import is_regular, loads_of, reductions_of
 from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, substitute
 from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
@@ -97,11 +99,30 @@ class Elementwise(StreamingTemplate):
         texels = self.elements // width
         texel = (group * items + item) * size + thread
         *outer, inner = place_of(texel, [*self.shape[:-1], self.shape[-1] // width])
-        body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], value)
+        body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], bounded(value))
         body = substitute(body, dict(zip([*axes, vectors.vector], [*outer, inner], strict=True)))
         body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
         return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
+
+
+def bounded(value: tirx.Expr) -> tirx.Expr:
+    """Keep 64-bit indices that are read from memory inside the axis that they index: addresses then are computed with 32 bits, which phones have, and no memory
+    but the tensor's is read.
+
+    table[at[i], j]      ->      table[max(min(at[i], rows - 1), 0), j]
+    """
+
+    def load(access: TensorLoad) -> TensorLoad:
+        places = zip(access.indices, access.source.shape, strict=True)
+        indices = [_inside(index, extent) if str(index.ty) == "int64" and loads_of(index) else index for index, extent in places]
+        return tirx.BufferLoad(access.source, indices)
+
+    return structural_map(value, (TensorLoad, load))
+
+
+def _inside(index: tirx.Expr, extent: tirx.Expr) -> tirx.Expr:
+    return tirx.max(tirx.min(index, extent - 1), tirx.const(0, index.ty)).astype("int32").astype("int64")
 
 
 class ElementwiseFamily(Family):

@@ -44,6 +44,10 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         full[:oc] = weight
         return np.ascontiguousarray(full.reshape(w.out_texels, LANES, ic, kh, kw).transpose(2, 3, 4, 0, 1))
 
+    def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        ic, kh, kw, o, lane = place
+        return o * LANES + lane, ic, kh, kw
+
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         r = {n: te.reduce_axis((0, e), n) for n, e in _reduction(w).items()}
 

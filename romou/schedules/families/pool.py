@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import tvm
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
 from tvm.relax import op
+from tvm_ffi.structural import structural_map
 
 from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
@@ -27,6 +30,8 @@ from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_
 from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
+from romou.tir.calls import is_conditional
+from romou.tir.evaluate import evaluate
 from romou.tir.primitives import LANES, ignore_nan
 from romou.tir.traversal import nodes_in
 
@@ -85,11 +90,42 @@ class Pool(StreamingTemplate):
         )
         return space
 
+    def default_config(self, limits: Limits) -> Config:
+        """On phones, four neighbours of a row whose windows overlap: what several windows hold is loaded once."""
+        config = super().default_config(limits)
+        wide = config.replace(tile=4)
+        overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
+        return wide if limits.prefers_images and overlaps and self.space(limits).knows(wide) and self.space(limits).is_valid(wide) else config
+
+    @property
+    def _data_row(self) -> int:
+        """Pixels of a row of the data."""
+        (data,) = (p for p in self.func.params if str(p.name) == self.names["data"])
+        return int(data.shape[-2 if self._is_packed else -1])
+
     @property
     def _reduction(self) -> Reduction:
         reduction = reduction_of(self.blocks[0])
         assert reduction is not None, "`is_mine` found it"
         return reduction
+
+    @cached_property
+    def _term(self) -> tirx.Expr:
+        """What is reduced. A maximum repeats the number at the border in the place of padding, where that lies in each window that reaches beyond: no branch.
+
+        0 <= y - 1 ? data[y - 1] : -inf      ->      data[max(y - 1, 0)]
+        """
+        reduction = self._reduction
+        if reduction.operation not in (tirx.Max, tirx.Min):
+            return reduction.term
+        axes = {axis.var: int(axis.dom.extent) for axis in reduction.block.iter_vars}
+
+        def call(expr: tvm.ir.Call) -> tirx.Expr:
+            load = expr.args[1] if is_conditional(expr) else None
+            is_padding = isinstance(load, TensorLoad) and isinstance(expr.args[2], tirx.FloatImm)
+            return _at_border(expr.args[0], load, axes, reduction) if is_padding else expr
+
+        return structural_map(reduction.term, (tvm.ir.Call, call)) if isinstance(reduction.term, tvm.ir.Call) else reduction.term
 
     @property
     def _window(self) -> list[int]:
@@ -163,7 +199,7 @@ class Pool(StreamingTemplate):
         return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        values = [self._reduction.term, *(block.body.value for block in self.blocks[1:])]
+        values = [self._term, *(block.body.value for block in self.blocks[1:])]
         return [(Vectors(axes_of(block), self._outer(block)[0][-1], width), value) for block, value in zip(self.blocks, values, strict=True)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
@@ -216,6 +252,39 @@ class Pool(StreamingTemplate):
         count = math.prod(grid)
         threads = {"blockIdx.x": (group, -(-count // size)), "threadIdx.x": (thread, size)}
         return launch(self.simplified, threads, guarded(index < count if count % size else None, body), buffers)
+
+
+def _at_border(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int], reduction: Reduction) -> tirx.Expr:
+    """The load with its indices kept inside of the tensor, where each window holds what is then read; else as it was, under its condition."""
+    kept = tirx.if_then_else(condition, load, reduction.unbounded(reduction.start))
+    parts = _conjuncts(condition)
+    indices = []
+    for index, extent in zip(load.indices, load.source.shape, strict=True):
+        own = [var for var in axes if any(var.same_as(other) for other in nodes_in(index, tirx.Var))]
+        mine = [part for part in parts if all(any(var.same_as(other) for other in own) for var in nodes_in(part, tirx.Var))]
+        if not mine:
+            indices.append(index)
+            continue
+        windows = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in own]
+        if sorted(windows) != [False, True]:
+            return kept
+        (output,), (tap,) = ([var for var, is_window in zip(own, windows, strict=True) if is_window is wanted] for wanted in (False, True))
+        grid = {output: np.arange(axes[output])[:, None], tap: np.arange(axes[tap])[None, :]}
+        place = np.broadcast_to(evaluate(index, grid), (axes[output], axes[tap]))
+        inside = (place >= 0) & (place < int(extent))
+        holds = np.logical_and.reduce([np.broadcast_to(evaluate(part, grid), place.shape) for part in mine])
+        border = np.clip(place, 0, int(extent) - 1)
+        is_read = ((border[:, :, None] == place[:, None, :]) & inside[:, None, :]).any(-1)
+        if not (np.array_equal(holds, inside) and is_read.all()):
+            return kept
+        parts = [part for part in parts if not any(part.same_as(one) for one in mine)]
+        low = tirx.max(index, tirx.const(0, index.ty)) if place.min() < 0 else index
+        indices.append(tirx.min(low, extent - 1) if place.max() >= int(extent) else low)
+    return kept if parts else tirx.BufferLoad(load.source, indices)
+
+
+def _conjuncts(condition: tirx.Expr) -> list[tirx.Expr]:
+    return [*_conjuncts(condition.a), *_conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]
 
 
 def _adds_up(index: tirx.Expr, reduction: Reduction) -> bool:

@@ -6,6 +6,7 @@ row           the elements that are reduced together; `threads` work-items share
               combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long reduction)
 work group    `rows` rows
 vector        `vector_width` neighbours in memory: of a row, each lane with a partial result of its own, or of as many rows
+combine       how partial results become one: "serial": each work-item adds up all; "tree": a few add up a share each, then each work-item those
 keep          where the row stays between the passes over it: "memory" reads it again, "registers" and "local" read it once
 """
 
@@ -29,7 +30,7 @@ from romou.schedules.blocks import is_regular, reduction_of, reductions_of, spli
 from romou.schedules.emit import Vectors
 from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
-from romou.schedules.row_kernel import MOST_UNROLLED, RowKernel
+from romou.schedules.row_kernel import LEAST_OF_TREE, MOST_UNROLLED, SERIAL, TREE, RowKernel, second_partials, sums_of
 from romou.schedules.rows import Rows, rows_of
 from romou.schedules.streaming import Points, StreamingTemplate
 from romou.tir.primitives import LANES
@@ -39,6 +40,14 @@ KNOBS = (
     VECTOR_WIDTH,
     Knob(name="threads", choices=_THREADS, default=1, help="work-items that share a row"),
     Knob(name="rows", choices=_GROUP_ROWS, default=1, help="rows of a work group", scales_outputs=True),
+    Knob(
+        name="combine",
+        choices=(SERIAL, TREE),
+        default=SERIAL,
+        help="how work-items that share a row add up their parts: each of them all parts, or in two steps",
+        devices="GPUs",
+        exists_on=lambda limits: limits.warp_size > 1,
+    ),
     Knob(name="keep", choices=("registers", "local", "memory"), default="registers", help="where a row stays between the passes over it"),
 )
 # Numbers of a work-item's share of a row that are kept in registers.
@@ -85,6 +94,7 @@ class RowReduction(StreamingTemplate):
                 & ((config["threads"] == 1) | (config["threads"] < 2 * elements))
                 # A register has no address: what is kept there is written out.
                 & ((config["keep"] != "registers") | ((share * width <= _MOST_KEPT) & (share <= MOST_UNROLLED)))
+                & ((config.get("combine", SERIAL) != TREE) | (config["threads"] >= LEAST_OF_TREE))
                 & (self.local_memory_bytes(config) <= limits.local_memory_bytes)
             )
 
@@ -92,16 +102,17 @@ class RowReduction(StreamingTemplate):
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """Up to four vectors of a row for each work-item, groups of 64, the row kept in registers where it fits.
+        """Up to four vectors of a row for each work-item, six on phones, groups of 64, the row kept in registers where it fits.
 
         Without warps (CPUs), where work-items wait for each other one by one, each has rows to itself.
         """
         space = self.space(limits)
         width = space.knobs["vector_width"][0]
         _, elements = self._rows.count(width)
-        most, size = (elements, 8) if limits.warp_size == 1 else (4, 64)
+        most, size = (elements, 8) if limits.warp_size == 1 else (6 if limits.prefers_images else 4, 64)
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
-        configs = [space.default(vector_width=width, threads=t, rows=r, keep=keep) for keep, t, r in groups]
+        least = LEAST_OF_TREE if limits.prefers_images else limits.max_work_group_size + 1
+        configs = [space.default(vector_width=width, threads=t, rows=r, keep=keep, combine=TREE if int(t) >= least else SERIAL) for keep, t, r in groups]
 
         def cost(config: Config) -> tuple[float, ...]:
             share = -(-elements // config["threads"])
@@ -115,9 +126,13 @@ class RowReduction(StreamingTemplate):
         """Partial results, and rows that are kept there; numbers are single precision."""
         rows, width = columns["rows"], columns["vector_width"]
         _, elements = self._rows.count(1)
-        partial = (columns["threads"] > 1) * columns["threads"] * rows
+        partial = ((columns["threads"] > 1) * columns["threads"] + self._second_partials(columns)) * rows
         kept = (columns["keep"] == "local") * rows * elements
         return _FLOAT_BYTES * (partial + kept) * (width if self._rows.is_across else 1)
+
+    @staticmethod
+    def _second_partials(columns: Columns) -> Any:
+        return (np.asarray(columns.get("combine", SERIAL)) == TREE) * second_partials(columns["threads"])
 
     def is_staged(self, columns: Columns) -> Any:
         return columns["keep"] == "local"
@@ -127,7 +142,9 @@ class RowReduction(StreamingTemplate):
         width, threads = columns["vector_width"], columns["threads"]
         share = -(-self._rows.count(width)[1] // threads) * width
         reductions = sum(p.reduction is not None for p in self._rows.passes)
-        partial = (threads > 1) * threads * (width if self._rows.is_across else 1)
+        # In two steps, few work-items read more than the second one's.
+        count = np.where(self._second_partials(columns), second_partials(threads), threads)
+        partial = (threads > 1) * count * (width if self._rows.is_across else 1)
         return (columns["keep"] == "local") * _FLOAT_BYTES * (len(self._rows.passes) * share + reductions * partial)
 
     def work_group_size(self, columns: Columns) -> Any:
@@ -168,8 +185,10 @@ class RowReduction(StreamingTemplate):
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
         """The loop over a work-item's share of a row; what only rows have is outside of it."""
         share = -(-self._rows.count(knobs["vector_width"])[1] // knobs["threads"])
-        is_inside = reduction_of(block) is not None or self._rows.is_normal
-        return share if share > MOST_UNROLLED and is_inside else 1
+        reduction = reduction_of(block)
+        if share <= MOST_UNROLLED or (reduction is None and not self._rows.is_normal):
+            return 1
+        return math.prod(sums_of(share)) if reduction is not None and reduction.operation is tirx.Add else share
 
     def _points(self, rows: np.ndarray, elements: np.ndarray, width: int) -> Points:
         outer, inner = (list(axes.values()) for axes in (self._rows.outer, self._rows.inner))

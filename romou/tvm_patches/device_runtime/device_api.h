@@ -9,7 +9,9 @@
 //     device(index), count(), current()              the device table; the device that this thread's host code chose last
 //     attribute(device, kind)                        what the device answers; None where it does not know
 //     memory_of, image_shape_of                      a data pointer's memory; a tensor's image
-//     create_buffer, create_image, release, copy, finish
+//     create_buffer, create_image, release, finish
+//     copy_to_host, copy_from_host, copy_on_device   done when they return if the host takes part, else in order with later commands
+//     is_recording()                                 whether this thread records a run, which no copy is part of
 //     is_recorded(memory)                            whether a recorded run still uses it: no pool hands it to another
 //     is_exiting()                                   true once the process runs its exit handlers
 #ifndef ROMOU_DEVICE_RUNTIME_DEVICE_API_H_
@@ -19,6 +21,11 @@
 #include <tvm/runtime/device_api.h>
 #include <tvm/runtime/memory/memory_manager.h>
 #include <tvm/runtime/tensor.h>
+#include <tvm/runtime/vm/executable.h>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <array>
 #include <atomic>
@@ -74,7 +81,25 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
  protected:
   void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset, size_t bytes, DLDevice dev_from, DLDevice dev_to, DLDataType,
                       TVMStreamHandle) final {
-    Runtime::copy(place_of(from, from_offset, dev_from), place_of(to, to_offset, dev_to), bytes);
+    if (bytes == 0) return;
+    const PlaceOf<Memory> source = place_of(from, from_offset, dev_from), target = place_of(to, to_offset, dev_to);
+    if (Runtime::is_recording()) TVM_FFI_THROW(RuntimeError) << "a run that copies tensors cannot be recorded";
+    require_whole_layers(source, bytes);
+    require_whole_layers(target, bytes);
+    if (source.memory == nullptr && target.memory == nullptr) {
+      TVM_FFI_THROW(ValueError) << "the " << Runtime::kTitle << " runtime was asked to copy between two host tensors";
+    } else if (source.memory == nullptr) {
+      Runtime::copy_from_host(static_cast<const char*>(source.host) + source.offset, target, bytes);
+    } else if (target.memory == nullptr) {
+      Runtime::copy_to_host(source, static_cast<char*>(target.host) + target.offset, bytes);
+    } else if (source.memory->device == target.memory->device) {
+      Runtime::copy_on_device(source, target, bytes);
+    } else {
+      // A driver copies only within one device's context.
+      std::vector<char> between(bytes);
+      Runtime::copy_to_host(source, between.data(), bytes);
+      Runtime::copy_from_host(between.data(), target, bytes);
+    }
   }
 
  private:
@@ -107,16 +132,23 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
       return buffer_of(dev, take(ImageShape{0, 0, 0, kPage}, [&] { return Runtime::create_buffer(device_, kPage); }),
                        static_cast<size_t>(shape[0]) * ((dtype.bits * dtype.lanes + 7) / 8));
     }
-    const ImageShape image = Runtime::image_shape_of(static_cast<int>(shape.size()), shape.data(), dtype, scope);
+    std::vector<int64_t> extents(shape.begin(), shape.end());
+    if (dtype.code == kDLUInt && dtype.bits == 8) {
+      // A storage that Romou planned: in bytes, the last axis being those of a texel.
+      dtype = DLDataType{kDLFloat, static_cast<uint8_t>(2 * extents.back()), 1};
+      extents.back() = 4;
+    }
+    const ImageShape image = Runtime::image_shape_of(static_cast<int>(extents.size()), extents.data(), dtype, scope);
     return buffer_of(dev, take(image, [&] { return Runtime::create_image(device_, image); }), image.bytes());
   }
 
-  // Tensors that share a planned storage use it one after another; one whose image has another shape gets its own image for its life.
+  // Tensors that share a planned storage use it one after another. An image serves tensors of fewer layers, too; one that does not fit otherwise gets its own
+  // image for its life.
   void* CreateView(const Buffer& buffer, tvm::ffi::Shape shape, DLDataType dtype, const std::string& scope) final {
     Memory* storage = Runtime::memory_of(buffer.data);
     if (is_buffer_scope(scope)) return storage;
     const ImageShape image = Runtime::image_shape_of(static_cast<int>(shape.size()), shape.data(), dtype, scope);
-    if (storage->is_image && storage->image == image) return storage;
+    if (storage->is_image && storage->image.holds(image)) return storage;
     Memory* view = take(image, [&] { return Runtime::create_image(device_, image); });
     view->is_view = true;
     return view;
@@ -225,6 +257,16 @@ void register_device(const std::string& kind) {
              const ImageShape image{static_cast<size_t>(extent[0]), static_cast<size_t>(extent[1]), ndim == 3 ? static_cast<size_t>(extent[2]) : 1,
                                     static_cast<size_t>(bits) / 2};
              return static_cast<void*>(Runtime::create_image(Runtime::device(device_id), image));
+           })
+      // A virtual machine has copied an executable's constants to the device when it starts, and needs the host's no more. No other can be started of it then.
+      .def(("romou." + kind + ".drop_constants").c_str(),
+           [](tvm::ffi::Module executable) {
+             if (std::string(executable->kind()) != "relax.VMExecutable") TVM_FFI_THROW(ValueError) << "a " << executable->kind() << " has no constants";
+             auto* held = const_cast<tvm::runtime::vm::VMExecutable*>(static_cast<const tvm::runtime::vm::VMExecutable*>(executable.get()));
+             std::vector<tvm::ffi::Any>().swap(held->constants);
+#if defined(__GLIBC__)
+             malloc_trim(0);
+#endif
            })
       .def(("device_api." + kind + ".free_nd").c_str(), [](int, int device_id, String, void* data) {
         DeviceAPI<Runtime>::global()->FreeDataSpace(DLDevice{Runtime::kType, device_id}, data);

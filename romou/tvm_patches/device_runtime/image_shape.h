@@ -11,6 +11,7 @@
 //     "global.texture"          ndim - 2    (n, c, h, w, 4)  ->  layers n*c, height h, width w
 //     "global.texture-weight"   1           (o, i, h, w, 4)  ->  layers 1, height o, width i*h*w
 //     "global.texture-nhwc"     2           (n, h, w, c, 4)  ->  layers n, height h, width w*c
+//     "global.texture-2d"       1           as "global.texture-weight", but a plain 2D image (image2d_t) where the API has such (OpenCL)
 //
 // Two scopes more are for OpenCL kernels written by hand, which declare image1d_t and image2d_t; texels may be of int32 there as well:
 //
@@ -48,6 +49,14 @@ struct ImageShape {
     return out.str();
   }
   bool operator==(const ImageShape&) const = default;
+  /// The first layers, those of `part` bytes.
+  ImageShape first(size_t part) const {
+    ImageShape found = *this;
+    found.layers = part / (bytes() / layers);
+    return found;
+  }
+  /// Whether the first layers of this image are such an image.
+  bool holds(const ImageShape& other) const { return other.layers <= layers && first(other.bytes()) == other; }
 };
 
 /// "" and "global" are buffers.
@@ -64,13 +73,14 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
     if (ndim != separator + 2) TVM_FFI_THROW(ValueError) << "a tensor in scope '" << scope << "' has " << separator + 2 << " axes, not " << ndim;
   } else if (scope == "global.texture") {
     separator = ndim - 2;
-  } else if (scope == "global.texture-weight") {
+  } else if (scope == "global.texture-weight" || scope == "global.texture-2d") {
     separator = 1;
+    if (has_plain_images && scope == "global.texture-2d") kind = ImageKind::kPlain2D;
   } else if (scope == "global.texture-nhwc") {
     separator = 2;
   } else {
     TVM_FFI_THROW(ValueError) << "unknown memory scope '" << scope << "' for " << api
-                              << "; known are global, global.texture, global.texture-weight, global.texture-nhwc"
+                              << "; known are global, global.texture, global.texture-weight, global.texture-nhwc, global.texture-2d"
                               << (has_plain_images ? ", global.image1d, global.image2d" : "");
   }
   std::ostringstream axes;

@@ -45,12 +45,13 @@ struct PlaceOf {
   size_t offset = 0;
 };
 
+/// An image may serve a tensor of fewer layers than it has, but nothing else is copied of it.
 template <typename Memory>
-void require_whole_image(const PlaceOf<Memory>& place, size_t bytes) {
+void require_whole_layers(const PlaceOf<Memory>& place, size_t bytes) {
   if (place.memory == nullptr || !place.memory->is_image) return;
   const ImageShape& shape = place.memory->image;
-  if (place.offset != 0 || bytes != shape.bytes()) {
-    TVM_FFI_THROW(ValueError) << "an image is copied whole: asked for " << bytes << " bytes at offset " << place.offset << " of an image of " << shape.text()
+  if (place.offset != 0 || bytes > shape.bytes() || bytes % (shape.bytes() / shape.layers) != 0) {
+    TVM_FFI_THROW(ValueError) << "of an image, whole layers are copied, from the first one: asked for " << bytes << " bytes at offset " << place.offset << " of an image of " << shape.text()
                               << ", " << shape.bytes() << " bytes, on " << place.memory->device->label();
   }
 }

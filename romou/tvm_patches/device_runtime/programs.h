@@ -3,13 +3,14 @@
 // All kernels of a library: compiled in one go, and kept on disk.
 //
 // A runtime's `Module` has `kKind`, `kernel_names()`, `kernel_on(device, name, cache)`, whose result says `is_from_cache`, and `keep(device, name,
-// cache)`; `program_key(device)` names the device and its driver.
+// cache)`; `program_key(device)` names the device and its driver, and `default_program_folder()` where programs are kept.
 #ifndef ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 #define ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/reflection/registry.h>
 
 #include <algorithm>
 #include <atomic>
@@ -109,6 +110,26 @@ tvm::ffi::String keep_kernels(const tvm::ffi::Module& library, Device& device, c
   // Without a limit there is no folder of the user's; this one was chosen.
   if (const uint64_t limit = program_cache_limit(); stored != 0 && limit != 0) cache.trim(limit);
   return report(start, cache, {{"stored", stored}});
+}
+
+/// Register what Python asks of a kind's modules: "romou.KIND.compile" and so on, for the devices of a `Table`.
+template <typename Module, typename Table>
+void register_programs() {
+  using Library = tvm::ffi::Module;
+  using tvm::ffi::String;
+  const std::string prefix = std::string("romou.") + Module::kKind + ".";
+  tvm::ffi::reflection::GlobalDef()
+      .def(("ffi.Module.load_from_bytes." + std::string(Module::kKind)).c_str(), Module::LoadFromBytes)
+      // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
+      .def((prefix + "compile").c_str(), [](const Library& library, int device) { compile_kernels<Module>(library, Table::global().at(device)); })
+      .def((prefix + "program_folder").c_str(), [] { return String(default_program_folder()); })
+      .def((prefix + "prepare").c_str(),
+           [](const Library& library, int device, const String& folder, int64_t threads) {
+             return prepare_kernels<Module>(library, Table::global().at(device), folder, threads);
+           })
+      .def((prefix + "keep").c_str(), [](const Library& library, int device, const String& folder) {
+        return keep_kernels<Module>(library, Table::global().at(device), folder);
+      });
 }
 
 }  // namespace romou

@@ -26,6 +26,7 @@ using cl_program = struct ProgramHandle*;
 using cl_kernel = struct KernelHandle*;
 using cl_event = struct EventHandle*;
 using cl_command_buffer_khr = struct CommandBufferHandle*;
+using cl_recording_qcom = struct RecordingHandle*;
 
 struct cl_image_format {
   cl_uint image_channel_order;
@@ -95,6 +96,7 @@ constexpr cl_uint CL_DEVICE_WAVEFRONT_WIDTH_AMD = 0x4043;
 
 // Queues, memory, images
 constexpr cl_bitfield CL_QUEUE_PROFILING_ENABLE = 1 << 1;
+constexpr cl_bitfield CL_QUEUE_RECORDABLE_QCOM = 1 << 30;
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
 constexpr cl_uint CL_RGBA = 0x10B5;
 constexpr cl_uint CL_SIGNED_INT32 = 0x10D9;
@@ -125,6 +127,7 @@ using ContextCallback = void (*)(const char*, const void*, size_t, void*);
   X(cl_int, clGetDeviceInfo, (cl_device_id, cl_uint, size_t, void*, size_t*))                                              \
   X(cl_context, clCreateContext, (const intptr_t*, cl_uint, const cl_device_id*, ContextCallback, void*, cl_int*))         \
   X(cl_command_queue, clCreateCommandQueue, (cl_context, cl_device_id, cl_bitfield, cl_int*))                              \
+  X(cl_int, clReleaseCommandQueue, (cl_command_queue))                                                                     \
   X(cl_int, clFlush, (cl_command_queue))                                                                                   \
   X(cl_int, clFinish, (cl_command_queue))                                                                                  \
   X(cl_mem, clCreateBuffer, (cl_context, cl_bitfield, size_t, void*, cl_int*))                                             \

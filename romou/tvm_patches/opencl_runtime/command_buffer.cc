@@ -7,38 +7,10 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 
-#include <sstream>
-
 #include "loader.h"
 #include "timer.h"
 
 namespace romou::opencl {
-namespace {
-
-bool has_word(const std::string& text, const std::string& word) {
-  std::istringstream words(text);
-  for (std::string found; words >> found;) {
-    if (found == word) return true;
-  }
-  return false;
-}
-
-CommandBufferApi resolve(Device& device) {
-  if (!has_word(device.facts().extensions, "cl_khr_command_buffer")) {
-    TVM_FFI_THROW(RuntimeError) << "the driver of " << device.label() << " has no cl_khr_command_buffer";
-  }
-  CommandBufferApi found;
-#define ROMOU_CL_RESOLVE(result, name, parameters)                                              \
-  found.name = reinterpret_cast<result(*) parameters>(device.extension_function(#name));        \
-  if (found.name == nullptr) {                                                                  \
-    TVM_FFI_THROW(RuntimeError) << "the driver of " << device.label() << " names cl_khr_command_buffer and lacks " #name; \
-  }
-  ROMOU_CL_COMMAND_BUFFER_FUNCTIONS(ROMOU_CL_RESOLVE)
-#undef ROMOU_CL_RESOLVE
-  return found;
-}
-
-}  // namespace
 
 std::shared_ptr<CommandBuffer> CommandBuffer::begin(Device& device) {
   if (const auto other = current()) TVM_FFI_THROW(RuntimeError) << "this thread records a run on " << other->device_.label() << " already";
@@ -47,14 +19,7 @@ std::shared_ptr<CommandBuffer> CommandBuffer::begin(Device& device) {
   return made;
 }
 
-CommandBuffer::CommandBuffer(Device& device) : device_(device), api_(resolve(device)), queues_(device.queues()) {
-  for (cl_command_queue& queue : queues_) {
-    cl_int code = CL_SUCCESS;
-    cl_command_buffer_khr made = api_.clCreateCommandBufferKHR(1, &queue, nullptr, &code);
-    device.check(code, "clCreateCommandBufferKHR");
-    handles_.emplace_back(made, Releaser{api_.clReleaseCommandBufferKHR});
-  }
-}
+CommandBuffer::CommandBuffer(Device& device) : device_(device), recorder_(Recorder::create(device)) {}
 
 CommandBuffer::~CommandBuffer() {
   if (!last_ || is_exiting()) return;
@@ -75,11 +40,7 @@ void CommandBuffer::add(Device& device, const Kernel& kernel, const std::string&
     TVM_FFI_THROW(RuntimeError) << "kernel " << name << " runs on " << device.label() << " in a run that is recorded for " << device_.label();
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& handle : handles_) {
-    device_.check(api_.clCommandNDRangeKernelKHR(handle.get(), nullptr, nullptr, kernel.handle.get(), dimensions, nullptr, global, local, 0,
-                                                 nullptr, nullptr, nullptr),
-                  "clCommandNDRangeKernelKHR", name);
-  }
+  recorder_->add(kernel.handle.get(), name, dimensions, global, local);
   launches_ += 1;
 }
 
@@ -96,7 +57,7 @@ int64_t CommandBuffer::finish() {
   if (is_finished_) TVM_FFI_THROW(RuntimeError) << "the recording has ended already";
   is_recording_ = false;
   if (launches_ == 0) TVM_FFI_THROW(RuntimeError) << "no kernel was launched on " << device_.label() << " while a run was recorded";
-  for (const auto& handle : handles_) device_.check(api_.clFinalizeCommandBufferKHR(handle.get()), "clFinalizeCommandBufferKHR");
+  recorder_->finish();
   is_finished_ = true;
   return launches_;
 }
@@ -110,15 +71,12 @@ void CommandBuffer::enqueue() {
 
 /// Not every driver lets a buffer be enqueued while it still runs. Its launch may have gone to the other queue; a change of queue waits for that.
 void CommandBuffer::wait_for_last() {
-  if (last_) device_.wait(std::move(last_), "clEnqueueCommandBufferKHR");
+  if (last_) device_.wait(std::move(last_), recorder_->call());
 }
 
 void CommandBuffer::enqueue(Device::Queue& queue) {
   if (!is_finished_) TVM_FFI_THROW(RuntimeError) << "a run is replayed whose recording has not ended";
-  const size_t i = queue.handle() == queues_[0] ? 0 : 1;
-  cl_event last = nullptr;
-  device_.check(api_.clEnqueueCommandBufferKHR(0, nullptr, handles_[i].get(), 0, nullptr, &last), "clEnqueueCommandBufferKHR");
-  last_ = Event(last);
+  last_ = Event(recorder_->enqueue(queue.handle()));
 }
 
 int64_t CommandBuffer::time_ns() {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A command buffer: several kernels recorded once and enqueued as a whole (cl_khr_command_buffer).
+// A command buffer: several kernels recorded once and enqueued as a whole (recorder.h).
 #ifndef ROMOU_OPENCL_COMMAND_BUFFER_H_
 #define ROMOU_OPENCL_COMMAND_BUFFER_H_
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -17,33 +16,14 @@
 #include "memory.h"
 #include "program.h"
 #include "recorded_run.h"
+#include "recorder.h"
 
 namespace romou::opencl {
 
-// The functions of the extension that are used; their signatures are the same in all of its versions. Copies have another one since 0.9.5,
-// and are none of the commands of a model's run.
-// X(result, name, parameters)
-#define ROMOU_CL_COMMAND_BUFFER_FUNCTIONS(X)                                                                                 \
-  X(cl_command_buffer_khr, clCreateCommandBufferKHR, (cl_uint, const cl_command_queue*, const cl_ulong*, cl_int*))           \
-  X(cl_int, clFinalizeCommandBufferKHR, (cl_command_buffer_khr))                                                             \
-  X(cl_int, clReleaseCommandBufferKHR, (cl_command_buffer_khr))                                                              \
-  X(cl_int, clEnqueueCommandBufferKHR,                                                                                       \
-    (cl_uint, cl_command_queue*, cl_command_buffer_khr, cl_uint, const cl_event*, cl_event*))                                \
-  X(cl_int, clCommandNDRangeKernelKHR,                                                                                       \
-    (cl_command_buffer_khr, cl_command_queue, const cl_ulong*, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*, \
-     cl_uint, const cl_uint*, cl_uint*, void**))
-
-struct CommandBufferApi {
-#define ROMOU_CL_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
-  ROMOU_CL_COMMAND_BUFFER_FUNCTIONS(ROMOU_CL_DECLARE)
-#undef ROMOU_CL_DECLARE
-};
-
 /// While a thread records one, its launches on any device go into the command buffer instead of the queue, and nothing is computed.
 ///
-/// The memory that kernels are given stays alive with the recording: no pool frees it or hands it to another run. A command buffer belongs to
-/// queues of the same properties, so there are two: for the queue with profiling and for the one without. Thread-safe: launches from several
-/// threads run one after another, and whoever drops the recording ends it, on any thread.
+/// The memory that kernels are given stays alive with the recording: no pool frees it or hands it to another run. Thread-safe: launches from
+/// several threads run one after another, and whoever drops the recording ends it, on any thread.
 class CommandBuffer {
  public:
   /// Begin to record on this thread. Raises RuntimeError if the device has no command buffers, or the thread records already.
@@ -72,24 +52,15 @@ class CommandBuffer {
   int64_t time_ns();
 
  private:
-  struct Releaser {
-    cl_int (*release)(cl_command_buffer_khr);
-    void operator()(cl_command_buffer_khr handle) const noexcept {
-      if (!is_exiting()) complain(release(handle), "clReleaseCommandBufferKHR");
-    }
-  };
-
   void wait_for_last();
   void enqueue(Device::Queue& queue);
 
   Device& device_;
-  const CommandBufferApi api_;
   std::mutex mutex_;  ///< guards what follows; taken before the queue is held
   // Destroyed from the last to the first.
   std::unordered_map<Memory*, SharedMemory> kept_;
   std::vector<std::unique_ptr<Kernel>> kernels_;
-  std::array<cl_command_queue, 2> queues_;
-  std::vector<std::unique_ptr<CommandBufferHandle, Releaser>> handles_;
+  const std::unique_ptr<Recorder> recorder_;
   Event last_;
   int64_t launches_ = 0;
   std::atomic<bool> is_recording_{true};

@@ -82,6 +82,8 @@ class Device {
   void profile_above(size_t bytes) { profiled_bytes_ = bytes; }
   /// A buffer of so many bytes was created.
   void note_buffer(size_t bytes);
+  /// A queue besides those that commands go to.
+  cl_command_queue create_queue(cl_bitfield properties);
   /// Both queues: the plain one and the one with profiling.
   std::array<cl_command_queue, 2> queues();
   /// A function of an extension, or null.
@@ -100,8 +102,6 @@ class Device {
   cl_int stop_logging(EventLog* log);
 
  private:
-  cl_command_queue create_queue(cl_bitfield properties);
-
   cl_platform_id platform_;
   cl_device_id id_;
   DeviceFacts facts_;

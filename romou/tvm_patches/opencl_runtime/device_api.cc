@@ -3,6 +3,7 @@
 // What TVM's runtime sees: the device API, and the allocator through which the Relax VM gets buffers and images.
 #include "device_api.h"
 
+#include "command_buffer.h"
 #include "device.h"
 #include "loader.h"
 #include "memory.h"
@@ -14,6 +15,7 @@ struct Runtime {
   using Memory = opencl::Memory;
   using Device = opencl::Device;
   static constexpr DLDeviceType kType = kDLOpenCL;
+  static constexpr const char* kTitle = "OpenCL";
 
   static Device& device(int index) { return DeviceTable::global().at(index); }
   static size_t count() { return DeviceTable::global().size(); }
@@ -22,7 +24,10 @@ struct Runtime {
   static Memory* create_buffer(Device& device, size_t bytes) { return opencl::create_buffer(device, bytes); }
   static Memory* create_image(Device& device, const ImageShape& shape) { return opencl::create_image(device, shape); }
   static void release(Memory* memory) { opencl::release(memory); }
-  static void copy(const Place& from, const Place& to, size_t bytes) { opencl::copy(from, to, bytes); }
+  static void copy_to_host(const Place& from, char* host, size_t bytes) { opencl::copy_to_host(from, host, bytes); }
+  static void copy_from_host(const char* host, const Place& to, size_t bytes) { opencl::copy_from_host(host, to, bytes); }
+  static void copy_on_device(const Place& from, const Place& to, size_t bytes) { opencl::copy_on_device(from, to, bytes); }
+  static bool is_recording() { return CommandBuffer::current() != nullptr; }
   static void finish(Device& device) { device.finish(); }
   // Whoever else holds a reference is a recorded command buffer.
   static bool is_recorded(const Memory& memory) { return memory.references > 1; }

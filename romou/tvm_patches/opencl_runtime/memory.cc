@@ -6,7 +6,6 @@
 #include <sstream>
 #include <vector>
 
-#include "command_buffer.h"
 #include "loader.h"
 #include "statistics.h"
 
@@ -20,72 +19,6 @@ struct Region {
 };
 
 std::atomic<int64_t>& live_count(const Memory& memory) { return memory.is_image ? statistics().live_images : statistics().live_buffers; }
-
-// One side is host memory: enqueued without blocking, then waited for, so that other threads launch meanwhile.
-void copy_to_host(const Place& from, char* host, size_t bytes) {
-  Memory& memory = *from.memory;
-  const char* call = memory.is_image ? "clEnqueueReadImage" : "clEnqueueReadBuffer";
-  cl_event done = nullptr;
-  cl_int code = CL_SUCCESS;
-  {
-    const Device::Queue queue = memory.device->hold_queue();
-    if (memory.is_image) {
-      Region region(memory.image);
-      code = api().clEnqueueReadImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
-    } else {
-      code = api().clEnqueueReadBuffer(queue.handle(), memory.handle, CL_FALSE, from.offset, bytes, host, 0, nullptr, &done);
-    }
-  }
-  memory.device->check(code, call);
-  memory.device->wait(Event(done), call);
-}
-
-void copy_from_host(const char* host, const Place& to, size_t bytes) {
-  Memory& memory = *to.memory;
-  const char* call = memory.is_image ? "clEnqueueWriteImage" : "clEnqueueWriteBuffer";
-  cl_event done = nullptr;
-  cl_int code = CL_SUCCESS;
-  {
-    const Device::Queue queue = memory.device->hold_queue();
-    if (memory.is_image) {
-      Region region(memory.image);
-      code = api().clEnqueueWriteImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
-    } else {
-      code = api().clEnqueueWriteBuffer(queue.handle(), memory.handle, CL_FALSE, to.offset, bytes, host, 0, nullptr, &done);
-    }
-  }
-  memory.device->check(code, call);
-  memory.device->wait(Event(done), call);
-}
-
-void copy_on_device(const Place& from, const Place& to, size_t bytes) {
-  Memory &source = *from.memory, &target = *to.memory;
-  const Device& device = *target.device;
-  if (source.is_image && target.is_image && source.image != target.image) {
-    // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
-    const SharedMemory flat(create_buffer(*target.device, bytes));
-    copy_on_device(from, Place{flat.get(), nullptr, 0}, bytes);
-    copy_on_device(Place{flat.get(), nullptr, 0}, to, bytes);
-    return;
-  }
-  const Device::Queue held = target.device->hold_queue();
-  const cl_command_queue queue = held.handle();
-  if (!source.is_image && !target.is_image) {
-    device.check(api().clEnqueueCopyBuffer(queue, source.handle, target.handle, from.offset, to.offset, bytes, 0, nullptr, nullptr), "clEnqueueCopyBuffer");
-    return;
-  }
-  const Region region(source.is_image ? source.image : target.image);
-  if (!source.is_image) {
-    device.check(api().clEnqueueCopyBufferToImage(queue, source.handle, target.handle, from.offset, region.origin, region.extent, 0, nullptr, nullptr),
-                 "clEnqueueCopyBufferToImage");
-  } else if (!target.is_image) {
-    device.check(api().clEnqueueCopyImageToBuffer(queue, source.handle, target.handle, region.origin, region.extent, to.offset, 0, nullptr, nullptr),
-                 "clEnqueueCopyImageToBuffer");
-  } else {
-    device.check(api().clEnqueueCopyImage(queue, source.handle, target.handle, region.origin, region.origin, region.extent, 0, nullptr, nullptr),
-                 "clEnqueueCopyImage");
-  }
-}
 
 /// Take over a handle that was just created.
 Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* image) {
@@ -148,24 +81,69 @@ void release(Memory* memory) noexcept {
   delete memory;
 }
 
-void copy(const Place& from, const Place& to, size_t bytes) {
-  if (bytes == 0) return;
-  if (CommandBuffer::current() != nullptr) TVM_FFI_THROW(RuntimeError) << "a run that copies tensors cannot be recorded";
-  require_whole_image(from, bytes);
-  require_whole_image(to, bytes);
-  if (from.memory == nullptr && to.memory == nullptr) {
-    TVM_FFI_THROW(ValueError) << "the OpenCL runtime was asked to copy between two host tensors";
-  } else if (from.memory == nullptr) {
-    copy_from_host(static_cast<const char*>(from.host) + from.offset, to, bytes);
-  } else if (to.memory == nullptr) {
-    copy_to_host(from, static_cast<char*>(to.host) + to.offset, bytes);
-  } else if (from.memory->device == to.memory->device) {
-    copy_on_device(from, to, bytes);
+// One side is host memory: enqueued without blocking, then waited for, so that other threads launch meanwhile.
+void copy_to_host(const Place& from, char* host, size_t bytes) {
+  Memory& memory = *from.memory;
+  const char* call = memory.is_image ? "clEnqueueReadImage" : "clEnqueueReadBuffer";
+  cl_event done = nullptr;
+  cl_int code = CL_SUCCESS;
+  {
+    const Device::Queue queue = memory.device->hold_queue();
+    if (memory.is_image) {
+      const Region region(memory.image.first(bytes));
+      code = api().clEnqueueReadImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
+    } else {
+      code = api().clEnqueueReadBuffer(queue.handle(), memory.handle, CL_FALSE, from.offset, bytes, host, 0, nullptr, &done);
+    }
+  }
+  memory.device->check(code, call);
+  memory.device->wait(Event(done), call);
+}
+
+void copy_from_host(const char* host, const Place& to, size_t bytes) {
+  Memory& memory = *to.memory;
+  const char* call = memory.is_image ? "clEnqueueWriteImage" : "clEnqueueWriteBuffer";
+  cl_event done = nullptr;
+  cl_int code = CL_SUCCESS;
+  {
+    const Device::Queue queue = memory.device->hold_queue();
+    if (memory.is_image) {
+      const Region region(memory.image.first(bytes));
+      code = api().clEnqueueWriteImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
+    } else {
+      code = api().clEnqueueWriteBuffer(queue.handle(), memory.handle, CL_FALSE, to.offset, bytes, host, 0, nullptr, &done);
+    }
+  }
+  memory.device->check(code, call);
+  memory.device->wait(Event(done), call);
+}
+
+void copy_on_device(const Place& from, const Place& to, size_t bytes) {
+  Memory &source = *from.memory, &target = *to.memory;
+  const Device& device = *target.device;
+  if (source.is_image && target.is_image && source.image.first(bytes) != target.image.first(bytes)) {
+    // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
+    const SharedMemory flat(create_buffer(*target.device, bytes));
+    copy_on_device(from, Place{flat.get(), nullptr, 0}, bytes);
+    copy_on_device(Place{flat.get(), nullptr, 0}, to, bytes);
+    return;
+  }
+  const Device::Queue held = target.device->hold_queue();
+  const cl_command_queue queue = held.handle();
+  if (!source.is_image && !target.is_image) {
+    device.check(api().clEnqueueCopyBuffer(queue, source.handle, target.handle, from.offset, to.offset, bytes, 0, nullptr, nullptr), "clEnqueueCopyBuffer");
+    return;
+  }
+  const Region region((source.is_image ? source : target).image.first(bytes));
+  if (!source.is_image) {
+    device.check(api().clEnqueueCopyBufferToImage(queue, source.handle, target.handle, from.offset, region.origin, region.extent, 0, nullptr, nullptr),
+                 "clEnqueueCopyBufferToImage");
+  } else if (!target.is_image) {
+    device.check(api().clEnqueueCopyImageToBuffer(queue, source.handle, target.handle, region.origin, region.extent, to.offset, 0, nullptr, nullptr),
+                 "clEnqueueCopyImageToBuffer");
   } else {
-    // Each device has a context of its own, and OpenCL copies only within one.
-    std::vector<char> staging(bytes);
-    copy_to_host(from, staging.data(), bytes);
-    copy_from_host(staging.data(), to, bytes);
+    device.check(api().clEnqueueCopyImage(queue, source.handle, target.handle, region.origin, region.origin, region.extent, 0, nullptr, nullptr),
+                 "clEnqueueCopyImage");
   }
 }
 

@@ -44,9 +44,11 @@ struct MemoryReleaser {
 /// One reference.
 using SharedMemory = std::unique_ptr<Memory, MemoryReleaser>;
 
-/// Copy `bytes` between two places, each either device memory or (`memory` null) host memory. Done when it returns if the host
-/// takes part; in order with later commands otherwise. Images are copied whole.
-void copy(const Place& from, const Place& to, size_t bytes);
+/// Copy `bytes`. To the host: done when it returns. From the host: the host's bytes are read when it returns. On one device: in order with later commands.
+/// Of images, the first layers are copied, as many as hold `bytes`.
+void copy_to_host(const Place& from, char* host, size_t bytes);
+void copy_from_host(const char* host, const Place& to, size_t bytes);
+void copy_on_device(const Place& from, const Place& to, size_t bytes);
 
 }  // namespace romou::opencl
 

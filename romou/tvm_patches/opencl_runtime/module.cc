@@ -238,26 +238,13 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, Program
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef()
-      .def("ffi.Module.create.opencl",
-           [](const Bytes& data, const String&, const Map<String, FunctionInfo>& functions, const Map<String, String>& texts) {
-             Map<String, String> mended;
-             for (const auto& [format, text] : texts) mended.Set(format, with_samplers(std::string(text)));
-             return tvm::ffi::Module(
-                 tvm::ffi::make_object<OpenCLModule>(with_samplers(std::string(data.data(), data.size())), functions, mended));
-           })
-      .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes)
-      // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
-      .def("romou.opencl.compile",
-           [](const tvm::ffi::Module& module, int device) { compile_kernels<OpenCLModule>(module, DeviceTable::global().at(device)); })
-      .def("romou.opencl.program_folder", [] { return String(default_program_folder()); })
-      .def("romou.opencl.prepare",
-           [](const tvm::ffi::Module& library, int device, const String& folder, int64_t threads) {
-             return prepare_kernels<OpenCLModule>(library, DeviceTable::global().at(device), folder, threads);
-           })
-      .def("romou.opencl.keep", [](const tvm::ffi::Module& library, int device, const String& folder) {
-        return keep_kernels<OpenCLModule>(library, DeviceTable::global().at(device), folder);
+  tvm::ffi::reflection::GlobalDef().def(
+      "ffi.Module.create.opencl", [](const Bytes& data, const String&, const Map<String, FunctionInfo>& functions, const Map<String, String>& texts) {
+        Map<String, String> completed;
+        for (const auto& [format, text] : texts) completed.Set(format, with_samplers(std::string(text)));
+        return tvm::ffi::Module(tvm::ffi::make_object<OpenCLModule>(with_samplers(std::string(data.data(), data.size())), functions, completed));
       });
+  register_programs<OpenCLModule, DeviceTable>();
 }
 
 }  // namespace romou::opencl

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The versions that a host compares first over RPC: the protocol itself does not, and an unequal pair crashes.
+// What a host asks a server's machine: the versions, which it compares first because the protocol does not and an unequal pair crashes, and free memory.
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
 
 #if !defined(ROMOU_TVM_VERSION) || !defined(ROMOU_TVM_FFI_VERSION) || !defined(ROMOU_VERSION)
 #error "set ROMOU_TVM_VERSION, ROMOU_TVM_FFI_VERSION and ROMOU_VERSION to the versions of apache-tvm, apache-tvm-ffi and romou, as texts"
@@ -38,8 +44,22 @@ String versions() {
   return json::Stringify(object);
 }
 
+/// Return a JSON object: bytes of the machine's memory in all, and those that a process could get now; 0 where the system does not tell.
+String memory() {
+  json::Object object{{"total_bytes", int64_t{0}}, {"available_bytes", int64_t{0}}};
+  std::ifstream lines("/proc/meminfo");
+  for (std::string line; std::getline(lines, line);) {
+    for (const auto& [start, name] : {std::pair{"MemTotal:", "total_bytes"}, std::pair{"MemAvailable:", "available_bytes"}}) {
+      if (line.starts_with(start)) object.Set(name, int64_t{1024} * std::atoll(line.c_str() + std::strlen(start)));
+    }
+  }
+  return json::Stringify(object);
+}
+
 }  // namespace
 
-TVM_FFI_STATIC_INIT_BLOCK() { tvm::ffi::reflection::GlobalDef().def("romou.rpc.versions", versions); }
+TVM_FFI_STATIC_INIT_BLOCK() {
+  tvm::ffi::reflection::GlobalDef().def("romou.rpc.versions", versions).def("romou.rpc.memory", memory);
+}
 
 }  // namespace romou::opencl

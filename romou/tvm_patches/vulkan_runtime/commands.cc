@@ -3,6 +3,8 @@
 
 #include <tvm/ffi/error.h>
 
+#include <utility>
+
 #include "statistics.h"
 
 namespace romou::vulkan {
@@ -13,7 +15,10 @@ constexpr VkAccessFlags kWrites = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFE
 constexpr VkAccessFlags kAll = kWrites | VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
 constexpr uint32_t kSetsPerPool = 128, kDescriptorsPerSet = 8;
 
-VkImageSubresourceLayers layers_of(const Memory& image) { return {VK_IMAGE_ASPECT_COLOR_BIT, 0, 0, static_cast<uint32_t>(image.image.layers)}; }
+/// The first layers of an image, those of `bytes`.
+VkImageSubresourceLayers layers_of(const Memory& image, size_t bytes) {
+  return {VK_IMAGE_ASPECT_COLOR_BIT, 0, 0, static_cast<uint32_t>(image.image.first(bytes).layers)};
+}
 
 VkExtent3D extent_of(const Memory& image) { return {static_cast<uint32_t>(image.image.width), static_cast<uint32_t>(image.image.height), 1}; }
 
@@ -51,6 +56,7 @@ Commands::~Commands() { clear(); }
 
 void Commands::begin(uint64_t serial) {
   serial_ = serial;
+  is_begun_ = true;
   VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   info.flags = is_recording_ ? VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT : VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
   device_.check(vk_.vkBeginCommandBuffer(handle_, &info), "vkBeginCommandBuffer");
@@ -77,7 +83,7 @@ void Commands::clear() {
   launches_ = commands_ = 0;
   staged_bytes_ = 0;
   used_pools_ = 0;
-  if (is_exiting() || is_forked()) return;
+  if (!std::exchange(is_begun_, false) || is_exiting() || is_forked()) return;
   // What cannot be reset (a lost device) is found out by the next call that can raise.
   vk_.vkResetCommandPool(device_.handle(), pool_.get(), 0);
   for (const DescriptorPool& pool : descriptor_pools_) vk_.vkResetDescriptorPool(device_.handle(), pool.get(), 0);
@@ -202,13 +208,13 @@ void Commands::copy(const Place& from, const Place& to, size_t bytes) {
     const VkBufferCopy region{from.offset, to.offset, bytes};
     vk_.vkCmdCopyBuffer(handle_, source.buffer.get(), target.buffer.get(), 1, &region);
   } else if (!source.is_image) {
-    const VkBufferImageCopy region{from.offset, 0, 0, layers_of(target), {0, 0, 0}, extent_of(target)};
+    const VkBufferImageCopy region{from.offset, 0, 0, layers_of(target, bytes), {0, 0, 0}, extent_of(target)};
     vk_.vkCmdCopyBufferToImage(handle_, source.buffer.get(), target.texels.get(), kLayout, 1, &region);
   } else if (!target.is_image) {
-    const VkBufferImageCopy region{to.offset, 0, 0, layers_of(source), {0, 0, 0}, extent_of(source)};
+    const VkBufferImageCopy region{to.offset, 0, 0, layers_of(source, bytes), {0, 0, 0}, extent_of(source)};
     vk_.vkCmdCopyImageToBuffer(handle_, source.texels.get(), kLayout, target.buffer.get(), 1, &region);
   } else {
-    const VkImageCopy region{layers_of(source), {0, 0, 0}, layers_of(target), {0, 0, 0}, extent_of(source)};
+    const VkImageCopy region{layers_of(source, bytes), {0, 0, 0}, layers_of(target, bytes), {0, 0, 0}, extent_of(source)};
     vk_.vkCmdCopyImage(handle_, source.texels.get(), kLayout, target.texels.get(), kLayout, 1, &region);
   }
 }

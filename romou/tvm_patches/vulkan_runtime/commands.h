@@ -85,6 +85,7 @@ class Commands {
   const DeviceFunctions& vk_;
   const bool is_recording_;
   uint64_t serial_ = 0;
+  bool is_begun_ = false;  ///< since it was cleared
   int launches_ = 0, commands_ = 0;
   size_t staged_bytes_ = 0;
   CommandPool pool_;

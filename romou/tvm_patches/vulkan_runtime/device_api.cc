@@ -6,6 +6,7 @@
 #include "device.h"
 #include "memory.h"
 #include "queue.h"
+#include "recording.h"
 
 namespace romou::vulkan {
 namespace {
@@ -14,6 +15,7 @@ struct Runtime {
   using Memory = vulkan::Memory;
   using Device = vulkan::Device;
   static constexpr DLDeviceType kType = kDLVulkan;
+  static constexpr const char* kTitle = "Vulkan";
 
   static Device& device(int index) { return DeviceTable::global().at(index); }
   static size_t count() { return DeviceTable::global().size(); }
@@ -22,7 +24,10 @@ struct Runtime {
   static Memory* create_buffer(Device& device, size_t bytes) { return vulkan::create_buffer(device, bytes); }
   static Memory* create_image(Device& device, const ImageShape& shape) { return vulkan::create_image(device, shape); }
   static void release(Memory* memory) { vulkan::release(memory); }
-  static void copy(const Place& from, const Place& to, size_t bytes) { vulkan::copy(from, to, bytes); }
+  static void copy_to_host(const Place& from, char* host, size_t bytes) { vulkan::copy_to_host(from, host, bytes); }
+  static void copy_from_host(const char* host, const Place& to, size_t bytes) { vulkan::copy_from_host(host, to, bytes); }
+  static void copy_on_device(const Place& from, const Place& to, size_t bytes) { vulkan::copy_on_device(from, to, bytes); }
+  static bool is_recording() { return Recording::current() != nullptr; }
   static void finish(Device& device) { device.queue().finish(); }
   static bool is_recorded(const Memory& memory) { return memory.recordings > 0; }
   static bool is_exiting() { return vulkan::is_exiting(); }

@@ -142,10 +142,11 @@ Kernel::Kernel(Device& device, const KernelText& text, VkPipelineCache cache) : 
   VkShaderModule shader = VK_NULL_HANDLE;
   device.check(vk.vkCreateShaderModule(device.handle(), &code, nullptr, &shader), "vkCreateShaderModule", name_);
   const ShaderModule owned(device, shader);
-  // Constant 0 of generated kernels: reads outside of an image give zeros by themselves, so they are not guarded.
-  const VkBool32 is_robust = device.features().has_robust_image_access();
-  const VkSpecializationMapEntry constant{0, 0, sizeof(is_robust)};
-  const VkSpecializationInfo constants{1, &constant, sizeof(is_robust), &is_robust};
+  // Constant 0 of generated kernels: reads outside of an image give zeros by themselves, so they are not guarded. Constant 1 of those written by
+  // hand: the width of their work groups.
+  const uint32_t values[] = {device.features().has_robust_image_access(), local_size_[0]};
+  const VkSpecializationMapEntry entries[] = {{0, 0, sizeof(uint32_t)}, {1, sizeof(uint32_t), sizeof(uint32_t)}};
+  const VkSpecializationInfo constants{2, entries, sizeof(values), values};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   info.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, nullptr, 0, VK_SHADER_STAGE_COMPUTE_BIT, shader, "main", &constants};
   info.layout = pipeline_layout;

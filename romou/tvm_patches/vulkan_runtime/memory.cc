@@ -7,7 +7,6 @@
 
 #include "commands.h"
 #include "queue.h"
-#include "recording.h"
 #include "statistics.h"
 
 namespace romou::vulkan {
@@ -156,10 +155,8 @@ bool Staging::keep(Memory* memory) noexcept {
   return true;
 }
 
-namespace {
-
 // Longer copies of buffers go in parts, so that staging takes little memory and the host copies while the device does.
-constexpr size_t kPart = size_t{32} << 20;
+static constexpr size_t kPart = size_t{32} << 20;
 
 void copy_to_host(const Place& from, char* host, size_t bytes) {
   Memory& memory = *from.memory;
@@ -200,7 +197,7 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
   Device& device = *to.memory->device;
   const Memory &source = *from.memory, &target = *to.memory;
   const auto fits = [](const Place& place, const Memory& other) { return !other.is_image || place.offset % other.image.texel_bytes == 0; };
-  const bool is_direct = source.is_image && target.is_image ? source.image == target.image : fits(from, target) && fits(to, source);
+  const bool is_direct = source.is_image && target.is_image ? source.image.first(bytes) == target.image.first(bytes) : fits(from, target) && fits(to, source);
   if (is_direct) return device.queue().record([&](Commands& commands) { commands.copy(from, to, bytes); });
   // Images of other shape have the same row-major order: straighten through a buffer. So does an offset that no image can be copied from or to.
   const SharedMemory flat(create_buffer(device, bytes));
@@ -208,28 +205,6 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
     commands.copy(from, {flat.get()}, bytes);
     commands.copy({flat.get()}, to, bytes);
   });
-}
-
-}  // namespace
-
-void copy(const Place& from, const Place& to, size_t bytes) {
-  if (bytes == 0) return;
-  if (Recording::current() != nullptr) TVM_FFI_THROW(RuntimeError) << "a run that copies tensors cannot be recorded";
-  require_whole_image(from, bytes);
-  require_whole_image(to, bytes);
-  if (from.memory == nullptr && to.memory == nullptr) {
-    TVM_FFI_THROW(ValueError) << "the Vulkan runtime was asked to copy between two host tensors";
-  } else if (from.memory == nullptr) {
-    copy_from_host(static_cast<const char*>(from.host) + from.offset, to, bytes);
-  } else if (to.memory == nullptr) {
-    copy_to_host(from, static_cast<char*>(to.host) + to.offset, bytes);
-  } else if (from.memory->device == to.memory->device) {
-    copy_on_device(from, to, bytes);
-  } else {
-    std::vector<char> between(bytes);
-    copy_to_host(from, between.data(), bytes);
-    copy_from_host(between.data(), to, bytes);
-  }
 }
 
 }  // namespace romou::vulkan

@@ -52,9 +52,11 @@ Memory* create_image(Device& device, const ImageShape& shape);
 /// Give one reference back; the last one frees the memory. Commands that use it have references of their own, so nothing waits. Never raises.
 void release(Memory* memory) noexcept;
 
-/// Copy `bytes`. To the host: done when it returns. From the host: the host's bytes are read when it returns; in order with later commands.
-/// Images are copied whole.
-void copy(const Place& from, const Place& to, size_t bytes);
+/// Copy `bytes`. To the host: done when it returns. From the host: the host's bytes are read when it returns. On one device: in order with later commands.
+/// Of images, the first layers are copied, as many as hold `bytes`.
+void copy_to_host(const Place& from, char* host, size_t bytes);
+void copy_from_host(const char* host, const Place& to, size_t bytes);
+void copy_on_device(const Place& from, const Place& to, size_t bytes);
 
 /// Mapped buffers for copies, kept for the next copy of about their size. Thread-safe.
 class Staging {

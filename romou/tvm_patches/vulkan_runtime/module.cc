@@ -191,19 +191,8 @@ tvm::ffi::Module create(const Map<String, Map<String, Any>>& kernels, const Stri
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef()
-      .def("romou.vulkan.module", create)
-      .def("ffi.Module.load_from_bytes.vulkan", VulkanModule::LoadFromBytes)
-      .def("romou.vulkan.compile",
-           [](const tvm::ffi::Module& module, int device) { compile_kernels<VulkanModule>(module, DeviceTable::global().at(device)); })
-      .def("romou.vulkan.program_folder", [] { return String(default_program_folder()); })
-      .def("romou.vulkan.prepare",
-           [](const tvm::ffi::Module& library, int device, const String& folder, int64_t threads) {
-             return prepare_kernels<VulkanModule>(library, DeviceTable::global().at(device), folder, threads);
-           })
-      .def("romou.vulkan.keep", [](const tvm::ffi::Module& library, int device, const String& folder) {
-        return keep_kernels<VulkanModule>(library, DeviceTable::global().at(device), folder);
-      });
+  tvm::ffi::reflection::GlobalDef().def("romou.vulkan.module", create);
+  register_programs<VulkanModule, DeviceTable>();
 }
 
 }  // namespace romou::vulkan

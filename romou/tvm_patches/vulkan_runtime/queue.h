@@ -64,6 +64,21 @@ class Queue {
   /// Add the time of all commands to `sum` from now on, until `stop_timing`.
   void start_timing(const std::shared_ptr<TimeSum>& sum);
   void stop_timing(const std::shared_ptr<TimeSum>& sum);
+  /// Return the ns that the device takes for what `work()` adds, once it is done.
+  template <typename Work>
+  int64_t timed(Work work) {
+    const auto sum = std::make_shared<TimeSum>();
+    start_timing(sum);
+    try {
+      work();
+    } catch (...) {
+      stop_timing(sum);
+      throw;
+    }
+    stop_timing(sum);
+    finish();
+    return sum->ns;
+  }
 
  private:
   static constexpr size_t kMaxInFlight = 8;
@@ -71,6 +86,7 @@ class Queue {
   Batch& open();
   uint64_t close(const std::shared_ptr<Commands>* recorded);
   void stamp(Commands& commands, const Batch& batch, uint32_t which);
+  VkResult poll(VkFence fence);
   void retire();
   void settle(Batch& batch);
 

@@ -45,18 +45,7 @@ void Recording::enqueue() {
 }
 
 int64_t Recording::time_ns() {
-  const auto sum = std::make_shared<TimeSum>();
-  Queue& queue = device_.queue();
-  queue.start_timing(sum);
-  try {
-    enqueue();
-  } catch (...) {
-    queue.stop_timing(sum);
-    throw;
-  }
-  queue.stop_timing(sum);
-  queue.finish();
-  return sum->ns;
+  return device_.queue().timed([this] { enqueue(); });
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {

@@ -1,0 +1,180 @@
+"""A Gaussian process over knobs alone, for searches that know nothing but knobs and what was measured."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import scipy  # loads each of its packages when it is first used; that of statistics would take a second
+
+# Of knobs that go from 0 to 1: the scale that is expected of one, and within which bounds it is sought, natural logarithms.
+_SCALE, _SCALE_BOUNDS = np.log(0.7), (-3.0, 3.0)
+# Shares of the parts of the covariance, up to a factor, natural logarithms.
+_SHARE_BOUNDS = (-6.0, 6.0)
+# Variance of a measurement, of that of the scores: as expected and its bounds, natural logarithms.
+_NOISE, _NOISE_BOUNDS, _NOISE_DOUBT = np.log(1e-3), (-12.0, -1.0), 2.0
+_JITTER = 1e-8
+# Scales are learnt anew after so many measurements more than last time.
+_MORE = 1.15
+_STEPS = 15
+
+
+class Ranked:
+    """Scores as normal quantiles of their ranks, `values`: fast configs keep their distances however slow the slow ones are."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        # Equal scores share the mean of their ranks.
+        _, kind, counts = np.unique(scores, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[kind]
+        self.values = np.asarray(scipy.special.ndtri((ranks - 0.5) / len(scores)))
+        self._values, first = np.unique(self.values, return_index=True)
+        self._scores = scores[first]
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """Return the scores of values: on straight lines between what was measured, and beyond it."""
+        if len(self._values) == 1:
+            return np.full(len(values), self._scores[0])
+        slope = (self._scores[-1] - self._scores[0]) / (self._values[-1] - self._values[0])
+        beyond = np.maximum(values - self._values[-1], 0) + np.minimum(values - self._values[0], 0)
+        return np.asarray(np.interp(values, self._values, self._scores) + slope * beyond)
+
+
+class KnobProcess:
+    """A Gaussian process that learns how far each knob reaches, and prefers the configs from which most improvement is expected.
+
+    The covariance is a sum of shares that are learnt: knobs that act by themselves, in pairs, and all together (Duvenaud, Nickisch and Rasmussen, Additive
+    Gaussian Processes, 2011). Of each knob it falls exponentially with the distance by a scale that is learnt (Rasmussen and Williams, Gaussian Processes for
+    Machine Learning, section 5.1). Scales and shares have the greatest likelihood under a prior. What is to be maximised is the expected improvement (Jones,
+    Schonlau and Welch, Efficient Global Optimization, 1998) of scores that are ranked.
+
+    rows: knobs of what was measured, from 0 to 1.   scores: what was measured; what was expected of it does not count, as elsewhere other configs are fast.
+    before: an earlier one, of the first of the rows; what it has computed is gone on from.
+    """
+
+    def __init__(self, rows: np.ndarray, scores: np.ndarray, before: KnobProcess | None = None) -> None:
+        self._rows, self._ranked = rows, Ranked(scores)
+        values = self._ranked.values
+        self._best, self._offset = float(values.max()), float(values.mean())
+        errors = values - self._offset
+        self._covariance: Covariance = before._covariance if before is not None else Covariance(rows.shape[1])
+        self._learnt_from: int = len(rows) if before is None else before._learnt_from
+        # What was computed of these configs: whitened covariances, and their sums of squares.
+        self._pool: np.ndarray | None = None
+        self._shared: np.ndarray = np.empty((0, 0), np.float32)
+        self._certain: np.ndarray = np.empty(0, np.float32)
+        if before is None or len(rows) >= _MORE * before._learnt_from:
+            self._learnt_from = len(rows)
+            self._covariance = self._covariance.learnt(rows, errors)
+            self._factor = self._covariance.factor(rows)
+        else:
+            self._factor = before._factor
+            for place in range(len(before._rows), len(rows)):
+                self._factor = self._covariance.longer(self._factor, rows[:place], rows[place])
+            if before._pool is not None:
+                self._pool, self._shared, self._certain = before._pool, before._shared, before._certain
+        self._weights = scipy.linalg.solve_triangular(self._factor, errors, lower=True)
+        self._variance = max(float(self._weights @ self._weights) / len(rows), 1e-9)
+
+    def __call__(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """Return the expected improvement of each config over the best score; of the same array as last time it goes on from what it computed then."""
+        ahead = self._value(rows) - self._best
+        doubt = np.sqrt(self._variance * np.maximum(1 - self._certain, _JITTER))
+        ratio = ahead / doubt
+        return np.asarray(ahead * scipy.special.ndtr(ratio) + doubt * np.exp(-ratio * ratio / 2) / np.sqrt(2 * np.pi))
+
+    def mean(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """Return the score that is expected of each config."""
+        return self._ranked.back(self._value(rows))
+
+    def _value(self, rows: np.ndarray) -> np.ndarray:
+        self._whiten(rows)
+        return np.asarray(self._offset + self._weights.astype(np.float32) @ self._shared)
+
+    def _whiten(self, rows: np.ndarray) -> None:
+        """Covariance of what was measured with these configs, whitened. In single precision: it is most of the work, and ranks as well."""
+        if self._pool is not rows:
+            self._pool, self._shared, self._certain = rows, np.empty((0, len(rows)), np.float32), np.zeros(len(rows), np.float32)
+        done, factor = len(self._shared), self._factor.astype(np.float32)
+        if done == len(self._rows):
+            return
+        fresh = self._covariance(self._rows[done:], rows, np.float32) - factor[done:, :done] @ self._shared
+        fresh = scipy.linalg.solve_triangular(factor[done:, done:], fresh, lower=True, overwrite_b=True, check_finite=False)
+        self._shared = np.concatenate([self._shared, fresh])
+        self._certain = self._certain + (fresh**2).sum(axis=0)
+
+
+class Covariance:
+    """The covariance of `KnobProcess`, of variance 1. logs: of the scales, of the shares and of the noise, natural logarithms."""
+
+    def __init__(self, knobs: int, logs: np.ndarray | None = None) -> None:
+        self._knobs = knobs
+        # Of less than three knobs, pairs are all of them.
+        self._parts = 3 if knobs > 2 else 1
+        self._logs = np.concatenate([np.full(knobs, _SCALE), np.zeros(self._parts), [_NOISE]]) if logs is None else logs
+
+    def __call__(self, rows: np.ndarray, others: np.ndarray, dtype: type[np.floating] = np.float64) -> np.ndarray:
+        """Return the covariance of rows with others, without noise."""
+        scales = np.exp(self._logs[: self._knobs]).astype(dtype)
+        near = [np.exp(-np.abs(np.subtract.outer(a, b)) / scale) for a, b, scale in zip(rows.T.astype(dtype), others.T.astype(dtype), scales, strict=True)]
+        return _weighted(self._shares(self._logs).astype(dtype), _parts(near, self._parts))
+
+    def factor(self, rows: np.ndarray) -> np.ndarray:
+        """Return the Cholesky factor of the covariance of measurements."""
+        return np.linalg.cholesky(self(rows, rows) + (np.exp(self._logs[-1]) + _JITTER) * np.eye(len(rows)))
+
+    def longer(self, factor: np.ndarray, rows: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """Return the factor of the rows and one more."""
+        own = scipy.linalg.solve_triangular(factor, self(rows, row[None])[:, 0], lower=True)
+        last = np.sqrt(max(1 + np.exp(self._logs[-1]) + _JITTER - own @ own, _JITTER))
+        return np.block([[factor, np.zeros((len(rows), 1))], [own[None], np.array([[last]])]])
+
+    def learnt(self, rows: np.ndarray, errors: np.ndarray) -> Covariance:
+        """Return the likeliest covariance, beginning from this one."""
+        apart = [np.abs(np.subtract.outer(column, column)) for column in rows.T]
+        bounds = [_SCALE_BOUNDS] * self._knobs + [_SHARE_BOUNDS] * self._parts + [_NOISE_BOUNDS]
+        found = scipy.optimize.minimize(self._unlikely, self._logs, (apart, errors), "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": _STEPS})
+        return Covariance(self._knobs, found.x)
+
+    def _shares(self, logs: np.ndarray) -> np.ndarray:
+        shares = np.exp(logs[self._knobs : -1])
+        return np.asarray(shares / shares.sum())
+
+    def _unlikely(self, logs: np.ndarray, apart: list[np.ndarray], errors: np.ndarray) -> tuple[float, np.ndarray]:
+        """The negative logarithm of likelihood and prior, whose variance is the likeliest one, and its gradient."""
+        knobs, scales, noise = self._knobs, np.exp(logs[: self._knobs]), np.exp(logs[-1])
+        near = [np.exp(-distance / scale) for distance, scale in zip(apart, scales, strict=True)]
+        shares, parts = self._shares(logs), _parts(near, self._parts)
+        covariance = _weighted(shares, parts)
+        factor = np.linalg.cholesky(covariance + (noise + _JITTER) * np.eye(len(errors)))
+        inverse = scipy.linalg.cho_solve((factor, True), np.eye(len(errors)))
+        solved = inverse @ errors
+        variance = max(float(errors @ solved) / len(errors), 1e-12)
+        # Of the likelihood by each element of the covariance.
+        slope = 0.5 * (inverse - np.outer(solved, solved) / variance)
+        prior = np.concatenate([logs[:knobs] - _SCALE, logs[knobs:-1], [(logs[-1] - _NOISE) / _NOISE_DOUBT**2]])
+        gradient = prior.copy()
+        for knob, (distance, scale) in enumerate(zip(apart, scales, strict=True)):
+            by_scale = shares[-1] * parts[-1]
+            if self._parts > 1:
+                rest = functools.reduce(np.add, near) - near[knob]
+                by_scale = by_scale + near[knob] * (shares[0] / knobs + shares[1] * 2 * rest / (knobs * (knobs - 1)))
+            gradient[knob] += float((slope * by_scale * distance).sum()) / scale
+        for place, (share, part) in enumerate(zip(shares, parts, strict=True)):
+            gradient[knobs + place] += float((slope * share * (part - covariance)).sum())
+        gradient[-1] += float(np.trace(slope)) * noise
+        surprise = ((logs[:-1] - np.append(np.full(knobs, _SCALE), np.zeros(self._parts))) ** 2).sum() / 2 + ((logs[-1] - _NOISE) / _NOISE_DOUBT) ** 2 / 2
+        return float(len(errors) / 2 * np.log(variance) + np.log(np.diag(factor)).sum() + surprise), gradient
+
+
+def _parts(near: list[np.ndarray], count: int) -> list[np.ndarray]:
+    """The mean over knobs, the mean over pairs of them, and the product of all; of `count` 1 the last alone."""
+    product = functools.reduce(np.multiply, near)
+    if count == 1:
+        return [product]
+    each, knobs = functools.reduce(np.add, near), len(near)
+    squares = functools.reduce(np.add, (one * one for one in near))
+    return [each / knobs, (each * each - squares) / (knobs * (knobs - 1)), product]
+
+
+def _weighted(shares: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+    return functools.reduce(np.add, (share * part for share, part in zip(shares, parts, strict=True)))

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorder.h"
+
+#include <tvm/ffi/error.h>
+
+#include <array>
+#include <sstream>
+#include <vector>
+
+#include "loader.h"
+
+namespace romou::opencl {
+namespace {
+
+// The functions of cl_khr_command_buffer that are used; their signatures are the same in all of its versions. Copies have another one since
+// 0.9.5, and are none of the commands of a model's run.
+// X(result, name, parameters)
+#define ROMOU_CL_COMMAND_BUFFER_FUNCTIONS(X)                                                                                 \
+  X(cl_command_buffer_khr, clCreateCommandBufferKHR, (cl_uint, const cl_command_queue*, const cl_ulong*, cl_int*))           \
+  X(cl_int, clFinalizeCommandBufferKHR, (cl_command_buffer_khr))                                                             \
+  X(cl_int, clReleaseCommandBufferKHR, (cl_command_buffer_khr))                                                              \
+  X(cl_int, clEnqueueCommandBufferKHR,                                                                                       \
+    (cl_uint, cl_command_queue*, cl_command_buffer_khr, cl_uint, const cl_event*, cl_event*))                                \
+  X(cl_int, clCommandNDRangeKernelKHR,                                                                                       \
+    (cl_command_buffer_khr, cl_command_queue, const cl_ulong*, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*, \
+     cl_uint, const cl_uint*, cl_uint*, void**))
+
+// Those of cl_qcom_recordable_queues. Four lists (arguments, offsets, global and local sizes) may change recorded launches; here they are empty.
+#define ROMOU_CL_RECORDING_FUNCTIONS(X)                                                                                      \
+  X(cl_recording_qcom, clNewRecordingQCOM, (cl_command_queue, cl_int*))                                                      \
+  X(cl_int, clEndRecordingQCOM, (cl_recording_qcom))                                                                         \
+  X(cl_int, clReleaseRecordingQCOM, (cl_recording_qcom))                                                                     \
+  X(cl_int, clEnqueueRecordingQCOM,                                                                                          \
+    (cl_command_queue, cl_recording_qcom, size_t, const void*, size_t, const void*, size_t, const void*, size_t, const void*, \
+     cl_uint, const cl_event*, cl_event*))
+
+constexpr const char *kKhronos = "cl_khr_command_buffer", *kQualcomm = "cl_qcom_recordable_queues";
+
+#define ROMOU_CL_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
+struct CommandBufferApi {
+  ROMOU_CL_COMMAND_BUFFER_FUNCTIONS(ROMOU_CL_DECLARE)
+};
+struct RecordingApi {
+  ROMOU_CL_RECORDING_FUNCTIONS(ROMOU_CL_DECLARE)
+};
+#undef ROMOU_CL_DECLARE
+
+template <typename Function>
+Function resolved(const Device& device, const char* extension, const char* name) {
+  void* found = device.extension_function(name);
+  if (found == nullptr) TVM_FFI_THROW(RuntimeError) << "the driver of " << device.label() << " names " << extension << " and lacks " << name;
+  return reinterpret_cast<Function>(found);
+}
+
+#define ROMOU_CL_RESOLVE(result, name, parameters) found.name = resolved<result(*) parameters>(device, extension, #name);
+CommandBufferApi command_buffer_api(const Device& device, const char* extension) {
+  CommandBufferApi found;
+  ROMOU_CL_COMMAND_BUFFER_FUNCTIONS(ROMOU_CL_RESOLVE)
+  return found;
+}
+RecordingApi recording_api(const Device& device, const char* extension) {
+  RecordingApi found;
+  ROMOU_CL_RECORDING_FUNCTIONS(ROMOU_CL_RESOLVE)
+  return found;
+}
+#undef ROMOU_CL_RESOLVE
+
+template <typename Handle>
+struct Releaser {
+  cl_int (*release)(Handle*);
+  void operator()(Handle* handle) const noexcept {
+    if (!is_exiting()) complain(release(handle), "releasing what was recorded");
+  }
+};
+
+/// A command buffer belongs to queues of the same properties, so there are two: for the queue with profiling and for the one without.
+class CommandBuffers final : public Recorder {
+ public:
+  explicit CommandBuffers(Device& device) : device_(device), cl_(command_buffer_api(device, kKhronos)), queues_(device.queues()) {
+    for (cl_command_queue& queue : queues_) {
+      cl_int code = CL_SUCCESS;
+      cl_command_buffer_khr made = cl_.clCreateCommandBufferKHR(1, &queue, nullptr, &code);
+      device.check(code, "clCreateCommandBufferKHR");
+      handles_.emplace_back(made, Releaser<CommandBufferHandle>{cl_.clReleaseCommandBufferKHR});
+    }
+  }
+
+  void add(cl_kernel kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local) final {
+    for (const auto& handle : handles_) {
+      device_.check(cl_.clCommandNDRangeKernelKHR(handle.get(), nullptr, nullptr, kernel, dimensions, nullptr, global, local, 0, nullptr, nullptr, nullptr),
+                    "clCommandNDRangeKernelKHR", name);
+    }
+  }
+
+  void finish() final {
+    for (const auto& handle : handles_) device_.check(cl_.clFinalizeCommandBufferKHR(handle.get()), "clFinalizeCommandBufferKHR");
+  }
+
+  const char* call() const final { return "clEnqueueCommandBufferKHR"; }
+
+  cl_event enqueue(cl_command_queue queue) final {
+    cl_event done = nullptr;
+    const auto& handle = handles_[queue == queues_[0] ? 0 : 1];
+    device_.check(cl_.clEnqueueCommandBufferKHR(0, nullptr, handle.get(), 0, nullptr, &done), call());
+    return done;
+  }
+
+ private:
+  Device& device_;
+  const CommandBufferApi cl_;
+  std::array<cl_command_queue, 2> queues_;
+  std::vector<std::unique_ptr<CommandBufferHandle, Releaser<CommandBufferHandle>>> handles_;
+};
+
+/// A queue of its own records what is enqueued there, and computes nothing. What it recorded goes to any queue.
+class Recording final : public Recorder {
+ public:
+  explicit Recording(Device& device) : device_(device), cl_(recording_api(device, kQualcomm)) {
+    // Alone: drivers refuse it together with profiling.
+    queue_ = {device.create_queue(CL_QUEUE_RECORDABLE_QCOM), {api().clReleaseCommandQueue}};
+    cl_int code = CL_SUCCESS;
+    cl_recording_qcom made = cl_.clNewRecordingQCOM(queue_.get(), &code);
+    device.check(code, "clNewRecordingQCOM");
+    handle_ = {made, {cl_.clReleaseRecordingQCOM}};
+  }
+
+  void add(cl_kernel kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local) final {
+    device_.check(api().clEnqueueNDRangeKernel(queue_.get(), kernel, dimensions, nullptr, global, local, 0, nullptr, nullptr), "clEnqueueNDRangeKernel", name);
+  }
+
+  void finish() final { device_.check(cl_.clEndRecordingQCOM(handle_.get()), "clEndRecordingQCOM"); }
+
+  const char* call() const final { return "clEnqueueRecordingQCOM"; }
+
+  cl_event enqueue(cl_command_queue queue) final {
+    cl_event done = nullptr;
+    device_.check(cl_.clEnqueueRecordingQCOM(queue, handle_.get(), 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, &done), call());
+    return done;
+  }
+
+ private:
+  Device& device_;
+  const RecordingApi cl_;
+  // Destroyed from the last to the first.
+  std::unique_ptr<QueueHandle, Releaser<QueueHandle>> queue_;
+  std::unique_ptr<RecordingHandle, Releaser<RecordingHandle>> handle_;
+};
+
+bool has_extension(const Device& device, const std::string& name) {
+  std::istringstream words(device.facts().extensions);
+  for (std::string found; words >> found;) {
+    if (found == name) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::unique_ptr<Recorder> Recorder::create(Device& device) {
+  if (has_extension(device, kKhronos)) return std::make_unique<CommandBuffers>(device);
+  if (has_extension(device, kQualcomm)) return std::make_unique<Recording>(device);
+  TVM_FFI_THROW(RuntimeError) << "the driver of " << device.label() << " has neither " << kKhronos << " nor " << kQualcomm;
+  TVM_FFI_UNREACHABLE();
+}
+
+}  // namespace romou::opencl

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launches that a driver records once and enqueues as a whole, by one of two extensions: cl_khr_command_buffer, or Qualcomm's
+// cl_qcom_recordable_queues.
+#ifndef ROMOU_OPENCL_RECORDER_H_
+#define ROMOU_OPENCL_RECORDER_H_
+
+#include <memory>
+#include <string>
+
+#include "cl_api.h"
+#include "device.h"
+
+namespace romou::opencl {
+
+/// Recorded launches of one device. Not thread-safe.
+class Recorder {
+ public:
+  /// By the first of both extensions that the driver has. Raises RuntimeError if it has none.
+  static std::unique_ptr<Recorder> create(Device& device);
+
+  virtual ~Recorder() = default;
+  /// Record a launch of a kernel with the arguments that it has now.
+  virtual void add(cl_kernel kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local) = 0;
+  virtual void finish() = 0;
+  /// The call that enqueues it, for errors.
+  virtual const char* call() const = 0;
+  /// Enqueue all of it on one of the device's queues; its event.
+  virtual cl_event enqueue(cl_command_queue queue) = 0;
+};
+
+}  // namespace romou::opencl
+
+#endif  // ROMOU_OPENCL_RECORDER_H_

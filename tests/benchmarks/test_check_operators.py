@@ -1,0 +1,78 @@
+"""scripts/check_operators.py --targets: one config on several backends, compared with each other; what is not there is said, and what differs fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import check_operators
+import cross_backends
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from operators import conv, task_of
+
+from romou.target import Target
+from romou.tasks.tunable import TunableTask
+
+WORK = conv(5, (7, 9), 6, (3, 2), padding=(1, 0, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[list[cross_backends.Place]]:
+    found, absent = cross_backends.places_of(["opencl", "vulkan"])
+    assert not absent, absent
+    yield found
+    for place in found:
+        place.close()
+
+
+@pytest.fixture(scope="module")
+def task() -> TunableTask:
+    return task_of(WORK, has_epilogue=False).with_free_images()
+
+
+def test_a_config_gives_the_same_on_both(places: list[cross_backends.Place], task: TunableTask) -> None:
+    found = list(cross_backends.cross(task, places, 1, 1))
+    assert len(found) == 2
+    for one in found:
+        assert not one.problems
+        assert set(one.errors) == {"opencl", "vulkan", "opencl and vulkan"}
+        on_opencl, on_vulkan = one.configs
+        shared = on_opencl.keys() & on_vulkan.keys()
+        assert len(shared) > 10
+        assert all(on_opencl[name] == on_vulkan[name] for name in shared)
+
+
+def test_a_wrong_output_is_found_and_named(places: list[cross_backends.Place], task: TunableTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = places[1].output
+
+    def wrong(*arguments: object) -> object:
+        output = outputs(*arguments)  # type: ignore[arg-type]
+        assert isinstance(output, np.ndarray)
+        output.flat[3] += 1.0
+        return output
+
+    monkeypatch.setattr(places[1], "output", wrong)
+    (one,) = cross_backends.cross(task, places, 0, 1)
+    assert [problem.partition(":")[0] for problem in one.problems] == ["vulkan", "opencl and vulkan"]
+
+
+def test_a_target_without_a_device_is_said_and_one_alone_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["--targets", "cuda,opencl -device=adreno640", "--only", "dense"]
+    result = CliRunner().invoke(check_operators.main, asked)
+    assert result.exit_code == 1
+    assert "cuda is NOT HERE: no CUDA device" in result.output
+    assert "nothing to compare" in result.output
+
+
+def test_knobs_of_one_backend_alone_take_their_default_on_another(task: TunableTask) -> None:
+    opencl, cuda = Target("opencl -device=adreno640"), Target("cuda -device=nvidia_h200")
+    rng = np.random.default_rng(0)
+    drawn = task.space(opencl).sample(rng, 64)
+    carried = [(config, cross_backends.carried(config, task, cuda)) for config in drawn]
+    kept = [(config, there) for config, there in carried if there is not None]
+    assert kept
+    default = task.default_config(cuda)
+    for config, there in kept:
+        assert set(there) == set(default)
+        assert all(there[name] == config.get(name, default[name]) for name in there)

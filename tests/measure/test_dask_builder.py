@@ -1,0 +1,154 @@
+"""Builds on the workers of a dask scheduler: the same as here, whatever becomes of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import distributed
+import faulty_kernels
+import pytest
+import tvm
+from click.testing import CliRunner
+from operators import small_tasks
+from rpc_servers import free_port
+from small_networks import Graph
+
+import romou
+from romou.cli import main
+from romou.core.errors import CompatError, ConnectionLostError, UsageError
+from romou.core.outcome import Outcome
+from romou.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions, Toolchain, dask_job
+from romou.measure.dask_builder import DaskBuilder
+from romou.records import FILE_NAME
+from romou.target import Target
+
+TARGET = Target("opencl -device=host")
+FAULTY = Toolchain(load_task="faulty_kernels:FaultyTask.from_json", build="faulty_kernels:build")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[distributed.LocalCluster]:
+    # A lost worker's successor is started by its nanny, as on a farm.
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as made:
+        yield made
+
+
+def address_of(cluster: distributed.LocalCluster) -> str:
+    return str(cluster.scheduler_address).replace("tcp://", "dask://")
+
+
+@contextlib.contextmanager
+def builder_at(cluster: distributed.LocalCluster, **options: Any) -> Iterator[DaskBuilder]:
+    toolchain = options.pop("toolchain", None)
+    with contextlib.closing(DaskBuilder(address_of(cluster), TARGET, MeasureOptions(**options), toolchain=toolchain)) as made:
+        yield made
+
+
+def candidates() -> list[Candidate]:
+    task = small_tasks()[0]
+    configs = [task.default_config(TARGET), next(iter(task.space(TARGET)))]
+    return [Candidate(task=task, config=config, trial=trial) for trial, config in enumerate(configs)]
+
+
+def kernel_source(built: BuildResult) -> str:
+    assert built.library is not None, built.error
+    return str(tvm.runtime.load_module(built.library).imports[0].inspect_source())
+
+
+def test_built_as_here(cluster: distributed.LocalCluster) -> None:
+    with builder_at(cluster) as there, contextlib.closing(LocalBuilder(TARGET, MeasureOptions(build_workers=1))) as here:
+        ours, theirs = here.build(candidates()), there.build(candidates())
+        assert there.workers == 2
+        assert [(b.candidate.trial, b.outcome, b.scopes, b.stored, b.entry) for b in theirs] == [
+            (b.candidate.trial, b.outcome, b.scopes, b.stored, b.entry) for b in ours
+        ]
+        assert [kernel_source(b) for b in theirs] == [kernel_source(b) for b in ours]
+
+
+def test_what_a_candidate_does_to_its_process_is_its_own(cluster: distributed.LocalCluster) -> None:
+    task = faulty_kernels.faulty_task(*faulty_kernels.FAULTS)
+    with builder_at(cluster, toolchain=FAULTY, build_timeout_s=5) as builder:
+        faults = ("build_crash", "build_hang", "invalid", "none")
+        found = builder.build([Candidate(task=task, config=faulty_kernels.config(fault), trial=i) for i, fault in enumerate(faults)])
+    assert [b.outcome for b in found] == [Outcome.BUILD_ERROR, Outcome.BUILD_ERROR, Outcome.INVALID, Outcome.OK]
+    assert "SIG" in str(found[0].error)
+    assert "build_timeout_s" in str(found[1].error)
+
+
+def one_conv() -> Any:
+    graph = Graph({"x": (1, 8, 9, 9)})
+    return graph.model(graph.conv("x", 8, 12, pads=[1, 1, 1, 1]))
+
+
+def test_tuned_as_here(cluster: distributed.LocalCluster, tmp_path: Path) -> None:
+    def trials(folder: Path, builders: str | None) -> list[dict[str, Any]]:
+        romou.tune(one_conv(), target="null", trials=5, work_dir=folder, builders=builders, explorer="random", seed=3)
+        lines = map(json.loads, (folder / FILE_NAME).read_text().splitlines())
+        return [{k: v for k, v in line.items() if k not in ("times_s", "build_s", "time", "clock_ratio")} for line in lines if not line["is_again"]]
+
+    ours, theirs = trials(tmp_path / "here", None), trials(tmp_path / "there", address_of(cluster))
+    assert len(ours) == 5
+    assert theirs == ours
+
+
+def test_other_versions_are_one_error(cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_job, "_source", lambda: "of another checkout")
+    said = r"dask worker tcp://.* would build other kernels: romou is .* \(source \w{8}\), here .* \(source of another checkout\)"
+    with pytest.raises(CompatError, match=said):
+        DaskBuilder(address_of(cluster), TARGET)
+
+
+def test_a_worker_of_other_versions_that_comes_later(cluster: distributed.LocalCluster) -> None:
+    with builder_at(cluster) as builder:
+        builder._expected = {**builder._expected, "apache-tvm": "0.1"}
+        with pytest.raises(CompatError, match=r"apache-tvm is .*, here 0\.1"):
+            builder.build(candidates()[:1])
+
+
+def test_a_scheduler_that_goes_away() -> None:
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None) as alone,
+        builder_at(alone, connect_timeout_s=1) as builder,
+    ):
+        threading.Thread(target=alone.close).start()
+        while builder._client.status == "running":
+            time.sleep(0.05)
+        with pytest.raises(ConnectionLostError, match="the same call goes on"):
+            builder.build(candidates()[:1])
+
+
+def test_no_scheduler(tmp_path: Path) -> None:
+    address = f"dask://127.0.0.1:{free_port()}"
+    with pytest.raises(ConnectionLostError, match=f"no dask scheduler answers at {address}"):
+        DaskBuilder(address, TARGET, MeasureOptions(connect_timeout_s=1))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(one_conv().SerializeToString())
+    for wrong in ("127.0.0.1:8786", "dask://"):
+        found = CliRunner().invoke(main, ["tune", str(path), "--target", "null", "--trials", "1", "--no-records", "--builders", wrong])
+        assert found.exit_code == UsageError.exit_code
+        assert "expected dask://HOST:PORT" in found.output
+
+
+def test_a_killed_worker_loses_nothing_and_a_new_one_helps(cluster: distributed.LocalCluster) -> None:
+    task, config = faulty_kernels.faulty_task("none"), faulty_kernels.config()
+    with builder_at(cluster, toolchain=FAULTY) as builder, distributed.Client(cluster, set_as_default=False) as client:
+        futures = builder.start([Candidate(task=task, config=config, trial=trial) for trial in range(12)])
+        while not any(future.done() for future in futures):
+            time.sleep(0.01)
+        victim = next(iter(client.run(os.getpid).values()))
+        os.kill(victim, signal.SIGKILL)
+        results = [future.result(timeout=120) for future in futures]
+        assert [result is not None and result.outcome for result in results] == [Outcome.OK] * len(results)
+        stop_at = time.monotonic() + 60
+        while builder.workers < 2 and time.monotonic() < stop_at:
+            time.sleep(0.2)
+        assert builder.workers == 2
+        assert victim not in client.run(os.getpid).values()

@@ -1,0 +1,230 @@
+"""A model's memory plan says what the runtime will have allocated."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+from click.testing import CliRunner
+from small_networks import Graph, residual_net
+
+import romou
+from romou.api.fit import fitting
+from romou.api.graph import Graph as ModelGraph
+from romou.api.graph import import_model, lower
+from romou.cli import main
+from romou.core.errors import ModelError, UsageError
+from romou.core.space import Config
+from romou.module import MemoryPlan, MemoryUse, Summary, assemble, plan_memory, random_inputs, schedule_model
+from romou.module.library import executable_of
+from romou.target import Target
+
+HOST = "opencl -device=host"
+IN_IMAGES = "opencl -device=adreno640"
+
+
+def live_bytes() -> int:
+    gc.collect()
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    return held_bytes()
+
+
+def held_bytes() -> int:
+    return int(json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["live_bytes"])
+
+
+@pytest.fixture(scope="module", params=[HOST, IN_IMAGES], ids=["buffers", "images"])
+def made(request: pytest.FixtureRequest, opencl_device: tvm.runtime.Device) -> tuple[romou.TunedModel, MemoryPlan]:
+    model = residual_net(channels=10, size=23)
+    return romou.compile(model, target=request.param, verify=False), romou.memory_plan(model, target=request.param)
+
+
+def test_what_is_planned_is_what_the_runtime_allocates(made: tuple[romou.TunedModel, MemoryPlan]) -> None:
+    model, plan = made
+    model.capture = False
+    model.release()
+    before = live_bytes()
+    for _ in range(3):
+        model.run(random_inputs(model.inputs, seed=1))
+    assert held_bytes() - before == plan.use.total
+    assert model.summary().memory == plan.use
+
+
+def test_a_captured_run_holds_no_second_set_of_tensors(made: tuple[romou.TunedModel, MemoryPlan]) -> None:
+    """Tensors of the runs that it was compared with are let go; outputs are there three times: of the plain run, of the captured one, and in the pool."""
+    model, plan = made
+    model.release()
+    model.capture = True
+    before = live_bytes()
+    for _ in range(3):
+        model.run(random_inputs(model.inputs, seed=1))
+    assert "command buffer" in model.launching
+    assert held_bytes() - before <= plan.use.total + 4096
+    model.release()
+
+
+def test_lifetimes_and_the_lower_bound(made: tuple[romou.TunedModel, MemoryPlan]) -> None:
+    model, plan = made
+    assert plan.live == tuple(sum(t.bytes for t in plan.tensors if t.first <= place <= t.last) for place in range(len(plan.calls)))
+    assert 0 < plan.use.least == max(plan.live) <= plan.use.tensors
+    assert any(tensor.scope != "global" for tensor in plan.tensors) == ("adreno640" in str(model.target))
+    (output,) = (tensor for tensor in plan.tensors if tensor.last == len(plan.calls))
+    assert not output.is_workspace
+    assert MemoryUse.from_dict(plan.to_dict()["use"]) == plan.use
+
+
+def test_a_tensor_is_live_while_it_is_still_to_be_read() -> None:
+    """The last convolution's kernel reads what the first one wrote: three tensors of 8 x 4 x 4 floats are live at once, else two."""
+    g = Graph({"x": (1, 8, 4, 4)})
+    first = g.add("Relu", g.conv("x", 8, 8, pads=[1, 1, 1, 1]))
+    second = g.add("Relu", g.conv(first, 8, 8, pads=[1, 1, 1, 1]))
+    plan = romou.memory_plan(g.model(g.add("Add", g.conv(second, 8, 8, pads=[1, 1, 1, 1]), first)), target=HOST)
+    assert [live // (4 * 8 * 4 * 4) for live in plan.live] == [1, 2, 2, 3, 2]
+
+
+def test_a_model_that_takes_too_much_is_refused_before_it_is_tuned() -> None:
+    with pytest.raises(ModelError, match=r"takes \d+ bytes of the device's memory, max_memory allows 1000: \d+ bytes of weights"):
+        romou.tune(residual_net(channels=10, size=23), target=HOST, max_memory=1000)
+    with pytest.raises(ModelError, match="max_memory allows 1000"):
+        romou.compile(residual_net(channels=10, size=23), target=HOST, verify=False, max_memory=1000)
+    with pytest.raises(UsageError, match="max_memory=-1: must be a whole number, at least 1"):
+        romou.compile(residual_net(channels=10, size=23), target=HOST, max_memory=-1)
+
+
+def graph_default(graph: ModelGraph, key: str, target: Target) -> Config:
+    return next(task for task in graph.tasks if task.key == key).default_config(target)
+
+
+def test_configs_with_workspaces_give_way_to_the_budget() -> None:
+    target = Target(HOST)
+    graph = lower(import_model(residual_net(channels=10, size=23), None), target)
+    starts = {task.key: next((c for c in task.starts(target) if c.get("algorithm") == "winograd2"), None) for task in graph.tasks}
+    configs: dict[str, Config | None] = {key: config for key, config in starts.items() if config is not None}
+    assert configs
+    large = plan_memory(schedule_model(graph.fused, graph.task_of, configs, target)).use.total
+    least = plan_memory(schedule_model(graph.fused, graph.task_of, {}, target)).use.total
+    assert least < large
+    assert fitting(graph, configs, target, large) == configs
+    some = fitting(graph, configs, target, large - 1)
+    assert some != configs
+    assert all(config in (configs[key], graph_default(graph, key, target)) for key, config in some.items())
+    assert all(config == graph_default(graph, key, target) for key, config in fitting(graph, configs, target, least).items())
+    with pytest.raises(ModelError, match="precision='float16' halves most of it|max_memory allows"):
+        fitting(graph, configs, target, least - 1)
+
+
+def test_default_algorithms_with_workspaces_give_way_too() -> None:
+    """On a phone's target the default of a wide 3x3 convolution is Winograd's, whose weights take four times as much."""
+    g = Graph({"x": (1, 64, 56, 56)})
+    model = g.model(g.conv("x", 64, 64, pads=[1, 1, 1, 1]))
+    large = romou.memory_plan(model, target=IN_IMAGES).use
+    assert large.workspaces > 0
+    small = romou.compile(model, target=IN_IMAGES, verify=False, max_memory=large.total - 1).summary().memory
+    assert small is not None
+    assert small.workspaces == 0
+    assert small.weights < large.weights
+
+
+def test_the_command_shows_it() -> None:
+    asked = CliRunner().invoke(main, ["inspect", "bundled:squeezenet1_0", "--memory", "--target", HOST])
+    assert asked.exit_code == 0, asked.output
+    assert re.search(r"weights\s.*4\.\d\d", asked.output), asked.output
+    assert re.search(r"written by", asked.output)
+
+
+def test_images_of_one_width_and_height_share_whatever_their_layers() -> None:
+    """Three images of 40, 24 and 8 layers hold seven tensors in turns; the plan is what the runtime allocates, and the outputs stay right, captured too."""
+    g = Graph({"x": (2, 16, 9, 7)})
+    tensor, channels = "x", 16
+    for many in (80, 16, 48, 32, 80, 16):
+        window = {"kernel": (3, 3), "pads": [1, 1, 1, 1]} if many == 48 else {"kernel": (1, 1)}
+        tensor, channels = g.add("Relu", g.conv(tensor, channels, many, **window)), many
+    # Pooling leaves images of another width and height.
+    network = g.model(g.add("AveragePool", tensor, kernel_shape=[3, 3], strides=[2, 2]))
+    model, plan = romou.compile(network, target=IN_IMAGES), romou.memory_plan(network, target=IN_IMAGES)
+    images = [tensor for tensor in plan.tensors if tensor.scope != "global"]
+    layers = sorted({tensor.shape[0] * tensor.shape[1] for tensor in images if tensor.shape[2:4] == (9, 7)})
+    assert len(layers) >= 4
+    assert plan.use.tensors < 1.6 * plan.use.least < 0.7 * sum(tensor.bytes for tensor in images)
+    model.release()
+    before = live_bytes()
+    inputs = random_inputs(model.inputs, seed=5)
+    model.capture = False
+    runs = [model.run(inputs)[0] for _ in range(3)]
+    assert held_bytes() - before == plan.use.total
+    model.release()
+    model.capture = True
+    runs += [model.run(inputs)[0] for _ in range(3)]
+    assert len({run.tobytes() for run in runs}) == 1
+
+
+def test_workspaces_are_live_for_one_call() -> None:
+    """Three convolutions by Winograd's algorithm share two workspaces, and what is planned is what the runtime allocates."""
+    g = Graph({"x": (1, 64, 56, 56)})
+    tensor = "x"
+    for _ in range(3):
+        tensor = g.add("Relu", g.conv(tensor, 64, 64, pads=[1, 1, 1, 1]))
+    network = g.model(tensor)
+    model, plan = romou.compile(network, target=IN_IMAGES, verify=False), romou.memory_plan(network, target=IN_IMAGES)
+    workspaces = [tensor for tensor in plan.tensors if tensor.is_workspace]
+    assert len(workspaces) == 6
+    images = {tensor.bytes for tensor in plan.tensors if tensor.scope != "global"}
+    # The packed input and two images in turns; outputs of two runs.
+    assert plan.use.tensors == plan.use.workspaces + 5 * max(images)
+    model.capture = False
+    before = live_bytes()
+    for _ in range(2):
+        model.run(random_inputs(model.inputs, seed=1))
+    assert held_bytes() - before == plan.use.total
+
+
+def test_a_loaded_model_holds_its_weights_once(made: tuple[romou.TunedModel, MemoryPlan], tmp_path: Path) -> None:
+    """The host's copy goes when the device has them; a device that was let go, and a folder that is written again, get them from the file."""
+    model, _ = made
+    loaded = romou.load(model.save(tmp_path / "first"))
+
+    def constants() -> int:
+        return int(re.findall(r"Constant pool \(# (\d+)\)", str(executable_of(loaded._executable)["stats"]()))[0])
+
+    inputs = random_inputs(loaded.inputs, seed=2)
+    assert constants() > 10
+    right = loaded.run(inputs)[0].tobytes()
+    assert constants() == 0
+    assert romou.load(loaded.save(tmp_path / "second")).run(inputs)[0].tobytes() == right
+    loaded.release()
+    assert loaded.run(inputs)[0].tobytes() == right
+    shutil.rmtree(tmp_path / "first")
+    assert loaded.run(inputs)[0].tobytes() == right
+    with pytest.raises(ModelError, match="is gone: the model that was loaded from it cannot be written again"):
+        loaded.save(tmp_path / "third")
+
+
+def test_an_older_summary_has_no_memory() -> None:
+    data: dict[str, Any] = Summary.unmeasured(target=str(Target(HOST)), rows=(), seconds=0.0).to_dict()
+    del data["memory"]
+    assert Summary.from_dict(data).memory is None
+
+
+def test_storage_is_shared_no_worse_than_by_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small tensor does not take the storage that the next large one needs."""
+    g = Graph({"x": (1, 8, 12, 12)})
+    small = g.add("Relu", g.conv("x", 8, 4))
+    large = g.add("Relu", g.conv(small, 4, 96))
+    middle = g.add("Relu", g.conv(large, 96, 24))
+    model = g.model(g.conv(g.add("Relu", g.conv(middle, 24, 80)), 80, 8))
+    graphs = [lower(import_model(one, None), Target(HOST)) for one in (model, residual_net(channels=10, size=23))]
+
+    def allocated() -> list[int]:
+        return [plan_memory(schedule_model(graph.fused, graph.task_of, {}, Target(HOST))).use.tensors for graph in graphs]
+
+    ours = allocated()
+    monkeypatch.setattr(assemble, "plan_storage", lambda mod: mod)
+    tvms = allocated()
+    assert all(one <= other for one, other in zip(ours, tvms, strict=True))
+    assert sum(ours) < sum(tvms)

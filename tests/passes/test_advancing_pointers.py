@@ -1,0 +1,71 @@
+"""Pointers that advance with a loop: right numbers, and one pointer for all reads of a buffer that differ by constants."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from operators import assert_agrees, conv, matmul, random_arrays, reference, task_of
+
+from romou.inspection.kernels import inspect_function
+from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.schedules.workload import Conv2d
+from romou.target import Target
+
+PHONE = Target("opencl -device=adreno640 -half=storage")
+SAME = (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("work", "knobs"),
+    [
+        (matmul((2,), 8, 32, 16), {"tile_w": 2, "tile_o": 2}),
+        (matmul((), 16, 64, 48), {"tile_w": 4, "tile_o": 1}),
+        # The products between Winograd's transforms.
+        (conv(16, (9, 11), 10, (3, 3), padding=SAME), {"algorithm": "winograd2", "data": "buffer", "weight": "buffer", "output": "buffer"}),
+    ],
+    ids=str,
+)
+def test_numbers(work: Conv2d | BatchMatmul, knobs: dict[str, int | str]) -> None:
+    task = task_of(work).with_free_images()
+    starts = {start.get("algorithm", "direct"): start for start in task.starts(PHONE)}
+    config = starts[str(knobs.get("algorithm", "direct"))].replace(**{"wg_o": 2, "wg_w": 2, "split_k": 1, **knobs})
+    assert task.space(PHONE).is_valid(config), config
+    assert any(" += " in kernel.source for kernel in inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config))
+    arrays = random_arrays(task, np.random.default_rng(5))
+    assert_agrees(PHONE, task, config, arrays, reference(task, arrays), 1e-5)
+
+
+def test_a_loop_reads_through_pointers_alone() -> None:
+    """One for each operand: what their reads differ by is a constant."""
+    task = task_of(matmul((), 64, 64, 64))
+    config = task.default_config(PHONE).replace(split_k=1)
+
+    def loop() -> str:
+        (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+        found = re.search(r"\n( *)for .*?\n\1\}", kernel.source, re.DOTALL)
+        assert found is not None
+        return found[0]
+
+    assert "_ptr[" not in re.sub(r"(acc|patch)_local_ptr\[", "", loop())
+    assert loop().count(" += ") == 2
+
+
+def test_other_devices_read_at_indices() -> None:
+    """Their compilers see to addresses by themselves, or (Vulkan's phones) their language has no pointers."""
+    task = task_of(matmul((), 64, 64, 64))
+    for other in map(Target, ("opencl -device=nvidia_h200", "vulkan -device=adreno640")):
+        (kernel,) = inspect_function(task.schedule(task.default_config(other), other)["main"], other)
+        assert " += " not in kernel.source
+        assert "POINTER" not in kernel.source
+
+
+@pytest.mark.parametrize(("accumulate", "has_pointers"), [("float16", True), ("float32", False)])
+def test_fp16_has_pointers_where_it_is_computed_with(accumulate: str, has_pointers: bool) -> None:
+    """Functions with an offset read what is converted."""
+    task, target = task_of(matmul((), 64, 64, 64, "float16")), Target("opencl -device=adreno640")
+    config = task.default_config(target).replace(split_k=1, accumulate=accumulate)
+    (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
+    assert ("const __global half4* " in kernel.source) == has_pointers
+    assert (" += " in kernel.source) == has_pointers

@@ -1,0 +1,39 @@
+"""Default configs on phones: whole warps, tiles that fit, few instructions."""
+
+from __future__ import annotations
+
+import pytest
+from operators import conv, task_of
+
+from romou.schedules.families.dense import Dense
+from romou.target import Target
+
+ADRENO, MALI, H200 = (Target(f"opencl -device={name}") for name in ("adreno640", "mali_g76", "nvidia_h200"))
+POINTWISE = conv(256, (14, 14), 256, (1, 1))
+STRIDED = conv(64, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2))
+WINDOW = conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("work", [POINTWISE, STRIDED, Dense(m=1, k=4096, n=1000), Dense(m=512, k=512, n=512)], ids=lambda work: work.name)
+@pytest.mark.parametrize("target", [ADRENO, MALI], ids=["adreno", "mali"])
+def test_work_groups_fill_warps(work: object, target: Target) -> None:
+    config = task_of(work).with_free_images().default_config(target)
+    assert config["wg_o"] * config["wg_w"] * config["split_k"] % target.limits.warp_size == 0
+
+
+def test_tiles_divide_rows_where_registers_suffice() -> None:
+    """Adreno's 181 registers hold seven pixels, of which rows of 14 and 28 are made; Mali's 64 do not."""
+    for work, pixels in ((POINTWISE, 14), (STRIDED, 28)):
+        task = task_of(work).with_free_images()
+        config = task.default_config(ADRENO)
+        assert pixels % (config["tile_w"] * config["wg_w"]) == 0
+        assert task.default_config(MALI)["tile_w"] == 4
+        assert task.pruned_space(ADRENO).is_valid(config)
+
+
+def test_fewer_products_are_the_default_on_phones_in_fp32_alone() -> None:
+    chosen = {target.spec.name: task_of(WINDOW).default_config(target)["algorithm"] for target in (ADRENO, MALI, H200)}
+    assert chosen == {"adreno640": "winograd4", "mali_g76": "winograd4", "nvidia_h200": "direct"}
+    assert task_of(conv(64, (56, 56), 64, (3, 3), "float16", padding=(1, 1, 1, 1))).default_config(ADRENO)["algorithm"] == "direct"
+    # Two launches more take longer than what they save.
+    assert task_of(conv(16, (14, 14), 16, (3, 3), padding=(1, 1, 1, 1))).default_config(ADRENO)["algorithm"] == "direct"

@@ -1,0 +1,74 @@
+"""What kernels of rows and of looked-up rows compute once, and in what order partial results become one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from operators import assert_agrees, random_arrays, reference, relax_tasks
+from streams import OPERATORS
+from tvm import relax
+from tvm.relax import op
+
+from romou.inspection.kernels import inspect_function
+from romou.schedules.row_kernel import TREE
+from romou.target import Target
+from romou.tasks.tunable import TunableTask
+
+PHONE = Target("opencl -device=adreno640 -half=storage")
+
+
+def source_of(task: TunableTask, **knobs: object) -> str:
+    config = task.default_config(PHONE).replace(**knobs)
+    (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+    return kernel.source
+
+
+@pytest.mark.parametrize("name", ["softmax of long rows", "layer norm", "global maximum"])
+@pytest.mark.parametrize(("threads", "rows"), [(16, 2), (32, 1)])
+def test_two_steps_add_up_as_one_does(name: str, threads: int, rows: int, opencl_device: tvm.runtime.Device) -> None:
+    """Rows that do not fill the last group included."""
+    (task,) = relax_tasks(*OPERATORS[name])
+    rng = np.random.default_rng(5)
+    arrays = random_arrays(task, rng)
+    config = task.default_config(PHONE).replace(threads=threads, rows=rows, combine=TREE, keep="memory", vector_width=1)
+    assert_agrees(PHONE, task, config, arrays, reference(task, arrays), 1e-5)
+
+
+def test_softmax_computes_each_exponential_once_and_divides_once_a_row() -> None:
+    (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (6, 128))
+    source = source_of(task, vector_width=4, threads=8, rows=8, keep="registers")
+    assert source.count("exp(") == 4, source
+    assert source.count(" / ") == 1, source
+
+
+def test_what_a_mask_compares_is_computed_as_a_vector_before() -> None:
+    """Attention replaces NaN in rows that are masked as a whole: the quotient is computed once, the number that takes its place is read once."""
+
+    def masked(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+        found = op.nn.softmax(a, axis=-1)
+        return op.where(op.isnan(found), b, found)
+
+    tasks = [task for task in relax_tasks(masked, (6, 128), (1, 1)) if task.template.family == "row_reduction"]
+    sources = [source_of(task, vector_width=4, threads=8, rows=8, keep="registers") for task in tasks]
+    assert [source.count("exp(") for source in sources] == [4], sources
+
+
+def test_rows_are_looked_up_with_addresses_of_32_bits(opencl_device: tvm.runtime.Device) -> None:
+    """Indices of 64 bits that lead out of the table read a row of it."""
+    *_, task = relax_tasks(lambda table, at: op.take(table, at, axis=0), (7, 24), (5,), dtype=["float32", "int64"])
+    assert "convert_long" not in source_of(task)
+    table = np.arange(7 * 24, dtype="float32").reshape(7, 24)
+    at, found = np.array([3, 0, 6, 1, 2]), table[[3, 0, 6, 1, 2]]
+    assert_agrees(PHONE, task, task.default_config(PHONE), [table, at, np.zeros_like(found)], found, 1e-9)
+
+
+def test_a_padded_maximum_has_no_branches_and_shares_loads_on_phones() -> None:
+    """Four windows of 3x3 side by side hold 3x6 numbers; with holes in the window, the number at the border may be none of it."""
+    (task,) = relax_tasks(lambda a: op.nn.max_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), layout="NCHW4c"), (1, 8, 28, 28, 4))
+    source = source_of(task)
+    assert task.default_config(PHONE)["tile"] == 4
+    assert "condval" not in source, source
+    assert source.count("x0_ptr[") == 18, source
+    (dilated,) = relax_tasks(*OPERATORS["max pool, dilated"])
+    assert "condval" in source_of(dilated)
