@@ -165,7 +165,7 @@ def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, ex
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_combinations_stand_where_the_columns_have_them(rows: int) -> None:
-    """Of many rows they are found by a table, of few by sorting."""
+    """A table finds the combinations of many rows, a sort those of few."""
     rng = np.random.default_rng(4)
     columns = [rng.integers(7, size=(rows, 1)), np.asarray(["flat", "rows"])[rng.integers(2, size=(1, 5))], rng.integers(3, size=(rows, 5)) > 0]
     found, places = combinations(*columns)
