@@ -93,7 +93,7 @@ def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written:
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["written", "only_read"])
 def test_an_address_out_of_memory_stays_in_the_loop(is_written: bool) -> None:
-    """It differs by one from iteration to iteration as long as nobody writes there, and a store or another work-item may."""
+    """Such an address grows by one an iteration only as long as nobody writes there, and a store or another work-item may."""
     text = summed(lambda places, k: tirx.BufferLoad(places, [0]) + k, is_written=is_written)
     assert "data[at]" in text
     assert text.index("for k") < text.index("places[0] + k")
