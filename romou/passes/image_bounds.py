@@ -77,4 +77,4 @@ def read_inside(func: tirx.PrimFunc, images: Sequence[tirx.Buffer]) -> list[tirx
 
 def _is_inside(analyzer: tvm.sym.Analyzer, index: tirx.Expr, extent: int) -> bool:
     bound = analyzer.const_int_bound(index)
-    return (bound.min_value >= 0 or analyzer.can_prove(index >= 0)) and (bound.max_value < extent or analyzer.can_prove(index < extent))
+    return bool((bound.min_value >= 0 or analyzer.can_prove(index >= 0)) and (bound.max_value < extent or analyzer.can_prove(index < extent)))
