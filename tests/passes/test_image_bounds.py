@@ -21,7 +21,7 @@ TARGET = Target("opencl -device=adreno640 -half=storage")
 
 @I.ir_module
 class Reads:
-    """Of the images A to H, of 14 x 8 texels, A, C, E and G are read inside."""
+    """Reads of eight images of 14 x 8 texels: A, C, E and G are read inside."""
 
     @T.prim_func
     def main(
