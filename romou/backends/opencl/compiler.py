@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any
 
 from romou.backends.launch import PLAIN_IMAGE, work_group
+from romou.backends.opencl.functions import definitions
 
 # A pointer's declaration, which TVM writes without the address space, and what lets it advance.
 _POINTERS = (
@@ -103,7 +104,7 @@ def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
 def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
     told = [_told_of(text, kernels) for text in texts]
-    return before + _READS * any("READ_PLAIN_IMAGE" in text for text in told) + "".join(told)
+    return before + definitions(told) + _READS * any("READ_PLAIN_IMAGE" in text for text in told) + "".join(told)
 
 
 def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:

@@ -7,7 +7,10 @@ from tvm import tirx
 from tvm.ir import PointerType
 
 from romou.backends.dialect import Dialect, vector_type
+from romou.backends.opencl.functions import erf_name
+from romou.tir.calls import extern_name
 
+_ROUNDED = "/* correctly rounded */"
 _NAMES = {"float32": "float", "float16": "half"}
 
 # TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take vectors.
@@ -40,6 +43,7 @@ class OpenCLC(Dialect):
 
     has_negative_truth = True
     has_pointers = True
+    rounds_divisions_roughly = True
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         base, _, lanes = dtype.partition("x")
@@ -51,7 +55,13 @@ class OpenCLC(Dialect):
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
         # `opencl_runtime/program.cc` looks for the comment.
-        return tirx.call_pure_extern(quotient.ty, "/* correctly rounded */", quotient)
+        return tirx.call_pure_extern(quotient.ty, _ROUNDED, quotient)
+
+    def is_correctly_rounded(self, expr: tirx.Expr) -> bool:
+        return extern_name(expr) == _ROUNDED
+
+    def erf(self, call: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(call.ty, erf_name(int(tvm.DataType(str(call.ty)).lanes)), *call.args)
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
