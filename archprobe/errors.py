@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NO_DEVICE = 3

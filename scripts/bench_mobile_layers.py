@@ -21,7 +21,7 @@ from rich.console import Console
 
 import romou
 from romou import models
-from romou.analysis.executed import executed_instructions, trip_loops
+from romou.analysis.executed import Executed, executed_instructions, trip_loops
 from romou.core.errors import BuildError, InvalidConfigError
 from romou.core.space import Config
 from romou.frontend import Precision, import_onnx
@@ -64,20 +64,19 @@ class Count:
 
 def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Count:
     """Add up the kernels of one config; of loops that cannot be matched with the compiler's, the busiest one stands for all."""
-    total, units, is_exact = 0.0, np.zeros(3), True
+    total, is_exact = Executed(0), True
     for kernel, one in zip(kernels, made, strict=True):
         loops, lanes = trip_loops(kernel.lowered), static.lanes_of(kernel.lowered, static.WAVE[one.gpu])
         executed = executed_instructions(one.code, loops)
         is_exact &= executed is not None
         if executed is not None:
-            total, units = total + lanes * executed.instructions, units + lanes * np.array(executed.units)
+            total = total.after(lanes, executed)
         else:
-            times = lanes * loops.total / max(one.inner.multiply_adds, 1)
-            total, units = total + times * one.inner.instructions, units + times * np.array(one.inner.units)
+            total = total.after(lanes * loops.total / max(one.inner.multiply_adds, 1), Executed(one.inner.instructions, one.inner.units))
     return Count(
         config=dict(kernels[0].config),
-        instructions=total / needed,
-        cycles=24 * max(units[0] / 24, units[1] / 2, units[2]) / needed,
+        instructions=total.instructions / needed,
+        cycles=24 * total.bifrost_cycles / needed,
         is_exact=is_exact,
         spills=sum(one.spills or bool(one.private_memory_bytes) for one in made),
         registers=max(one.registers for one in made),

@@ -67,10 +67,10 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
 class Executed:
     """What one work-item executes: instructions, and what they add to `LoopStatistics.units`."""
 
-    instructions: int
-    units: tuple[int, int, int] = (0, 0, 0)
+    instructions: float
+    units: tuple[float, float, float] = (0, 0, 0)
 
-    def after(self, trips: int, iteration: Executed) -> Executed:
+    def after(self, trips: float, iteration: Executed) -> Executed:
         """Add `trips` iterations of a loop."""
         first, second, third = (own + trips * one for own, one in zip(self.units, iteration.units, strict=True))
         return Executed(self.instructions + trips * iteration.instructions, (first, second, third))

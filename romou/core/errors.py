@@ -11,7 +11,6 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NO_DEVICE = 3

@@ -9,7 +9,7 @@ Mesa's compiler for Adreno 630; from a pointer it is the sum and the carry of a 
       … weight[at_1]   weight[at_1 + 1]               p += 1;   q += 512
 
 Loops are marked (`primitives.advance_pointers`); the innermost ones that are left get pointers. Behind the last iteration they point beyond the tensor, and
-nothing is read there.
+nothing is read there. An address that is itself read from memory stays in the loop: a store or a barrier may change what stands there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tvm_ffi.structural import structural_map, structural_mutate
 
 from romou.backends.dialect import Dialect, dialect_of
 from romou.passes.bindings import sequence_of, statements_of
+from romou.tir.calls import is_pure
 from romou.tir.primitives import ADVANCE_POINTERS
 from romou.tir.traversal import nodes_in
 
@@ -72,6 +73,8 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect) -> 
     steps: dict[tirx.Var, tuple[tirx.Expr, int]] = {}
     for stmt in body:
         if not isinstance(stmt, tirx.Bind) or str(stmt.var.ty) != "int32" or any(node in declared for node in nodes_in(stmt.value, tirx.Var)):
+            continue
+        if nodes_in(stmt.value, TensorLoad) or not all(map(is_pure, nodes_in(stmt.value, tvm.ir.Call))):
             continue
         step = analyzer.simplify(_at(stmt.value, loop.loop_var, loop.loop_var + 1) - stmt.value)
         if isinstance(step, tirx.IntImm):

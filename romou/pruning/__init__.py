@@ -2,6 +2,6 @@
 
 from romou.analysis.usage import KernelUsage
 from romou.pruning.criteria import BOUNDED, CRITERIA, Choices, Rules, Verdict, judge
-from romou.pruning.prune import PrunedSpace, PruningReport, prune
+from romou.pruning.prune import PrunedSpace, PruningReport, prune, prune_each
 
-__all__ = ["BOUNDED", "CRITERIA", "Choices", "KernelUsage", "PrunedSpace", "PruningReport", "Rules", "Verdict", "judge", "prune"]
+__all__ = ["BOUNDED", "CRITERIA", "Choices", "KernelUsage", "PrunedSpace", "PruningReport", "Rules", "Verdict", "judge", "prune", "prune_each"]

@@ -215,7 +215,7 @@ def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
 
 @criterion
 def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: access more data in one loop iteration than L1 cache. Images against the texture cache, buffers against theirs, if any.
+    """Table 1: access more data in one loop iteration than L1 cache, what streams by left out. Images against the texture cache, buffers against theirs.
 
     What no later iteration reads again streams by, and no cache has to hold it: weights, and without a window the data too. Under Mesa's compiler for
     Adreno 630 the leanest kernels of 1x1 convolutions read more than the cache holds.

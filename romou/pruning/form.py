@@ -77,11 +77,17 @@ def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
 
 def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:
     """Return the distinct combinations of the columns' values, and which of them stands where."""
-    values, key = [], np.asarray(0)
+    values, key, count = [], np.asarray(0), 1
     for column in columns:
         distinct, codes = np.unique(np.asarray(column), return_inverse=True)
         values.append(distinct)
-        key = key * len(distinct) + codes.reshape(np.shape(column))
-    keys, places = np.unique(key, return_inverse=True)
+        key, count = key * len(distinct) + codes.reshape(np.shape(column)), count * len(distinct)
+    if count <= 4 * np.size(key):
+        # Where combinations are not many more than places, a table of them takes a fraction of the time of a sort.
+        is_found = np.zeros(count, dtype=bool)
+        is_found[key] = True
+        keys, places = np.flatnonzero(is_found), (np.cumsum(is_found) - 1)[key]
+    else:
+        keys, places = np.unique(key, return_inverse=True)
     rows = np.unravel_index(keys, [len(v) for v in values])
     return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), places.reshape(np.shape(key))

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from romou.analysis.usage import KernelUsage
 from romou.core.block import Block
 from romou.core.errors import SpaceEmptyError, UsageError
 from romou.core.knob import Choice
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.hardware import HardwareSpec
-from romou.pruning.criteria import Rules, Verdict, judge
-from romou.pruning.form import Form
+from romou.pruning.criteria import Choices, Rules, Verdict, judge
 from romou.pruning.forms import form_of
 from romou.schedules.base import Template
 
@@ -76,15 +76,16 @@ class PrunedSpace(Space):
     """A space of which only some configs are valid; knobs, size and indices are those of the whole one, so records fit both.
 
     shape: choices of each knob; 1 where all are as valid as the next.   kept: sorted places of the valid ones in this shape.
+    choices: what no config of the whole space could do better.
     """
 
-    def __init__(self, space: Space, shape: tuple[int, ...], kept: np.ndarray, report: PruningReport) -> None:
+    def __init__(self, space: Space, shape: tuple[int, ...], kept: np.ndarray, report: PruningReport, choices: Choices) -> None:
         super().__init__()
         self.knobs, self.declared = dict(space.knobs), space.declared
         self.divided_by = space.divided_by
         # What the template admits: `blocks` are still those of the whole space.
         self._spaces, self._constraints = space._spaces, space._constraints
-        self.report = report
+        self.report, self.choices = report, choices
         self._shape, self._kept = shape, kept
         self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
 
@@ -147,22 +148,26 @@ def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, 
     space: of the template on the device, `template.space(limits)`.
     spec: facts of the device that kernels are made for; what is not known of it excludes nothing.
     """
+    (pruned,) = prune_each(template, space, spec, limits, (rules or Rules(),), least_kept=least_kept)
+    return pruned
+
+
+def prune_each(
+    template: Template, space: Space, spec: HardwareSpec, limits: Limits, rules: Sequence[Rules], *, least_kept: int = LEAST_KEPT
+) -> list[PrunedSpace]:
+    """Return what `prune` does for each of several rules. What the kernels use is computed once."""
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
-    parts = _judged(form_of(template, limits), space, spec, rules)
-    before = sum(part.weight * part.failed.size for part in parts)
-    if not before:
+    form, blocks = form_of(template, limits), list(space.blocks())
+    if not blocks:
         raise SpaceEmptyError(f"{template.name}: the template admits none of {space.size} configs on this device")
-    slacks = _slacks(parts, min(least_kept, before))
-    counts = []
-    for place, (name, verdict) in enumerate(parts[0].verdicts.items()):
-        alone, only = (sum(part.weight * int(np.count_nonzero(found(part.failed, 1 << place))) for part in parts) for found in (np.bitwise_and, np.equal))
-        left = sum(part.weight * int(np.count_nonzero(part.failed & np.uint32((2 << place) - 1) == 0)) for part in parts)
-        slack = None if math.isinf(slacks[name]) else slacks[name]
-        counts.append(CriterionCount(criterion=name, alone=alone, only=only, left=left, source=verdict.source, slack=slack))
-    shape, kept = _places(parts, slacks, [len(choices) for choices in space.knobs.values()])
-    report = PruningReport(declared=space.size, before=before, kept=_count(parts, slacks), criteria=tuple(counts))
-    return PrunedSpace(space, shape, kept, report)
+    usages = [form.usage_of_valid(block) for block in blocks]
+    choices = form.choices(space, spec, usages)
+    found = []
+    for one in rules:
+        parts = [_judged(block, judge(usage, spec, rules=one, choices=choices), usage) for block, usage in zip(blocks, usages, strict=True)]
+        found.append(_left(space, parts, choices, least_kept))
+    return found
 
 
 @dataclass(frozen=True)
@@ -191,19 +196,26 @@ class _Part:
         return kept
 
 
-def _judged(form: Form, space: Space, spec: HardwareSpec, rules: Rules | None) -> list[_Part]:
-    blocks = list(space.blocks())
-    usages = [form.usage_of_valid(block) for block in blocks]
-    choices = form.choices(space, spec, usages)
-    parts = []
-    for block, usage in zip(blocks, usages, strict=True):
-        verdicts = judge(usage, spec, rules=rules, choices=choices)
-        numbers = [*usage.images.values(), *(getattr(usage, field.name) for field in dataclasses.fields(usage) if field.name != "images")]
-        failed = np.zeros(np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint32)
-        for place, verdict in enumerate(verdicts.values()):
-            failed |= np.logical_not(verdict.keep).astype(np.uint32) << np.uint32(place)
-        parts.append(_Part(block, verdicts, failed))
-    return parts
+def _judged(block: Block, verdicts: Mapping[str, Verdict], usage: KernelUsage) -> _Part:
+    numbers = [*usage.images.values(), *(getattr(usage, field.name) for field in dataclasses.fields(usage) if field.name != "images")]
+    failed = np.zeros(np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint32)
+    for place, verdict in enumerate(verdicts.values()):
+        failed |= np.logical_not(verdict.keep).astype(np.uint32) << np.uint32(place)
+    return _Part(block, verdicts, failed)
+
+
+def _left(space: Space, parts: Sequence[_Part], choices: Choices, least_kept: int) -> PrunedSpace:
+    before = sum(part.weight * part.failed.size for part in parts)
+    slacks = _slacks(parts, min(least_kept, before))
+    counts = []
+    for place, (name, verdict) in enumerate(parts[0].verdicts.items()):
+        alone, only = (sum(part.weight * int(np.count_nonzero(found(part.failed, 1 << place))) for part in parts) for found in (np.bitwise_and, np.equal))
+        left = sum(part.weight * int(np.count_nonzero(part.failed & np.uint32((2 << place) - 1) == 0)) for part in parts)
+        slack = None if math.isinf(slacks[name]) else slacks[name]
+        counts.append(CriterionCount(criterion=name, alone=alone, only=only, left=left, source=verdict.source, slack=slack))
+    shape, kept = _places(parts, slacks, [len(every) for every in space.knobs.values()])
+    report = PruningReport(declared=space.size, before=before, kept=_count(parts, slacks), criteria=tuple(counts))
+    return PrunedSpace(space, shape, kept, report, choices)
 
 
 def _count(parts: Sequence[_Part], slacks: Mapping[str, float]) -> int:

@@ -110,10 +110,6 @@ class ContractionTemplate(Template):
         """The operator as a contraction, its pixels in one row (flat) or row by row; under an algorithm with transforms, the one between them."""
         return self.algorithms[algorithm].contraction(flat)
 
-    def weight_scope(self, limits: Limits, algorithm: str = DIRECT) -> str | None:
-        """The texture scope of the weight where it lies in an image; None where it cannot."""
-        return self.placement.scope(WEIGHT, limits, self.algorithms[algorithm].weight_shape)
-
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
         return self.placement.kept_in_buffers(limits)
 

@@ -12,6 +12,9 @@ _ALSO_OF_VECTORS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "erf", "l
 for _name in _ALSO_OF_VECTORS:
     tvm.ir.Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
 
+# TVM's number of operators that are functions of their operands alone; those of intrinsics that it only annotates are lower.
+_PURE = 1
+
 
 def op_name(expr: Any) -> str:
     """Name of the operator that a call calls; empty for what is no call of an operator."""
@@ -31,6 +34,12 @@ def is_conditional(expr: Any) -> bool:
 def takes_vectors(expr: Any) -> bool:
     """Whether a call of an operator may have vectors as its operands."""
     return bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable"))
+
+
+def is_pure(expr: Any) -> bool:
+    """Whether a call gives the same wherever it stands: it reads no memory and changes none."""
+    kind = getattr(expr.op, "get_attr", lambda _: None)("TCallEffectKind")
+    return kind is not None and int(kind) <= _PURE and extern_name(expr) is None
 
 
 def is_texel_load(expr: Any) -> bool:

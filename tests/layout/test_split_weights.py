@@ -62,6 +62,20 @@ def test_a_tensor_that_nothing_makes_smaller_is_one_error() -> None:
         romou.tune(model, target=HOST.format(12000), trials=1)
 
 
+@pytest.mark.parametrize(("device", "allowed"), [("adreno730", 1 << 30), ("adreno840", 1376_000_000), ("adreno640", None)])
+def test_a_device_file_says_how_large_a_buffer_may_be(device: str, allowed: int | None) -> None:
+    """Nothing of that size is made: the model is refused by its shapes, and the memory plan is one of numbers."""
+    target = f"opencl -device={device}"
+    assert Target(target).limits.max_buffer_bytes == allowed
+    g = Graph({"x": (1, 4, 9300, 9300)})
+    model = g.model(g.add("Relu", "x"))
+    if allowed is None:
+        assert largest(romou.memory_plan(model, target=target)) == 4 * 9300 * 9300 * 4
+    else:
+        with pytest.raises(ModelError, match=f"1x.*9300x9300.* takes 1383840000 bytes; the device allows {allowed} bytes a buffer"):
+            romou.compile(model, target=target, verify=False)
+
+
 def test_the_device_narrows_what_a_target_allows() -> None:
     facts = {"max_work_group_size": 256, "local_mem_bytes": 32768, "max_image_width": 16384, "max_image_height": 16384, "max_image_layers": 2048}
     facts |= {"has_images": True, "extensions": "cl_khr_fp16", "platform": "", "name": "", "driver": "", "version": "", "max_alloc_bytes": 1 << 20}

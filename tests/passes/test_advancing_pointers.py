@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tvm
 from operators import assert_agrees, conv, matmul, random_arrays, reference, task_of
+from tvm import tirx
 
 from romou.inspection.kernels import inspect_function
+from romou.passes.advancing_pointers import advance_pointers
 from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.workload import Conv2d
 from romou.target import Target
+from romou.tir.primitives import ADVANCE_POINTERS
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 SAME = (1, 1, 1, 1)
@@ -69,3 +74,32 @@ def test_fp16_has_pointers_where_it_is_computed_with(accumulate: str, has_pointe
     (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
     assert ("const __global half4* " in kernel.source) == has_pointers
     assert (" += " in kernel.source) == has_pointers
+
+
+def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written: bool) -> str:
+    """Text of a kernel that adds up eight numbers in a marked loop, each at an address that the loop declares."""
+    places, data, out = tirx.decl_buffer([64], "int32", "places"), tirx.decl_buffer([64], "float32", "data"), tirx.decl_buffer([1], "float32", "out")
+    k, at = tirx.Var("k", "int32"), tirx.Var("at", "int32")
+    body = [
+        tirx.Bind(at, address(places, k)),
+        tirx.BufferStore(out, tirx.BufferLoad(out, [0]) + tirx.BufferLoad(data, [at]), [0]),
+        *([tirx.BufferStore(places, k * 3, [0])] if is_written else []),
+    ]
+    loop = tirx.For(k, tirx.const(0, "int32"), tirx.const(8, "int32"), tirx.ForKind.SERIAL, tirx.SeqStmt(body))
+    marked = tirx.AttrStmt(tirx.const(0, "int32"), ADVANCE_POINTERS, tirx.const(1, "int32"), loop)
+    func = tirx.PrimFunc([places, data, out], marked).with_attr("target", PHONE.tvm_target)
+    return str(advance_pointers(tvm.IRModule({"main": func}))["main"].script())
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "only_read"])
+def test_an_address_out_of_memory_stays_in_the_loop(is_written: bool) -> None:
+    """Such an address grows by one an iteration only as long as nobody writes there, and a store or another work-item may."""
+    text = summed(lambda places, k: tirx.BufferLoad(places, [0]) + k, is_written=is_written)
+    assert "data[at]" in text
+    assert text.index("for k") < text.index("places[0] + k")
+
+
+def test_an_address_of_the_loop_s_variable_alone_advances() -> None:
+    text = summed(lambda places, k: k * 4 + 3, is_written=True)
+    assert "data[at]" not in text
+    assert "data_at" in text

@@ -20,7 +20,7 @@ from romou.hardware import load_device
 from romou.inspection.kernels import inspect_function
 from romou.pruning import BOUNDED, KernelUsage, Rules, judge
 from romou.pruning.closed_form import ClosedForm
-from romou.pruning.form import columns_of
+from romou.pruning.form import columns_of, combinations
 from romou.pruning.forms import form_of
 from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.families.dense import Dense
@@ -161,6 +161,18 @@ def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, ex
         closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
 
     check()
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_combinations_stand_where_the_columns_have_them(rows: int) -> None:
+    """A table finds the combinations of many rows, a sort those of few."""
+    rng = np.random.default_rng(4)
+    columns = [rng.integers(7, size=(rows, 1)), np.asarray(["flat", "rows"])[rng.integers(2, size=(1, 5))], rng.integers(3, size=(rows, 5)) > 0]
+    found, places = combinations(*columns)
+    assert len(set(found)) == len(found)
+    assert places.shape == (rows, 5)
+    assert [found[place] for place in places.ravel()] == list(zip(*(np.broadcast_to(c, (rows, 5)).ravel().tolist() for c in columns), strict=True))
+    assert set(np.unique(places)) == set(range(len(found)))
 
 
 @pytest.mark.parametrize("groups", [1, 10])

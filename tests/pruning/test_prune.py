@@ -13,7 +13,7 @@ from operators import conv, task_of
 
 from romou.core.errors import InvalidConfigError, UsageError
 from romou.core.space import Config, Space
-from romou.pruning import PrunedSpace, Rules, judge, prune
+from romou.pruning import PrunedSpace, Rules, judge, prune, prune_each
 from romou.pruning.closed_form import ClosedForm
 from romou.pruning.form import columns_of
 from romou.schedules.families.dense import Dense
@@ -107,6 +107,15 @@ def test_criteria_give_way_one_by_one_and_say_so() -> None:
     assert everything.kept == everything.report.before
     with pytest.raises(UsageError, match="least_kept must be at least 1, got 0"):
         prune(task.template, space, ADRENO.spec, limits, least_kept=0)
+
+
+def test_several_rules_at_once_are_each_as_by_themselves() -> None:
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1), groups=64)).with_free_images()
+    space, limits, rules = task.space(ADRENO), ADRENO.limits, (Rules(), Rules(count_per_work_item=True))
+    both = prune_each(task.template, space, ADRENO.spec, limits, rules)
+    alone = [prune(task.template, space, ADRENO.spec, limits, rules=one) for one in rules]
+    assert [one.report for one in both] == [one.report for one in alone]
+    assert both[0].kept != both[1].kept
 
 
 def test_the_literal_rule_never_empties_a_space() -> None:
