@@ -156,7 +156,7 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
         runner=device,
         options=TuningOptions.from_dict(given),
         clock=device.clock,
-        learn_from=others,
+        learn_from=lambda _: others,
         pretrained=pretrained,
     )
     with contextlib.suppress(Reached):

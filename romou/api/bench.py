@@ -80,7 +80,7 @@ def bench(
     CompatError
         The TVM packages are not the pair that this version was made for.
     RecordError
-        The records in `work_dir` are unreadable, or another process tunes with them.
+        The records in `work_dir` are unreadable.
     """
     check_rounds(repeats)
     target = as_target(target)

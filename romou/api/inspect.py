@@ -66,7 +66,7 @@ def inspect(
     CompatError
         The TVM packages are not the pair that this version was made for.
     RecordError
-        The records in `work_dir` are unreadable, or another process tunes with them.
+        The records in `work_dir` are unreadable.
     """
     if kernel is not None:
         instance_of("kernel", kernel, str)

@@ -28,7 +28,7 @@ logger = logging.getLogger("romou")
 @contextlib.contextmanager
 def open_records(work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target) -> Iterator[tuple[Records, Path | None]]:
     """The records of a tuning run, and their folder: `work_dir`, or for None the user's cache. Records without a folder end with the process:
-    for False, or where the cache cannot be used now.
+    for False, or where the cache cannot be used.
 
     In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where it stopped:
     `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
@@ -44,7 +44,7 @@ def open_records(work_dir: str | Path | Literal[False] | None, graph: Graph, tar
     except RecordError as error:
         if work_dir is not None:
             raise
-        # Nobody asked for this folder: one that cannot be used, or that another run uses now, is no reason to stop.
+        # Nobody asked for this folder: one that cannot be used is no reason to stop.
         logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error.message)
         yield [], None
         return

@@ -71,7 +71,7 @@ def write_report(
     ModelError
         The model, or a saved one, is missing or broken.
     RecordError
-        The records are unreadable, or another process tunes with them.
+        The records are unreadable.
     """
     check_library()
     if not sources:

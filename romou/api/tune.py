@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -76,7 +78,7 @@ def tune(
         Stop searching after so many trials in a row of which none made its task 1% faster; None: go on.
     work_dir
         Folder of the records. A later call with the same folder goes on where this one stopped; one for another model measures no kernel again that both
-        have, and learns from the others. None: a folder of the user's cache, named by the
+        have, and learns from the others, also while both run. None: a folder of the user's cache, named by the
         model's kernels and the target, so the same model for the same target goes on by itself (ROMOU_CACHE_DIR, else $XDG_CACHE_HOME/romou or
         ~/.cache/romou); `summary().records` says which. False: nothing is kept.
     shapes
@@ -127,7 +129,7 @@ def tune(
     DeviceError
         There is no device, it does not compute a tiny kernel correctly, or no server, or no worker of `builders`, can be reached any more; records are kept.
     RecordError
-        The records in `work_dir` are unreadable, or another process tunes with it.
+        The records in `work_dir` are unreadable.
     CompatError
         The TVM packages are not the pair that this version was made for, or a server or a worker of `builders` has other ones.
     """
@@ -154,11 +156,11 @@ def tune(
             ):
                 worth += tasks_of(graph.pairs)
                 tasks = [task.pruned(place.target) for task in worth] if prune else worth
-                others: list[TunableTask] = []
+                learn_from: Callable[[Counter[str]], Sequence[TunableTask]] = lambda _: ()
                 # A folder that the user named may be that of many models.
                 if work_dir and folder is not None:
                     keep_tasks(folder, tasks)
-                    others = other_tasks(folder, store, tasks)
+                    learn_from = functools.partial(other_tasks, folder)
                 session = TuningSession(
                     tasks,
                     place.target,
@@ -167,7 +169,7 @@ def tune(
                     runner=runner,
                     options=options,
                     alternatives=graph.alternatives,
-                    learn_from=others,
+                    learn_from=learn_from,
                     pretrained=pretrained_for(place.target),
                     callback=callback,
                 )

@@ -1,4 +1,4 @@
-"""The file of records: appended to, never rewritten, repaired where a writer was cut off."""
+"""The file of records: appended to by any number of processes, never rewritten, repaired where a writer was cut off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from romou.records.record import Origin, Record
 logger = logging.getLogger("romou")
 
 FILE_NAME = "records.jsonl"
-_LOCK_NAME = "records.lock"
 
 
 class Records(Protocol):
@@ -33,27 +32,28 @@ class Records(Protocol):
 
 
 class RecordStore:
-    """All records of a folder. One writer at a time: a second one gets a RecordError that names the first.
+    """All records of a folder, to which any number of processes append at the same time.
 
-    A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a cut-off last
-    line is moved to `records.jsonl.damaged` when the folder is opened again.
+    A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a cut-off last line is moved to
+    `records.jsonl.damaged` by whoever reads or writes next. `append` also reads what others appended since.
 
-    RecordError where another process writes to the folder, a line in the middle is no record, or the folder cannot be used.
+    RecordError where a line in the middle is no record, or the folder cannot be used.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / FILE_NAME
+        self._records: list[Record] = []
+        # Bytes of the file that were read or written so far: whole lines.
+        self._known_bytes = 0
         with contextlib.ExitStack() as on_error, self._usable():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path.parent / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
-            on_error.callback(os.close, self._lock)
-            self._take_lock()
             # A pipe would be waited for without an end.
             if (self.path.exists() or self.path.is_symlink()) and not self.path.is_file():
                 raise RecordError(f"{self.path} is no file that records could be kept in; move it away, or give another work_dir")
-            self._repair()
-            self._records = self._read()
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            on_error.callback(os.close, self._file)
+            with self._locked():
+                self._catch_up()
             on_error.pop_all()
 
     @contextlib.contextmanager
@@ -63,65 +63,77 @@ class RecordStore:
         except OSError as error:
             raise RecordError(f"{self.path.parent}: cannot keep records here: {error}", hint="Give another work_dir.") from error
 
-    def _take_lock(self) -> None:
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """No other process writes meanwhile. The lock of a killed process is free once its children are gone, too."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise RecordError(f"{self.path.parent}: process {owner} is tuning with this work_dir; wait for it or give another one", pid=owner) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def _repair(self) -> None:
-        """Move a last line without its newline, or with unreadable content, out of the way."""
-        if not self.path.exists():
-            return
-        content = self.path.read_bytes()
-        end = content.rfind(b"\n", 0, max(0, len(content) - 1)) + 1
-        last = content[end:]
-        if not last or (last.endswith(b"\n") and _is_record(last)):
-            return
-        if _is_record(last):
-            with self.path.open("ab") as file:
-                file.write(b"\n")  # whole but for its newline
-            return
-        if last.endswith(b"\n") and last.strip().startswith(b"{") and last.strip().endswith(b"}"):
-            return  # complete, but not ours: _read says what is wrong with it
-        damaged = self.path.with_name(f"{FILE_NAME}.damaged")
-        with damaged.open("ab") as file:
-            file.write(last if last.endswith(b"\n") else last + b"\n")
-        with self.path.open("rb+") as file:
-            file.truncate(end)
-        logger.warning("%s: the last line was cut off; moved it to %s and went on with the %d before it", self.path, damaged.name, content[:end].count(b"\n"))
-
-    def _read(self) -> list[Record]:
-        if not self.path.exists():
-            return []
-        found = []
-        for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    def _catch_up(self) -> list[Record]:
+        """Read what others appended since; only under the lock, where an unfinished line is that of a dead process."""
+        size = os.fstat(self._file).st_size
+        content = self._repaired(os.pread(self._file, size - self._known_bytes, self._known_bytes)) if size > self._known_bytes else b""
+        found: list[Record] = []
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), start=len(self._records) + 1):
             try:
                 found.append(Record.from_line(line))
             except RecordError as error:
                 hint = error.hint or "Move the line away, or use another work_dir."
                 raise RecordError(f"{self.path}, line {number}: {error.message}", hint=hint, line=number) from error
+        self._records += found
+        self._known_bytes += len(content)
         return found
 
+    def _repaired(self, content: bytes) -> bytes:
+        """The end of the file; a last line without its newline, or with unreadable content, is moved out of the way."""
+        end = content.rfind(b"\n", 0, max(0, len(content) - 1)) + 1
+        last = content[end:]
+        if last.endswith(b"\n") and _is_record(last):
+            return content
+        if _is_record(last):
+            os.write(self._file, b"\n")  # whole but for its newline
+            return content + b"\n"
+        if last.endswith(b"\n") and last.strip().startswith(b"{") and last.strip().endswith(b"}"):
+            return content  # complete, but not ours: _catch_up says what is wrong with it
+        damaged = self.path.with_name(f"{FILE_NAME}.damaged")
+        with damaged.open("ab") as file:
+            file.write(last if last.endswith(b"\n") else last + b"\n")
+        os.ftruncate(self._file, self._known_bytes + end)
+        before = len(self._records) + content[:end].count(b"\n")
+        logger.warning("%s: the last line was cut off; moved it to %s and went on with the %d before it", self.path, damaged.name, before)
+        return content[:end]
+
     def append(self, record: Record, /) -> None:
-        """Write a record to disk; RecordError where the disk is full or gone; what was written before is intact."""
+        """Write a record to disk, unless another process has meanwhile done so for the same config and origin.
+
+        RecordError where the disk is full or gone; what was written before is intact.
+        """
         line = (record.to_line() + "\n").encode()
-        size = os.fstat(self._file).st_size
+        try:
+            with self._locked():
+                others = self._catch_up()
+                if record.is_again or _identity(record) not in map(_identity, others):
+                    self._write(line)
+                    self._records.append(record)
+        except OSError as error:
+            raise RecordError(
+                f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on."
+            ) from error
+
+    def _write(self, line: bytes) -> None:
         try:
             written = os.write(self._file, line)
             if written != len(line):
                 raise OSError(f"{written} of {len(line)} bytes written")
             os.fsync(self._file)
-        except OSError as error:
+        except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, size)
-            raise RecordError(
-                f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on."
-            ) from error
-        self._records.append(record)
+                os.ftruncate(self._file, self._known_bytes)
+            raise
+        self._known_bytes += len(line)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(list(self._records))
@@ -131,15 +143,11 @@ class RecordStore:
 
     def add_missing(self, records: Iterable[Record]) -> int:
         """Append those whose task and config have no record of the same origin yet; how many there were. Raises RecordError as `append` does."""
-
-        def identity(record: Record) -> str:
-            return json.dumps([record.task_key, record.config, dataclasses.asdict(Origin.of(record))], sort_keys=True)
-
-        known = {identity(record) for record in self._records}
+        known = {_identity(record) for record in self._records}
         before = len(self)
         for record in records:
-            if identity(record) not in known:
-                known.add(identity(record))
+            if _identity(record) not in known:
+                known.add(_identity(record))
                 self.append(record)
         return len(self) - before
 
@@ -153,15 +161,18 @@ class RecordStore:
         return min(timed, key=lambda r: r.time_s or 0.0, default=None)
 
     def close(self) -> None:
-        """Let go of the file and the lock."""
+        """Let go of the file."""
         os.close(self._file)
-        os.close(self._lock)
 
     def __enter__(self) -> RecordStore:
         return self
 
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         self.close()
+
+
+def _identity(record: Record) -> str:
+    return json.dumps([record.task_key, record.config, dataclasses.asdict(Origin.of(record))], sort_keys=True)
 
 
 def _is_record(line: bytes) -> bool:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from romou.records.store import Records
 from romou.tasks.tunable import TunableTask
 
 logger = logging.getLogger("romou")
@@ -32,11 +31,11 @@ def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
                 fresh.replace(path)
 
 
-def other_tasks(folder: Path, records: Records, own: Iterable[TunableTask]) -> list[TunableTask]:
-    """Return tasks of other models that were tuned with this folder. One that another version wrote, and this one does not know, is left out."""
-    counts = Counter(record.task_key for record in records)
-    for task in own:
-        counts.pop(task.key, None)
+def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
+    """Return those tasks of other models that were tuned with this folder. One that another version wrote, and this one does not know, is left out.
+
+    counts: task key -> how many records it has.
+    """
     found = []
     for key, _ in counts.most_common(_MOST):
         path = folder / FOLDER_NAME / f"{key}.json"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from romou.core.outcome import Outcome
@@ -47,13 +49,13 @@ class TuningSession:
     """Tunes tasks on one device.
 
     Records of the same tasks on the same device, with the same versions of driver, Romou and TVM, count as done: they are never measured
-    again, train the cost model, and use up the budget of trials; why others do not count is logged. Every finished trial is recorded before
-    the next one starts, so a session that is killed resumes where it was.
+    again, train the cost model, and use up the budget of trials; why others do not count is logged. So do those that other processes append to the
+    same records meanwhile. Every finished trial is recorded before the next one starts, so a session that is killed resumes where it was.
 
     builder, runner: see `romou.measure`. Both are closed by the caller.   clock: seconds by which the budget of seconds is kept; that of builder and runner.
     alternatives: key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
-    learn_from: tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and of other
-        devices.
+    learn_from: returns tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and
+        of other devices. It gets the keys of such tasks with how many records they have: at the start, and when another process brings new ones.
     callback: called with each finished trial after its record is kept; True, or an exception, ends the search.
     pretrained: corrects the estimate on the target's device; None: the estimate as it is.
     """
@@ -69,7 +71,7 @@ class TuningSession:
         options: TuningOptions,
         clock: Callable[[], float] = time.monotonic,
         alternatives: Mapping[str, Sequence[str]] | None = None,
-        learn_from: Sequence[TunableTask] = (),
+        learn_from: Callable[[Counter[str]], Sequence[TunableTask]] = lambda _: (),
         pretrained: PretrainedModel | None = None,
         callback: TrialCallback | None = None,
     ) -> None:
@@ -91,19 +93,48 @@ class TuningSession:
             logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)
         # What is expected of the target's device says nothing of a CPU that stands in for it.
         spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
-        self._states = [TaskSearch(task, target, options, index, self._transfer_data, spec, pretrained) for index, task in enumerate([*tasks, *learn_from])]
+        self._search_of = functools.partial(TaskSearch, target=target, options=options, transfer_data=self._transfer_data, spec=spec, pretrained=pretrained)
+        self._states = [self._search_of(task, index=index) for index, task in enumerate(tasks)]
+        self._others: list[TaskSearch] = []
         self._by_key = {state.task.key: state for state in self._states}
-        self._others = self._states[len(tasks) :]
-        self._states = self._states[: len(tasks)]
+        self._learn_from = learn_from
+        # How many records were taken over, and the tasks that `learn_from` was asked for.
+        self._seen = 0
+        self._asked: set[str] = set()
         self._device = self._fingerprint.to_dict()
         self._proposed = 0
         self._stop_at: float | None = None
         self._resume()
 
     def _resume(self) -> None:
+        self._add_others(self._store)
+        refusals = self._read_records()
+        for state in self._states:
+            for group in state.elsewhere.values():
+                timed = sorted(((t, c) for c, t in group if t is not None), key=lambda pair: pair[0])
+                state.explorer.start_with([config for _, config in timed[:_STARTS_EACH]])
+        for reason, count in refusals.items():
+            logger.warning("%d records of these kernels do not count: %s", count, reason)
+        self._since_progress = 0
+
+    def _add_others(self, records: Iterable[Record]) -> None:
+        """Ask for the tasks of records that are new."""
+        unknown = Counter(record.task_key for record in records if record.task_key not in self._by_key and record.task_key not in self._asked)
+        self._asked.update(unknown)
+        for task in self._learn_from(unknown):
+            self._others.append(self._search_of(task, index=len(self._states) + len(self._others)))
+            self._by_key[task.key] = self._others[-1]
+
+    def _read_records(self) -> Counter[str]:
+        """Take over the records that are there since the last time; why some of them do not count."""
+        fresh = list(itertools.islice(self._store, self._seen, None))
+        self._seen += len(fresh)
+        if any(record.task_key not in self._by_key and record.task_key not in self._asked for record in fresh):
+            self._add_others(fresh)
         refusals: Counter[str] = Counter()
         origin = Origin.here(self._device)
-        for record in self._store:
+        done = self.done
+        for record in fresh:
             state = self._by_key.get(record.task_key)
             if state is None:
                 continue
@@ -122,14 +153,8 @@ class TuningSession:
                 state.confirm(config, record.outcome, record.time_s)
             elif config.key not in state.measured:
                 state.add(config, record.outcome, record.time_s)
-        for state in self._states:
-            for group in state.elsewhere.values():
-                timed = sorted(((t, c) for c, t in group if t is not None), key=lambda pair: pair[0])
-                state.explorer.start_with([config for _, config in timed[:_STARTS_EACH]])
-        for reason, count in refusals.items():
-            logger.warning("%d records of these kernels do not count: %s", count, reason)
-        self._proposed = self.done
-        self._since_progress = 0
+        self._proposed += self.done - done
+        return refusals
 
     def _transfer_data(self, learner: TaskSearch) -> TransferData:
         count = sum(len(state.measured) for state in (*self._states, *self._others) if state is not learner)
@@ -204,6 +229,7 @@ class TuningSession:
 
     def _propose(self) -> list[Candidate]:
         """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
+        self._read_records()
         # Of several devices none waits for the others while the next batch is built.
         room = min(max(self._options.batch_size, 2 * self._runner.width), self._options.trials - self._proposed)
         if room <= 0 or self._is_over():
@@ -243,6 +269,11 @@ class TuningSession:
         state = self._by_key[built.candidate.task.key]
         state.waiting -= 1
         record = self._record(state.task, result, built.seconds)
+        self._read_records()
+        if built.candidate.config.key in state.measured:
+            # Another process was faster; this trial is not one.
+            self._proposed -= 1
+            return
         self._store.append(record)
         if record.outcome == Outcome.OK:
             state.built[built.candidate.config.key] = built

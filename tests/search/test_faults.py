@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -112,13 +113,13 @@ def test_a_full_disk_ends_the_session_and_the_next_one_adds_what_is_missing(tmp_
 
 
 def test_two_tuners_on_one_folder(tmp_path: Path) -> None:
-    replay(tmp_path, 10)
-    before = (tmp_path / FILE_NAME).read_bytes()
-    with RecordStore(tmp_path), pytest.raises(RecordError, match=f"process {os.getpid()} is tuning with this work_dir; wait for it or give another one"):
-        replay(tmp_path, 20)
-    assert (tmp_path / FILE_NAME).read_bytes() == before
-    (result,) = replay(tmp_path, 20).values()
-    assert result.trials == 20
+    """The second one finds the records of the first, which reads its with the next append."""
+    with RecordStore(tmp_path) as first:
+        (result,) = replay(tmp_path, 20).values()
+        assert result.trials == 20
+        assert len(first) == 0
+        first.append(dataclasses.replace(next(iter(RecordStore(tmp_path))), is_again=True))
+        assert len({json.dumps(r.config) for r in first if not r.is_again}) == 20
 
 
 def test_records_of_another_version_do_not_count_and_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

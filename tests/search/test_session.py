@@ -19,7 +19,7 @@ from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.measure import BuildResult, DeviceFingerprint, MeasureResult
 from romou.records import FILE_NAME, RecordStore
-from romou.search import TaskResult, TuningOptions, TuningSession
+from romou.search import TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
 from romou.search.explorer import EXPLORERS
 from romou.search.progress import PlainProgress, Status
 from romou.target import Target
@@ -28,7 +28,7 @@ from romou.tasks.tunable import TunableTask
 TARGET = Target("opencl -device=host")
 
 
-def session(folder: Path, runner: Runner, builder: Builder | None = None, **options: object) -> dict[str, TaskResult]:
+def session(folder: Path, runner: Runner, builder: Builder | None = None, callback: TrialCallback | None = None, **options: object) -> dict[str, TaskResult]:
     with RecordStore(folder) as store:
         made = TuningSession(
             small_tasks(),
@@ -37,6 +37,7 @@ def session(folder: Path, runner: Runner, builder: Builder | None = None, **opti
             builder=builder or Builder(),
             runner=runner,
             options=TuningOptions(**{"trials": 40, "confirm": 0, **options}),  # type: ignore[arg-type]
+            callback=callback,
         )
         return made.run()
 
@@ -67,6 +68,21 @@ def test_a_second_session_goes_on_where_the_first_stopped(tmp_path: Path) -> Non
     assert not set(first.seen) & set(second.seen)
     assert (tmp_path / FILE_NAME).read_text().startswith(before)
     assert sum(r.trials for r in results.values()) == 60
+
+
+def test_a_session_in_the_middle_of_another_one_records_no_config_twice(tmp_path: Path) -> None:
+    """The second one measures what is under way in the first; whoever comes second keeps no record and has a trial left for another config."""
+    first, second = Runner(), Runner()
+
+    def other(trial: Trial) -> None:
+        if trial.number == 5:
+            session(tmp_path, second, trials=25)
+
+    results = session(tmp_path, first, trials=40, callback=other)
+    assert set(first.seen) & set(second.seen)
+    records = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
+    assert len({json.dumps([r["task_key"], r["config"]]) for r in records}) == len(records) == 40
+    assert sum(r.trials for r in results.values()) == 40
 
 
 def test_a_spent_budget_measures_nothing(tmp_path: Path) -> None:

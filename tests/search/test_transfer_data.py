@@ -130,7 +130,7 @@ def test_transfer_data_is_collected_anew_when_there_is_half_as_much_more() -> No
     tasks = [SimulatedTask.of_recording(recorded(40))]
     others = small_tasks()[:1]
     device = SimulatedDevice(tasks)
-    session = TuningSession(tasks, TARGET, store=[], builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=others)
+    session = TuningSession(tasks, TARGET, store=[], builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=lambda _: others)
     (learner,), (other,) = session._states, session._others
     configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
 
