@@ -19,11 +19,11 @@ float4 romou_known(float4 texel, volatile __local int *word) {
   }
   return known;
 }
-int4 romou_checked_place(int4 place) { abs(place); return place; }
-int2 romou_checked_plain(int2 place) { abs(place); return place; }
+int4 __attribute__((overloadable)) romou_checked_place(int4 place) { abs(place); return place; }
+int2 __attribute__((overloadable)) romou_checked_place(int2 place) { abs(place); return place; }
 float4 romou_checked_value(float4 value) { fabs(value); return value; }
 #define romou_read(image, sampler, place) romou_known(read_imagef(image, sampler, romou_checked_place(place)), &romou_word)
-#define romou_read_plain(image, place) romou_known(read_imagef(image, romou_checked_plain(place)), &romou_word)
+#define romou_read_plain(image, place) romou_known(read_imagef(image, romou_checked_place(place)), &romou_word)
 #define romou_third(first, second, third, chosen, ...) chosen
 #define read_imagef(...) romou_third(__VA_ARGS__, romou_read, romou_read_plain, )(__VA_ARGS__)
 #define write_imagef(image, place, value) write_imagef(image, romou_checked_place(place), romou_checked_value(value))

@@ -68,7 +68,7 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
 
 
 # Mesa 25.0.7's OpenCL crashes on the function; the four conversions of a texel that stand in its place are counted. To be dropped when it no longer does.
-_READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|\(coord\)\.xy)\))")
+_READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
 
 
 def compile_all(

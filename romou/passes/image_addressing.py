@@ -13,9 +13,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_map
 
+from romou.backends.launch import IMAGE, INSIDE_IMAGE
 from romou.core.errors import BuildError
+from romou.passes.image_bounds import read_inside
 from romou.tir.calls import op_name
-from romou.tir.primitives import LANES, SEPARATORS, is_image, is_texel
+from romou.tir.primitives import LANES, SEPARATORS, is_image, is_texel, replace_parameter
 
 # A pass runs inside TVM: without this, its error would come out as a RuntimeError.
 tvm_ffi.register_error("BuildError", BuildError)
@@ -40,10 +42,12 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         image[n, c, y, x, 0:4]            ->  texture2d_load(image, x, y, n * C + c)      a read_only image
         image[n, c, y, x, 0:4] = value    ->  texture2d_store(image, x, y, n * C + c, value)      write_only
 
-    Reads outside the image give zero.
+    Reads outside the image give zero; one that is read inside alone is marked by its scope.
 
     BuildError where a single lane of a texel is accessed, or one image is both read and written, which OpenCL 1.2 does not allow.
     """
+    for image in read_inside(func, [p for p in func.params if str(p.scope()) == IMAGE]):
+        func = replace_parameter(func, str(image.name), scope=INSIDE_IMAGE)
     images = [p for p in func.params if is_image(p)]
     if not images:
         return func

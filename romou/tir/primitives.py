@@ -9,13 +9,13 @@ import numpy as np
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.backends.launch import PLAIN_IMAGE
+from romou.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE
 from romou.core.errors import BuildError
 
 LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The runtimes lay images out by the same rule (tvm_patches/device_runtime/image_shape.h).
-SEPARATORS = {"global.texture": -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1}
+SEPARATORS = {IMAGE: -2, INSIDE_IMAGE: -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1}
 # Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
 AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
 

@@ -31,6 +31,14 @@ def test_tiles_divide_rows_where_registers_suffice() -> None:
         assert task.pruned_space(ADRENO).is_valid(config)
 
 
+@pytest.mark.parametrize(("stride", "tile_w"), [(1, 7), (2, 4)])
+def test_depthwise_tiles_share_what_they_read_while_it_fits(stride: int, tile_w: int) -> None:
+    """At stride 2, windows have little in common: seven pixels would need 15 texels of a row, not 9."""
+    task = task_of(conv(64, (112, 112), 64, (3, 3), padding=(1, 1, 1, 1), stride=(stride, stride), groups=64)).with_free_images()
+    assert task.default_config(ADRENO)["tile_w"] == tile_w
+    assert task.default_config(MALI)["tile_w"] == 4
+
+
 def test_fewer_products_are_the_default_on_phones_in_fp32_alone() -> None:
     chosen = {target.spec.name: task_of(WINDOW).default_config(target)["algorithm"] for target in (ADRENO, MALI, H200)}
     assert chosen == {"adreno640": "winograd4", "mali_g76": "winograd4", "nvidia_h200": "direct"}

@@ -5,11 +5,13 @@ Mesa's for Adreno then lets fewer waves run at a time.
 
     __kernel void conv(...)      ->      __kernel __attribute__((reqd_work_group_size(16, 4, 1))) void conv(...)
 
-Which images have one layer and are read inside of it only, as weights are. A read of an array also passes the layer, which costs registers and
+Which images are read inside only, and which of them have one layer, as weights do. A read of an array also passes the layer, which costs registers and
 instructions; a read with a sampler takes floats, into which compilers convert the coordinates.
 
     __read_only image2d_array_t weight      ->      __read_only image2d_t weight      for a parameter in scope "global.texture-2d"
     READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))      ->      READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
+    READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))        ->      READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
+                                                                        for a parameter in scope "global.texture-inside"
 
 What TIR cannot say of pointers (`passes/advancing_pointers.py`).
 
@@ -26,14 +28,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from romou.backends.launch import PLAIN_IMAGE, work_group
+from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, work_group
 
 # A pointer's declaration, which TVM writes without the address space, and what lets it advance.
 _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
 )
-_READS = "".join(f"#define READ_PLAIN_IMAGE{t}(image, sampler, coord) read_image{t.lower()}(image, (coord).xy)\n" for t in "HF")
+# Scope -> what its reads are called, and how they pass the place.
+_READS = {PLAIN_IMAGE: ("READ_PLAIN_IMAGE", "(coord).xy"), INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
 
 
 @functools.cache
@@ -54,7 +57,7 @@ def install() -> None:
         try:
             for var, func in sorted(mod.functions_items(), key=lambda item: str(item[1].attrs["global_symbol"])):
                 name = str(func.attrs["global_symbol"])
-                _building.kernels = {name: _Kernel(work_group(func), _plain_images(func))}
+                _building.kernels = {name: _Kernel(work_group(func), _images(func))}
                 generate(tvm.IRModule({var: func}, attrs=mod.attrs), target)
         finally:
             _building.kernels, _building.pieces = {}, None
@@ -75,10 +78,10 @@ def install() -> None:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What is told of a kernel: the sides of its work group, and the positions of parameters in scope "global.texture-2d"."""
+    """What is told of a kernel: the sides of its work group, and the scopes of parameters, by position, that are read without a sampler."""
 
     work_group: tuple[int, int, int]
-    plain_images: frozenset[int]
+    images: Mapping[int, str]
 
 
 class _Building(threading.local):
@@ -91,8 +94,9 @@ class _Building(threading.local):
 _building = _Building()
 
 
-def _plain_images(func: Any) -> frozenset[int]:
-    return frozenset(place for place, parameter in enumerate(func.params) if getattr(parameter.ty, "storage_scope", "") == PLAIN_IMAGE)
+def _images(func: Any) -> dict[int, str]:
+    scopes = ((place, str(getattr(parameter.ty, "storage_scope", ""))) for place, parameter in enumerate(func.params))
+    return {place: scope for place, scope in scopes if scope in _READS}
 
 
 def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
@@ -103,7 +107,9 @@ def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
 def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
     told = [_told_of(text, kernels) for text in texts]
-    return before + _READS * any("READ_PLAIN_IMAGE" in text for text in told) + "".join(told)
+    reads = [read for read in _READS.values() if any(read[0] in text for text in told)]
+    defined = (f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n" for name, place in reads for t in "HF")
+    return before + "".join(defined) + "".join(told)
 
 
 def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
@@ -112,9 +118,10 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
     if head is None or head[1] not in kernels:
         return text
     kernel, declared, body = kernels[head[1]], head[2].split(", "), text[head.end() :]
-    for place in kernel.plain_images:
-        declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
-        body = re.sub(rf"\bREAD_IMAGE([HF])\({declared[place].split()[-1]},", lambda found: found[0].replace("_IMAGE", "_PLAIN_IMAGE"), body)
+    for place, scope in kernel.images.items():
+        if scope == PLAIN_IMAGE:
+            declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
+        body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[place].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
     sides = ", ".join(map(str, kernel.work_group))

@@ -19,6 +19,8 @@ from romou.tir.primitives import LANES, Place
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 # Registers of a work-item for addresses and other numbers, and for what is loaded ahead: see `_fit_tile`.
 _ADDRESSES, _TAPS_AHEAD = 10, 60
+# Products of a work-item up to which Mesa's compiler for Adreno writes out the loop over the rows of a window: it does with 400, and not with 700.
+_WRITTEN_OUT = 512
 # Share of the registers that it fills at most.
 _SAFE = 0.85
 # Cycles until an iteration with staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
@@ -69,18 +71,29 @@ def _busy(limits: Limits) -> float:
 def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
     """The register tile that takes fewest instructions on a phone with registers enough: a load costs about as much as a multiply-add of a texel, and what lies
     beyond the ends of rows and channels is paid for."""
-    if limits.registers is None or not limits.prefers_images or contraction.lhs_varies != "never":
+    if limits.registers is None or not limits.prefers_images or contraction.lhs_varies == "by texel":
         return config
     o, _, w = contraction.extents
+    is_depthwise = contraction.lhs_varies == "by lane"
     _, *window, lanes = contraction.reduce.values()
-    # A compiler loads ahead for several taps of a window.
-    ahead = _TAPS_AHEAD * (math.prod(window) > 1)
 
     def registers(tile: Config) -> int:
-        return int(LANES * (tile["tile_o"] * tile["tile_w"] + tile["tile_w"] + LANES) + _ADDRESSES + ahead)
+        sums = tile["tile_o"] * tile["tile_w"]
+        if is_depthwise:
+            # A row of the window; a compiler writes out all of them where they are few.
+            loaded, is_ahead = row(tile["tile_w"]), LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT
+        else:
+            # A compiler loads ahead for several taps of a window.
+            loaded, is_ahead = tile["tile_w"] + LANES, math.prod(window) > 1
+        return int(LANES * (sums + loaded) + _ADDRESSES + _TAPS_AHEAD * is_ahead)
+
+    def row(tile_w: int) -> int:
+        """Texels of a row of the window, `lanes` wide: its weights, and what lies under the windows of a tile."""
+        return 2 * lanes + (tile_w - 1) * contraction.stride
 
     def instructions(tile: Config) -> float:
-        loads = (lanes * tile["tile_o"] + tile["tile_w"]) / (lanes * tile["tile_o"] * tile["tile_w"])
+        loaded = row(tile["tile_w"]) if is_depthwise else lanes * tile["tile_o"] + tile["tile_w"]
+        loads = loaded / (lanes * tile["tile_o"] * tile["tile_w"])
         # A few neighbours along a row share a group, as far as the row goes.
         wide = next(items for items in (4, 2, 1) if items * tile["tile_w"] <= w or items == 1) * tile["tile_w"]
         return float((1 + loads) * round_up(o, tile["tile_o"]) * round_up(w, wide))

@@ -46,6 +46,7 @@ class Contraction:
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
     is_image: whether the data lies in an image, where reads outside do no harm.
+    stride: pixels of the data between the windows of neighbours in a row.
     """
 
     inputs: Sequence[te.Tensor]
@@ -64,6 +65,7 @@ class Contraction:
     columns: int | None = None
     is_image: bool = False
     is_batched: bool = False
+    stride: int = 1
 
 
 def round_up(extent: int, tile: Any) -> Any:

@@ -68,6 +68,7 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
             output=output,
             output_shape=w.output_shape,
             is_image=is_zero_outside,
+            stride=w.stride[1],
             lhs_varies="by lane",
         )
 
