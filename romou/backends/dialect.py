@@ -20,6 +20,7 @@ class Dialect:
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
     names_fp16_images         whether a kernel has to say that an image it writes holds fp16
     rounds_divisions_roughly  whether a division of fp32 numbers may be off by more than one unit in the last place, but for those `correctly_rounded`
+    rounding_mark             name of the external function that those are wrapped in
     """
 
     has_vector_arithmetic = True
@@ -31,6 +32,7 @@ class Dialect:
     converts_fp16_in_memory = True
     names_fp16_images = False
     rounds_divisions_roughly = False
+    rounding_mark = ""
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """A vector of copies, where there is vector arithmetic."""
@@ -43,10 +45,6 @@ class Dialect:
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
         """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so, or cannot be told to."""
         return quotient
-
-    def is_correctly_rounded(self, expr: tirx.Expr) -> bool:
-        """Whether an expression is one of `correctly_rounded` that says so."""
-        return False
 
     def erf(self, call: tirx.Expr) -> tirx.Expr:
         """The error function of fp32 numbers, as the language has it or as a function of its own."""

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm_ffi.structural import structural_mutate
 
 from romou.backends.dialect import dialect_of
-from romou.tir.calls import op_name
+from romou.tir.calls import extern_name, op_name
 
 # Constants outside of this range have a reciprocal that is no normal number, or nearly so.
 _LEAST, _MOST = 1e-30, 1e30
@@ -30,7 +30,7 @@ def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tra
     dialect = dialect_of(func)
 
     def call(expr: tvm.ir.Call, mutator: Any) -> tirx.Expr:
-        if dialect.is_correctly_rounded(expr):
+        if dialect.rounding_mark and extern_name(expr) == dialect.rounding_mark:
             return expr
         new = mutator.default_mutate(expr)
         return dialect.erf(new) if op_name(new) == "tirx.erf" and str(new.ty).startswith("float32") else new

@@ -8,9 +8,7 @@ from tvm.ir import PointerType
 
 from romou.backends.dialect import Dialect, vector_type
 from romou.backends.opencl.functions import erf_name
-from romou.tir.calls import extern_name
 
-_ROUNDED = "/* correctly rounded */"
 _NAMES = {"float32": "float", "float16": "half"}
 
 # TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take vectors.
@@ -44,6 +42,8 @@ class OpenCLC(Dialect):
     has_negative_truth = True
     has_pointers = True
     rounds_divisions_roughly = True
+    # `opencl_runtime/program.cc` looks for the comment.
+    rounding_mark = "/* correctly rounded */"
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         base, _, lanes = dtype.partition("x")
@@ -54,11 +54,7 @@ class OpenCLC(Dialect):
         return tirx.call_pure_extern(dtype, "", scalar)
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
-        # `opencl_runtime/program.cc` looks for the comment.
-        return tirx.call_pure_extern(quotient.ty, _ROUNDED, quotient)
-
-    def is_correctly_rounded(self, expr: tirx.Expr) -> bool:
-        return extern_name(expr) == _ROUNDED
+        return tirx.call_pure_extern(quotient.ty, self.rounding_mark, quotient)
 
     def erf(self, call: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(call.ty, erf_name(int(tvm.DataType(str(call.ty)).lanes)), *call.args)
