@@ -59,8 +59,10 @@ if is_complete; then
   VENV=$VIRTUAL_ENV
   say "using the active environment $VENV"
 else
+  # Tests of packaging install copies of this checkout, and find the objects again.
+  cached=${CXX:-"$(find_python) '$ROOT/tests/packaging/cached_compiler.py'"}
   # Python compiles what it imports; pip would compile every file of some sixty packages.
-  PIP_COMPILE=0 setup_python "[test]" --editable
+  CXX=$cached PIP_COMPILE=0 setup_python "[test]" --editable
 fi
 # A test runs it again, from its cache, over a program that uses every package.
 "$VENV/bin/python" -m mypy > "$scratch/mypy" 2>&1 &
@@ -80,4 +82,6 @@ say "pytest"
 # Each worker begins with its share of all tests, so that few files and their fixtures are set up twice; a faster one takes over from others. One more than
 # there are cores: while tests wait for servers, devices and time limits, others go on.
 [ -n "$MISSING" ] || set -- --all-platforms "$@"
+# Memory that a process gives back it soon asks for again: a tenth of all time went into the kernel's pages. Children inherit it.
+export MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TOP_PAD_=16777216
 exec "$VENV/bin/python" -m pytest -n "$(($(nproc) + 1))" --dist worksteal "$@" < /dev/null

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 # Some ICD loaders look elsewhere by themselves; this is where the system lists its platforms.
 os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
@@ -20,6 +21,7 @@ import tvm
 from exhaustive import exhaustive
 from operators import kind_id, target_of
 
+from romou.backends import base
 from romou.target import Target
 
 pytest_plugins = ["left_out"]
@@ -44,6 +46,27 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("ROMOU_PROGRAM_CACHE_MB", "0")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_device_is_tried_once() -> Iterator[None]:
+    """What a device answered to tiny kernels, in a process of its own that takes a second or two, is not asked again in the same environment."""
+    real, known = base.run_probe, {}
+
+    def run_probe(kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()) -> tuple[dict[str, str | None], str | None]:
+        # What tests set and no driver reads.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "ROMOU_CACHE_DIR", "ROMOU_DEB"))}
+        key: Any = (kind, index, *without, *sorted(environment.items()))
+        if key not in known:
+            answers, crash = real(kind, index, timeout_s, without=without)
+            if crash:
+                return answers, crash
+            known[key] = answers
+        return dict(known[key]), None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "run_probe", run_probe)
         yield
 
 

@@ -7,12 +7,12 @@ import functools
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import forked
 import tvm
 
 from romou.backends.vulkan import compiler
@@ -62,7 +62,7 @@ def launch(function: Any, *values: Any) -> None:
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **variables}, check=False)
+    return forked.run("-c", code, env={**os.environ, **variables}, timeout=120)
 
 
 # b = a * factor + 1, for 64 numbers a work group

@@ -6,11 +6,10 @@ import dataclasses
 import functools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import check_kernels
+import forked
 import pytest
 
 LIST = "import json, tvm; print(json.dumps([d['platform'] for d in json.loads(str(tvm.get_global_func('romou.opencl.devices')()))]))"
@@ -65,6 +64,6 @@ OCLGRIND = Platform(name="oclgrind", title="Oclgrind", package="apt-get install 
 @functools.cache
 def _platforms() -> list[str]:
     """The platforms that have a device, asked in a process with what each of them needs."""
-    variables = dict(RUSTICL.variables)
-    done = subprocess.run([sys.executable, "-c", LIST], env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+    done = forked.run("-c", LIST, env={**os.environ, **dict(RUSTICL.variables)})
+    assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout.splitlines()[-1]))

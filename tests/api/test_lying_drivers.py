@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import onnx
 import standin
 from small_networks import Graph
@@ -30,8 +29,7 @@ def with_flaw(flaw: str, call: str, model: onnx.ModelProto, folder: Path) -> str
     """What `call` gives on such a driver, in a process of its own."""
     onnx.save(model, str(folder / "model.onnx"))
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": flaw}
-    command = [sys.executable, "-c", _RUN, call, str(folder / "model.onnx"), str(folder / "records")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run("-c", _RUN, call, folder / "model.onnx", folder / "records", env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import numpy as np
 import onnx
 import pytest
@@ -211,7 +212,8 @@ def test_saved_and_loaded_in_another_process(tmp_path: Path, tuned_residual: rom
         "np.save(sys.argv[3], m.run(dict(np.load(sys.argv[2])))[0])\n"
         "assert m.summary().relative_l2_error < 1e-4 and m.time(repeat=2) > 0\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(path), str(tmp_path / "inputs.npz"), str(tmp_path / "out.npy")], check=True, cwd=tmp_path)
+    done = forked.run("-c", code, path, tmp_path / "inputs.npz", tmp_path / "out.npy", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tuned.run(inputs)[0], rtol=1e-6)
     again = romou.load(path)
     assert again.summary() == tuned.summary()
@@ -338,7 +340,7 @@ def test_save_overwrites_no_stranger(tmp_path: Path) -> None:
 
 
 def run_cli(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "romou.cli", *arguments], capture_output=True, text=True, timeout=200, env={**os.environ, **variables})
+    return forked.run("-m", "romou.cli", *arguments, env={**os.environ, **variables}, timeout=200)
 
 
 def test_no_device(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 
@@ -123,6 +124,6 @@ def test_host_without_a_cpu_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_platform_is_an_error_not_a_crash(tmp_path: Path) -> None:
     code = "from romou.target import Target; Target('opencl').spec"
     env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    done = forked.run("-c", code, env=env)
     assert done.returncode == 1
     assert "DeviceError: no OpenCL device: no ICD loader was found, or no platform offers a device" in done.stderr

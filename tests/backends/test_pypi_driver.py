@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 from click.testing import CliRunner
 from platforms import INTEL, POCL
@@ -90,5 +90,5 @@ def test_a_chosen_library_stands_alone(pytestconfig: pytest.Config, tmp_path: Pa
     INTEL.require(pytestconfig)
     environment = INTEL.environment(ROMOU_OPENCL_LIBRARY="libOpenCL.so.1", OCL_ICD_VENDORS=str(tmp_path), ROMOU_OPENCL_DEVICE="")
     code = "from romou.backends.opencl import BACKEND; print(BACKEND.list_devices())"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = forked.run("-c", code, env=environment)
     assert done.stdout.strip() == "[]"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes.util
 import math
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,9 +158,8 @@ def test_an_fp16_network_is_right() -> None:
 
 def test_a_network_is_tuned_saved_and_recorded(tmp_path: Path) -> None:
     """All of it under the validation layer with its checks of synchronisation, whose complaints are errors of the next wait, of candidates too."""
-    code = f"import pathlib, test_vulkan; test_vulkan.tune_and_record(pathlib.Path({str(tmp_path)!r}))"
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    done = run_python(code, ROMOU_VULKAN_VALIDATE="1", PYTHONPATH=path)
+    code = f"import pathlib, sys; sys.path.append({str(Path(__file__).parent)!r}); import test_vulkan; "
+    done = run_python(f"{code}test_vulkan.tune_and_record(pathlib.Path({str(tmp_path)!r}))", ROMOU_VULKAN_VALIDATE="1")
     assert done.returncode == 0, done.stderr
     assert "a Vulkan command buffer of " in done.stdout
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import kernel_bench
 import kernel_references
 import kernel_table
@@ -151,7 +151,7 @@ def test_the_scripts_go_on_from_their_records(tmp_path: Path) -> None:
     """End to end on the CPU; the second call measures nothing anew."""
     arguments = ["--only", "832x7x7_256", "--trials", "2", "--no-peer", "--rounds", "2", "--work-dir", str(tmp_path), "--json", str(tmp_path / "out.json")]
     for run in range(2):
-        done = subprocess.run([sys.executable, str(SCRIPTS / "kernel_bench.py"), "conv43", *arguments], capture_output=True, text=True, check=False)
+        done = forked.run(SCRIPTS / "kernel_bench.py", "conv43", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         assert ("2 of 2 trials are in the records" in done.stderr) == (run == 1)
         (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
@@ -168,6 +168,6 @@ def test_a_suite_names_its_operators_where_none_is_chosen(suite: str) -> None:
 
 
 def test_check_operators_starts() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPTS / "check_operators.py"), "--help"], capture_output=True, text=True, check=False)
+    done = forked.run(SCRIPTS / "check_operators.py", "--help")
     assert done.returncode == 0, done.stderr
     assert "--target" in done.stdout

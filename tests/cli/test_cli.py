@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from romou.backends import backend, base
-from romou.backends.usable import PROBE_TIMEOUT_S, run_probe
+from romou.backends import backend
 from romou.cli import COMMANDS, main
 from romou.core.errors import DeviceError, UsageError
 from romou.hardware import known_devices
@@ -27,8 +25,7 @@ def invoke(*arguments: str) -> Result:
 
 
 def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-m", "romou.cli", *arguments], env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return forked.run("-m", "romou.cli", *arguments, env={**os.environ, **environment})
 
 
 @pytest.fixture(scope="module")
@@ -128,22 +125,6 @@ def test_devices_prints_and_compares_facts() -> None:
     assert "Did you mean 'adreno740'?" in invoke("devices", "--facts", "adreno741").output
 
 
-@pytest.fixture
-def probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each device is tried by a process of its own once for all tests of this file, which takes seconds."""
-    monkeypatch.setattr(base, "run_probe", probed)
-
-
-@functools.cache
-def answers_of(kind: str, index: int, without: tuple[str, ...]) -> tuple[dict[str, str | None], str | None]:
-    return run_probe(kind, index, PROBE_TIMEOUT_S, without=without)
-
-
-def probed(kind: str, index: int, timeout_s: float, *, without: Iterable[str]) -> tuple[dict[str, str | None], str | None]:
-    return answers_of(kind, index, tuple(without))
-
-
-@pytest.mark.usefixtures("probed_once")
 def test_doctor_finds_this_machine_well() -> None:
     result = invoke("doctor", "--json")
     data = json.loads(result.stdout)
@@ -155,7 +136,6 @@ def test_doctor_finds_this_machine_well() -> None:
     assert data["devices"][0]["is_usable"] is True
 
 
-@pytest.mark.usefixtures("probed_once")
 def test_doctor_in_words() -> None:
     result = invoke("doctor")
     assert result.exit_code == 0, result.output
@@ -181,7 +161,6 @@ def test_devices_without_a_platform(no_platform: dict[str, str]) -> None:
     assert "romou doctor" in result.stderr
 
 
-@pytest.mark.usefixtures("probed_once")
 def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes.util
     import shutil

@@ -8,11 +8,10 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import onnx
 import pytest
@@ -211,7 +210,7 @@ def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, prime: r
     # What a device offers is read once in a process.
     for flaws in (["no extension"], [flaw for flaw in FLAWS if flaw != "no extension"]):
         environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": flaws[0]}
-        done = subprocess.run([sys.executable, "-c", _SCRIPT, str(saved), *flaws], env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = forked.run("-c", _SCRIPT, saved, *flaws, env=environment)
         assert done.returncode == 0, done.stderr
         printed += done.stdout
     for flaw, reason in FLAWS.items():
@@ -243,8 +242,7 @@ def test_qualcomms_recordable_queues(tmp_path: Path, prime: romou.TunedModel) ->
     """A driver that has them in the place of command buffers: the run is recorded once on a queue of its own, and its outputs are those of the plain run."""
     model = with_capture(prime, False)
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": "recordable queues"}
-    command = [sys.executable, "-c", _RECORDED, str(model.save(tmp_path / "m.romou"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run("-c", _RECORDED, model.save(tmp_path / "m.romou"), env=environment)
     assert done.returncode == 0, done.stderr
     *runs, launching, is_timed = done.stdout.splitlines()
     assert launching.startswith("an OpenCL command buffer of "), launching

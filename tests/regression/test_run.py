@@ -6,11 +6,10 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import bench_compare
+import forked
 import onnx
 import pytest
 import tvm
@@ -153,7 +152,8 @@ def test_measures_need_no_device(model: Path, tmp_path: Path) -> None:
     code += "for words in json.loads(sys.argv[1]): r = CliRunner().invoke(main, words); print(json.dumps([r.exit_code, r.output]))"
     env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
     words = json.dumps([[str(word) for word in command] for command in commands])
-    done = subprocess.run([sys.executable, "-c", code, words], env=env, capture_output=True, text=True, check=True)
+    done = forked.run("-c", code, words, env=env)
+    assert done.returncode == 0, done.stderr
     (benched, output), (compared, said), (timed, _) = map(json.loads, done.stdout.splitlines())
     assert benched == 0, output
     assert not path.with_suffix(".romou").exists()

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import psutil
 import pytest
@@ -50,7 +51,7 @@ def statistics() -> dict[str, int]:
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **variables})
+    return forked.run("-c", code, env={**os.environ, **variables}, timeout=120)
 
 
 def test_devices_and_their_facts(opencl_device: tvm.runtime.Device) -> None:
@@ -328,7 +329,8 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    result = run_python(code, ROMOU_OPENCL_LIBRARY="/nonexistent/libOpenCL.so")
+    environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": "/nonexistent/libOpenCL.so"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert result.returncode == 0, result.stderr
     assert "no OpenCL library could be opened" in result.stdout
     assert "/nonexistent/libOpenCL.so" in result.stdout
