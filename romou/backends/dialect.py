@@ -19,6 +19,8 @@ class Dialect:
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
     names_fp16_images         whether a kernel has to say that an image it writes holds fp16
+    rounds_divisions_roughly  whether a division of fp32 numbers may be off by more than one unit in the last place, but for those `correctly_rounded`
+    rounding_mark             name of the external function that those are wrapped in
     """
 
     has_vector_arithmetic = True
@@ -29,6 +31,8 @@ class Dialect:
     takes_vectors_apart = False
     converts_fp16_in_memory = True
     names_fp16_images = False
+    rounds_divisions_roughly = False
+    rounding_mark = ""
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """A vector of copies, where there is vector arithmetic."""
@@ -41,6 +45,10 @@ class Dialect:
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
         """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so, or cannot be told to."""
         return quotient
+
+    def erf(self, call: tirx.Expr) -> tirx.Expr:
+        """The error function of fp32 numbers, as the language has it or as a function of its own."""
+        return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         """A pointer to fp16 numbers that are declared as anything else."""

@@ -26,6 +26,7 @@ from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.nan import keep_nan
 from romou.passes.shared_loads import share_loads
+from romou.passes.short_functions import shorten_functions
 from romou.passes.tensor_cores import use_tensor_cores
 from romou.passes.vector_pointers import vectorize_pointers
 
@@ -142,6 +143,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             unroll_by_compiler,
             unroll_without_pragmas,
             advance_pointers,
+            shorten_functions,
             # No estimate counts the comparison: what a maximum costs beside it is nothing beside a load.
             keep_nan,
             compare_lanes,

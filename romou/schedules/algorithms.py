@@ -44,8 +44,8 @@ ALGORITHM = Knob(
 # Instruction slots. Under Mesa's compiler for Adreno 630 a product takes 1.5 instructions, issued in three of four slots, we assume; transforms of a 3x3
 # convolution take about 19 for each number that they move. Two launches more take as long as some millions.
 _PRODUCT, _MOVED, _LAUNCHED = 2, 25, 3e7
-# Side of an input tile from which on transforms in fp32 lose digits.
-_LOSING = 8
+# Side of an input tile from which on transforms lose digits that a default config should keep, by the type of what lies between the kernels.
+_LOSING = {"float32": 8, "float16": 6}
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class WinogradAlgorithm(Algorithm):
 
     def slots(self, limits: Limits) -> float:
         form = self.form
-        if form.side >= _LOSING:
+        if form.side >= _LOSING[self.work.dtype]:
             # The digits that such tiles lose are for a search to accept.
             return math.inf
         products = form.products * form.work.in_channels * form.work.out_channels

@@ -136,8 +136,8 @@ class ContractionTemplate(Template):
     def starts(self, limits: Limits) -> list[Config]:
         """A decent config of each algorithm; and where there are tensor cores, one whose operands are staged.
 
-        The first one sums directly, or, where that leaves the device idle, in the fewest pieces that do not. On phones it is the one with least to do in fp32;
-        where fp16 lies between kernels, a search has to see the error first.
+        The first one sums directly, or, where that leaves the device idle, in the fewest pieces that do not. On phones it is the one with least to do
+        among those that lose few digits.
         """
         usable = self._usable(limits)
         if len(usable) == 1:
@@ -146,7 +146,7 @@ class ContractionTemplate(Template):
         sums = [name for name in usable if name == DIRECT or name in PIECES]
         first = next((name for name in sums if work_items(usable[name].contraction(flat=True), found[name][0]) >= limits.busy_work_items), sums[-1])
         least = min(usable, key=lambda name: usable[name].slots(limits))
-        if limits.prefers_images and self.workload.dtype == "float32" and least not in sums:
+        if limits.prefers_images and least not in sums:
             first = least
         return [*found[first], *(config for name, configs in found.items() if name != first for config in configs)]
 

@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import Any
 
 from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, work_group
+from romou.backends.opencl.functions import definitions
 
 # A pointer's declaration, which TVM writes without the address space, and what lets it advance.
 _POINTERS = (
@@ -109,7 +110,7 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     told = [_told_of(text, kernels) for text in texts]
     reads = [read for read in _READS.values() if any(read[0] in text for text in told)]
     defined = (f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n" for name, place in reads for t in "HF")
-    return before + "".join(defined) + "".join(told)
+    return before + definitions(told) + "".join(defined) + "".join(told)
 
 
 def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:

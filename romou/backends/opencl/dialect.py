@@ -7,6 +7,7 @@ from tvm import tirx
 from tvm.ir import PointerType
 
 from romou.backends.dialect import Dialect, vector_type
+from romou.backends.opencl.functions import erf_name
 
 _NAMES = {"float32": "float", "float16": "half"}
 
@@ -40,6 +41,9 @@ class OpenCLC(Dialect):
 
     has_negative_truth = True
     has_pointers = True
+    rounds_divisions_roughly = True
+    # `opencl_runtime/program.cc` looks for the comment.
+    rounding_mark = "/* correctly rounded */"
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         base, _, lanes = dtype.partition("x")
@@ -50,8 +54,10 @@ class OpenCLC(Dialect):
         return tirx.call_pure_extern(dtype, "", scalar)
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
-        # `opencl_runtime/program.cc` looks for the comment.
-        return tirx.call_pure_extern(quotient.ty, "/* correctly rounded */", quotient)
+        return tirx.call_pure_extern(quotient.ty, self.rounding_mark, quotient)
+
+    def erf(self, call: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(call.ty, erf_name(int(tvm.DataType(str(call.ty)).lanes)), *call.args)
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.

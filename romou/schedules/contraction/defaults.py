@@ -12,7 +12,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, round_up
-from romou.schedules.contraction.knobs import FP32, MIXED
+from romou.schedules.contraction.knobs import FP16, FP32, MIXED
 from romou.tir.primitives import LANES, Place
 
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
@@ -21,6 +21,8 @@ _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 _ADDRESSES, _TAPS_AHEAD = 10, 60
 # Products of a work-item up to which Mesa's compiler for Adreno writes out the loop over the rows of a window: it does with 400, and not with 700.
 _WRITTEN_OUT = 512
+# Products of a sum from which on it is worth fp16.
+_LEAST_FP16 = 32
 # Share of the registers that it fills at most.
 _SAFE = 0.85
 # Cycles until an iteration with staged operands gets to its sums, and bytes that reach a core in a cycle: see `staged_config`.
@@ -34,8 +36,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     device is busy.
     """
     place = (Place.IMAGE if limits.prefers_images else Place.BUFFER).value
-    # Short sums wait for memory, and would lose digits for nothing.
-    sums = MIXED if limits.prefers_fp16 and MIXED in space.knobs["accumulate"] else FP32
+    sums = _sums(space, flat) if limits.prefers_fp16 else FP32
     pixels = "rows" if nearest(space.knobs["data"], place) == Place.IMAGE else "flat"
     contraction = rows if pixels == "rows" else flat
     config = _fit_tile(space, contraction, space.default(data=place, weight=place, output=place, pixels=pixels, accumulate=sums), limits)
@@ -61,6 +62,15 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         if work_items(contraction, config) < _busy(limits) and space.is_valid(candidate):
             config = candidate
     return tensor_core_config(space, contraction, config, limits)
+
+
+def _sums(space: Space, contraction: Contraction) -> str:
+    """The type of sums where the device computes faster in fp16. Sums of a few products wait for memory, and would lose digits for nothing."""
+    if MIXED in space.knobs["accumulate"]:
+        return MIXED
+    # As long as one of the sums that `MIXED` adds up, it loses as few digits.
+    is_long = math.prod(contraction.reduce.values()) >= _LEAST_FP16
+    return FP16 if is_long and FP16 in space.knobs["accumulate"] else FP32
 
 
 def _busy(limits: Limits) -> float:
