@@ -182,7 +182,13 @@ class TunedModel:
                     programs = self.target.backend.programs(self._executable, self.device_index)
                     machine = Machine(self._executable, self.device, module_of, programs=programs, **how)
                 # It may have something to tell.
-                machine.prepare()
+                try:
+                    machine.prepare()
+                except DeviceError as error:
+                    if (name := self.target.device_name) is None:
+                        raise
+                    hint = f"The model is compiled for {name}: run it there, or compile it for the attached device, --target {self.target.kind}."
+                    raise DeviceError(error.message, hint=hint, **error.fields) from error
                 self._local = machine
                 if isinstance(self._given, Path):
                     # The device has them, and the file: `release` and whoever links the library read it again.

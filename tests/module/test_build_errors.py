@@ -8,8 +8,9 @@ import pytest
 import tvm
 from nodes import model_of
 
+import romou
 from romou.api.graph import _compiled, import_model
-from romou.core.errors import BuildError
+from romou.core.errors import BuildError, DeviceError
 from romou.schedules.families.elementwise import Elementwise
 from romou.target import Target
 
@@ -38,3 +39,14 @@ def test_a_pass_that_fails_on_one_of_two_kernels(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("romou.passes.nan._keeping", fail)
     with pytest.raises(BuildError, match=r"the kernel relu cannot be built: ValueError: no such form"):
         built(model_of({"y": ("Softmax", "x"), "z": ("Relu", "y")}, INPUTS))
+
+
+@pytest.mark.parametrize(("target", "hint"), [("opencl -device=adreno740", "The model is compiled for adreno740"), ("opencl", "`romou doctor` says")])
+def test_a_driver_that_refuses_the_kernels(target: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("clBuildProgram failed: half precision is not supported")
+
+    compiled = romou.compile(model_of({"y": ("Relu", "x")}, INPUTS), target=target, verify=False)
+    monkeypatch.setattr("romou.backends.programs.Programs.prepare", refuse)
+    with pytest.raises(DeviceError, match=rf"(?s)half precision is not supported\n.*{hint}"):
+        compiled.run(INPUTS)
