@@ -34,7 +34,7 @@ def test_tiles_divide_rows_where_registers_suffice() -> None:
 
 @pytest.mark.parametrize(("dtype", "side", "tile_o"), [("float32", 512, 2), ("float16", 512, 1), ("float32", 64, 1)])
 def test_products_out_of_buffers_have_larger_tiles_on_mali(dtype: str, side: int, tile_o: int) -> None:
-    """It reads one vector in a cycle; in fp16 it spills, and few outputs leave it idle."""
+    """Mali reads one vector in a cycle; in fp16 such tiles spill, and few outputs leave it idle."""
     outer: dict[str, tuple[int, ...]] = dict.fromkeys(("batch", "lhs_batch", "rhs_batch"), ())
     axes = dict.fromkeys(("lhs_axes", "rhs_axes", "out_axes"), (0, 1))
     task = task_of(BatchMatmul(m=side, k=side, n=side, dtype=dtype, **outer, **axes))
