@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -37,6 +38,9 @@ SEEN_BEFORE = 100
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
 # Its strategies stop after so many generations; large enough that the budget of trials ends them.
 STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
+# Kernel Tuner counts a config once. These strategies' populations become alike and ask for the same ones without an end, so a search ends after so many
+# times the configs that it may try.
+ASKED_AT_MOST = {"nsga2": 3, "nsga3": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +174,13 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
 def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: int) -> tuple[list[int], float]:
     """Run a strategy of Kernel Tuner on the recorded configs; failed ones are what it calls runtime failures.
 
-    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: configs that it may try, repeated ones included.
+    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: distinct configs that it may try.
     """
     import kernel_tuner
     from kernel_tuner import interface
     from kernel_tuner.searchspace import Searchspace
+    from kernel_tuner.strategies.common import CostFunc
+    from kernel_tuner.util import StopCriterionReached
 
     space = recorded.space()
     knobs = {name: list(choices) for name, choices in recorded.knobs.items()}
@@ -195,7 +201,21 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
             super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
 
     interface.Searchspace = Recorded
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    asked, ask = 0, CostFunc.__call__
+
+    def counted(*given: Any, **named: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked > ASKED_AT_MOST.get(strategy, math.inf) * most:
+            raise StopCriterionReached(f"{asked} configs asked for")
+        return ask(*given, **named)
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        mock.patch.object(CostFunc, "__call__", counted),
+    ):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")
         head: dict[str, object] = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
