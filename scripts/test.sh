@@ -60,7 +60,8 @@ if is_complete; then
   say "using the active environment $VENV"
 else
   # Tests of packaging install copies of this checkout, and find the objects again.
-  cached=${CXX:-"$(find_python) '$ROOT/tests/packaging/cached_compiler.py'"}
+  cached=${CXX:-}
+  if [ -z "$cached" ] && command -v g++ > /dev/null; then cached="$(find_python) '$ROOT/tests/packaging/cached_compiler.py'"; fi
   # Python compiles what it imports; pip would compile every file of some sixty packages.
   CXX=$cached PIP_COMPILE=0 setup_python "[test]" --editable
 fi
