@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from operators import conv, task_of
 
+from romou.schedules.families.batch_matmul import BatchMatmul
 from romou.schedules.families.dense import Dense
 from romou.target import Target
 
@@ -29,6 +30,17 @@ def test_tiles_divide_rows_where_registers_suffice() -> None:
         assert pixels % (config["tile_w"] * config["wg_w"]) == 0
         assert task.default_config(MALI)["tile_w"] == 4
         assert task.pruned_space(ADRENO).is_valid(config)
+
+
+@pytest.mark.parametrize(("dtype", "side", "tile_o"), [("float32", 512, 2), ("float16", 512, 1), ("float32", 64, 1)])
+def test_products_out_of_buffers_have_larger_tiles_on_mali(dtype: str, side: int, tile_o: int) -> None:
+    """Mali reads one vector in a cycle; in fp16 such tiles spill, and few outputs leave it idle."""
+    outer: dict[str, tuple[int, ...]] = dict.fromkeys(("batch", "lhs_batch", "rhs_batch"), ())
+    axes = dict.fromkeys(("lhs_axes", "rhs_axes", "out_axes"), (0, 1))
+    task = task_of(BatchMatmul(m=side, k=side, n=side, dtype=dtype, **outer, **axes))
+    config = task.default_config(MALI)
+    assert config["tile_o"] == tile_o
+    assert tile_o == 1 or task.pruned_space(MALI).is_valid(config)
 
 
 @pytest.mark.parametrize(("stride", "tile_w"), [(1, 7), (2, 4)])

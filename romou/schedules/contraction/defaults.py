@@ -19,6 +19,8 @@ from romou.tir.primitives import LANES, Place
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 # Registers of a work-item for addresses and other numbers, and for what is loaded ahead: see `_fit_tile`.
 _ADDRESSES, _TAPS_AHEAD = 10, 60
+# Mali's from Bifrost on: all that an instruction can name.
+_FEW_REGISTERS = 64
 # Products of a work-item up to which Mesa's compiler for Adreno writes out the loop over the rows of a window: it does with 400, and not with 700.
 _WRITTEN_OUT = 512
 # Products of a sum from which on it is worth fp16.
@@ -87,8 +89,14 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
     is_depthwise = contraction.lhs_varies == "by lane"
     _, *window, lanes = contraction.reduce.values()
 
+    # Floats out of buffers, under a compiler with few registers: it loads one weight after the other, and a pointer advances on each side. In fp16 it spills.
+    is_plain = space.knobs["accumulate"] == (FP32,) and config["data"] == Place.BUFFER and contraction.rhs_vector == "lanes" and math.prod(window) == 1
+    is_lean = is_plain and limits.registers <= _FEW_REGISTERS
+
     def registers(tile: Config) -> int:
         sums = tile["tile_o"] * tile["tile_w"]
+        if is_lean:
+            return int(LANES * (sums + tile["tile_w"] + 1) + 2)
         if is_depthwise:
             # A row of the window; a compiler writes out all of them where they are few.
             loaded, is_ahead = row(tile["tile_w"]), LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT
