@@ -218,13 +218,17 @@ class Vectors:
         kind = str(buffer.dtype)
         tile = tirx.decl_buffer([self.width], register_type(kind), "tile", scope="local")
         steps, tiles = [], [tile]
-        rest = self.value_of(value)
+        parts: list[tuple[tirx.Expr, tirx.Buffer]] = []
         for whole, form in self.vectors_in(value):
             name = next((f"{load.source.name}_tile" for load in loads_of(form)), "tile")
             loaded = tirx.decl_buffer([self.width], register_type(str(whole.ty)), name, scope="local")
             steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, form.astype(str(loaded.dtype)), [self.lane]), "vectorized"))
-            rest = self.replaced(rest, whole, tirx.BufferLoad(loaded, [self.lane]).astype(str(whole.ty)))
+            parts.append((whole, loaded))
             tiles.append(loaded)
+        rest = self.value_of(value)
+        # A part may hold another one, whose text is shorter: replaced after it, it is found as it was.
+        for whole, loaded in sorted(parts, key=lambda part: -len(str(part[0]))):
+            rest = self.replaced(rest, whole, tirx.BufferLoad(loaded, [self.lane]).astype(str(whole.ty)))
         steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled"))
         whole = tirx.BufferLoad(tile, [self.lane]).astype(kind)
         steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, whole, place), "vectorized"))

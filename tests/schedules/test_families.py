@@ -132,7 +132,7 @@ def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmu
     source = build_task(task, config, target).imports[0].inspect_source()
     assert "cl_khr_fp16" not in source
     assert "cuda_fp16" not in source
-    assert re.search(r"float4? acc", source)
+    assert re.search(r"(float4?|vec4) acc", source)
 
 
 def test_half_precision_arithmetic_is_for_devices_that_have_it() -> None:

@@ -31,10 +31,11 @@ def configs_of(task: TunableTask, target: Target, rng: np.random.Generator, draw
 
 
 def check(name: str, dtype: str, target: Target, drawn: int = 1) -> None:
-    for task in relax_tasks(*OPERATORS[name], dtype=dtype):
+    for task, plain in zip(relax_tasks(*OPERATORS[name], dtype=dtype), relax_tasks(*OPERATORS[name]), strict=True):
         rng = np.random.default_rng(SEED)
         arrays = random_arrays(task, rng)
-        expected = reference(task, arrays)
+        # The plain function in fp16 rounds each step of a sum: a row of 3001 numbers is off by 1.4e-2, and the kernel by 3e-4.
+        expected = reference(plain, [a.astype("float32") if a.dtype == np.float16 else a for a in arrays])
         for config in configs_of(task, target, rng, drawn):
             assert_agrees(target, task, config, arrays, expected, TOLERANCE[dtype])
 
