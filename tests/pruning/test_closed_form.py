@@ -70,8 +70,16 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense | BatchMatmul:
 
 
 def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> KernelUsage:
-    kernels = inspect_function(task.schedule(config, target)["main"], target)
-    return read_usage([kernel.lowered for kernel in kernels], task.template, config)
+    scheduled = task.schedule(config, target)["main"]
+
+    kernels = inspect_function(scheduled, target)
+    usage = read_usage([kernel.lowered for kernel in kernels], task.template, config)
+    if not any(" += " in kernel.source for kernel in kernels):
+        return usage
+    # Registers are those of the kernel with pointers that advance, but addresses can only be read where they are indices.
+    kernels = inspect_function(scheduled, target, without=["advance_pointers"])
+    indexed = read_usage([kernel.lowered for kernel in kernels], task.template, config)
+    return dataclasses.replace(indexed, registers=usage.registers, needed_registers=usage.needed_registers)
 
 
 def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
