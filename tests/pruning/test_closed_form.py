@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from exhaustive import exhaustive, few
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from kernel_usage import read_usage
 from operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
@@ -151,6 +151,8 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
         work = conv(inputs, size, outputs, kernel, dtype, padding=(pad,) * 4, batch=batch)
         task = task_of(work).with_free_images()
         drawn = [c for c in task.space(target).sample(np.random.default_rng(seed), 400) if c.get("algorithm", "direct") != "direct"]
+        # CUDA multiplies fp16 on tensor cores alone.
+        assume(drawn)
         closed_form_and_tir_agree(target, task, drawn[:2])
 
     check()
