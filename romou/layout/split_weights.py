@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ from tvm import relax
 
 from romou.layout.rewrite import Walker, rebuild_main
 from romou.tir.calls import op_name
-from romou.tir.expressions import is_constant, shape_of
+from romou.tir.expressions import bytes_of, dtype_of, is_constant, shape_of
 from romou.tir.primitives import LANES
 
 if TYPE_CHECKING:
@@ -53,11 +52,11 @@ def _columns(value: relax.Expr, most: int) -> int:
     axes = _CHANNELS.get(op_name(value)) if isinstance(value, relax.Call) else None
     if axes is None or not is_constant(value.args[1]) or int(getattr(value.attrs, "groups", 1)) != 1:
         return 0
-    shape, itemsize = shape_of(value.args[1]), value.args[1].value.numpy().itemsize
+    shape = shape_of(value.args[1])
     if shape is None or len(shape) not in (2, 4) or 0 in shape:
         return 0
     # Of a texel of output channels; what lacks in the last one is filled up.
-    texel_bytes = math.prod(shape) // shape[axes[0]] * itemsize * LANES
+    texel_bytes = bytes_of(shape, dtype_of(value.args[1])) // shape[axes[0]] * LANES
     texels = -(-shape[axes[0]] // LANES)
     if texels * texel_bytes <= most or texel_bytes > most:
         return 0

@@ -191,17 +191,17 @@ class Vectors:
         structural_visit(self.value_of(value), (_PARTS, part))
         return found
 
-    def replaced(self, value: tirx.Expr, old: tirx.Expr, by: tirx.Expr) -> tirx.Expr:
-        """`value` with every part that is equal to `old`, and every load that is aligned to such a one, replaced."""
-        aligned = self.aligned(old) if isinstance(old, TensorLoad) else None
+    def replaced(self, value: tirx.Expr, parts: Sequence[tuple[tirx.Expr, tirx.Expr]]) -> tirx.Expr:
+        """`value` with each of `parts`, and each load that is aligned to one, replaced by what stands beside it; of parts that hold others, the outer ones."""
+        loads = [(self.aligned(old), by) for old, by in parts if isinstance(old, TensorLoad)]
 
         def replace(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
-            if structural_equal(expr, old):
-                return by
-            other = self.aligned(expr) if aligned is not None and isinstance(expr, TensorLoad) else None
-            return by if other is not None and structural_equal(other, aligned) else mutator.default_mutate(expr)
+            by = next((by for old, by in parts if structural_equal(expr, old)), None)
+            if by is None and isinstance(expr, TensorLoad) and loads and (other := self.aligned(expr)) is not None:
+                by = next((by for load, by in loads if load is not None and structural_equal(other, load)), None)
+            return mutator.default_mutate(expr) if by is None else by
 
-        return structural_mutate(value, (type(old), replace))
+        return structural_mutate(value, (_PARTS, replace))
 
     def moves(self, expr: tirx.Expr) -> bool:
         """Whether an expression differs from lane to lane."""
@@ -218,17 +218,14 @@ class Vectors:
         kind = str(buffer.dtype)
         tile = tirx.decl_buffer([self.width], register_type(kind), "tile", scope="local")
         steps, tiles = [], [tile]
-        parts: list[tuple[tirx.Expr, tirx.Buffer]] = []
+        parts: list[tuple[tirx.Expr, tirx.Expr]] = []
         for whole, form in self.vectors_in(value):
             name = next((f"{load.source.name}_tile" for load in loads_of(form)), "tile")
             loaded = tirx.decl_buffer([self.width], register_type(str(whole.ty)), name, scope="local")
             steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, form.astype(str(loaded.dtype)), [self.lane]), "vectorized"))
-            parts.append((whole, loaded))
+            parts.append((whole, tirx.BufferLoad(loaded, [self.lane]).astype(str(whole.ty))))
             tiles.append(loaded)
-        rest = self.value_of(value)
-        # A part may hold another one, whose text is shorter: replaced after it, it is found as it was.
-        for whole, loaded in sorted(parts, key=lambda part: -len(str(part[0]))):
-            rest = self.replaced(rest, whole, tirx.BufferLoad(loaded, [self.lane]).astype(str(whole.ty)))
+        rest = self.replaced(self.value_of(value), parts)
         steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled"))
         whole = tirx.BufferLoad(tile, [self.lane]).astype(kind)
         steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, whole, place), "vectorized"))

@@ -32,6 +32,26 @@ Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* ima
   return memory;
 }
 
+/// Copy between host memory and a device's: enqueued without blocking, then waited for, so that other threads launch meanwhile.
+template <typename Host, typename OfImage, typename OfBuffer>
+void copy_with_host(const Place& place, Host* host, size_t bytes, const char* image_call, OfImage of_image, const char* buffer_call, OfBuffer of_buffer) {
+  Memory& memory = *place.memory;
+  const char* call = memory.is_image ? image_call : buffer_call;
+  cl_event done = nullptr;
+  cl_int code = CL_SUCCESS;
+  {
+    const Device::Queue queue = memory.device->hold_queue();
+    if (memory.is_image) {
+      const Region region(memory.image.first(bytes));
+      code = of_image(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
+    } else {
+      code = of_buffer(queue.handle(), memory.handle, CL_FALSE, place.offset, bytes, host, 0, nullptr, &done);
+    }
+  }
+  memory.device->check(code, call);
+  memory.device->wait(Event(done), call);
+}
+
 }  // namespace
 
 Memory* create_buffer(Device& device, size_t bytes) {
@@ -81,41 +101,12 @@ void release(Memory* memory) noexcept {
   delete memory;
 }
 
-// One side is host memory: enqueued without blocking, then waited for, so that other threads launch meanwhile.
 void copy_to_host(const Place& from, char* host, size_t bytes) {
-  Memory& memory = *from.memory;
-  const char* call = memory.is_image ? "clEnqueueReadImage" : "clEnqueueReadBuffer";
-  cl_event done = nullptr;
-  cl_int code = CL_SUCCESS;
-  {
-    const Device::Queue queue = memory.device->hold_queue();
-    if (memory.is_image) {
-      const Region region(memory.image.first(bytes));
-      code = api().clEnqueueReadImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
-    } else {
-      code = api().clEnqueueReadBuffer(queue.handle(), memory.handle, CL_FALSE, from.offset, bytes, host, 0, nullptr, &done);
-    }
-  }
-  memory.device->check(code, call);
-  memory.device->wait(Event(done), call);
+  copy_with_host(from, host, bytes, "clEnqueueReadImage", api().clEnqueueReadImage, "clEnqueueReadBuffer", api().clEnqueueReadBuffer);
 }
 
 void copy_from_host(const char* host, const Place& to, size_t bytes) {
-  Memory& memory = *to.memory;
-  const char* call = memory.is_image ? "clEnqueueWriteImage" : "clEnqueueWriteBuffer";
-  cl_event done = nullptr;
-  cl_int code = CL_SUCCESS;
-  {
-    const Device::Queue queue = memory.device->hold_queue();
-    if (memory.is_image) {
-      const Region region(memory.image.first(bytes));
-      code = api().clEnqueueWriteImage(queue.handle(), memory.handle, CL_FALSE, region.origin, region.extent, 0, 0, host, 0, nullptr, &done);
-    } else {
-      code = api().clEnqueueWriteBuffer(queue.handle(), memory.handle, CL_FALSE, to.offset, bytes, host, 0, nullptr, &done);
-    }
-  }
-  memory.device->check(code, call);
-  memory.device->wait(Event(done), call);
+  copy_with_host(to, host, bytes, "clEnqueueWriteImage", api().clEnqueueWriteImage, "clEnqueueWriteBuffer", api().clEnqueueWriteBuffer);
 }
 
 void copy_on_device(const Place& from, const Place& to, size_t bytes) {
