@@ -115,6 +115,11 @@ class StreamingTemplate(Template):
         """Blocks that `simplified` left."""
         return find_blocks(self.simplified)
 
+    @property
+    def values(self) -> list[tirx.Expr]:
+        """What kernels compute of each block."""
+        return [block.body.value for block in self.blocks]
+
     knobs_of_traffic: tuple[str, ...]
 
     @abstractmethod
