@@ -80,7 +80,9 @@ def measure(name: str, target: str, trials: int, seconds: float | None, seed: in
     with tempfile.TemporaryDirectory(prefix="romou-tuning-") as folder:
         model = find(name, Path(folder))
         course = Course()
-        tuned = romou.tune(model, target=target, trials=trials, seconds=seconds, seed=seed, work_dir=Path(folder) / "records", callback=course.add)
+        tuned = romou.tune(
+            model, target=target, trials=trials, seconds=seconds, seed=seed, work_dir=Path(folder) / "records", callback=course.add, progress=True
+        )
         whole_s = time.monotonic() - course.started
     if not course.trials:
         raise UsageError(f"{name}: no trial was made", hint="Give more --trials or --seconds.")
