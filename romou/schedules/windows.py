@@ -113,8 +113,8 @@ def _axes_in(index: tirx.Expr, axes: Mapping[tirx.Var, int]) -> list[tirx.Var]:
     return [var for var in axes if any(var.same_as(other) for other in found)]
 
 
+def _parts_of(own: Sequence[tirx.Var], parts: Sequence[tirx.Expr]) -> list[tirx.Expr]:
     """Return the conditions that look at no other variables."""
-    """Those of some conditions that look at no other variables."""
     return [part for part in parts if all(any(var.same_as(other) for other in own) for var in nodes_in(part, tirx.Var))]
 
 
