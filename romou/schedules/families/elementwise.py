@@ -83,8 +83,8 @@ class Elementwise(StreamingTemplate):
         *others, last = [axis.var for axis in self._block.iter_vars]
         if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
             return None
-        for place, var in reversed([*enumerate(others)]):
-            vectors = Vectors(axes, var, LANES)
+        for place in reversed(range(len(others))):
+            vectors = Vectors(axes, others[place], LANES)
             form = vectors.form_of(value) if self.shape[place] % LANES == 0 else None
             if form is not None and any(vectors.moves(load) for load in loads_of(form)):
                 return place
