@@ -114,7 +114,7 @@ def _axes_in(index: tirx.Expr, axes: Mapping[tirx.Var, int]) -> list[tirx.Var]:
 
 
 def _parts_of(own: Sequence[tirx.Var], parts: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-    """Those of some conditions that look at no other variables."""
+    """Return the conditions that look at no other variables."""
     return [part for part in parts if all(any(var.same_as(other) for other in own) for var in nodes_in(part, tirx.Var))]
 
 
