@@ -1,0 +1,187 @@
+"""Sums of products on tensor cores that take whole matrices: VK_KHR_cooperative_matrix, GLSL's coopMatMulAdd.
+
+Which numbers of a matrix a work-item holds is the driver's secret, so operands come from local memory and sums return through it. What a work-item loads
+is what it loads for PTX's `mma` (`tensor_cores.py`, `warp_nest.py`), and it stores that for its warp, in matrices of 16 x 16:
+
+    weights   two matrices for each own output texel; row 4 * (g % 4) + lane of matrix g / 4, depth 4 * t + depth
+    data      one matrix for each two pairs of own pixels; column 8 * pair + g, depth 4 * t + lane
+
+The sums of a warp are matrices too, while the loops around the nest run. Behind them, they are stored one output texel and two pairs of pixels at a time, and
+every work-item adds those of its own tile to its registers, which nothing else has touched meanwhile:
+
+    for k: for group in 4: for ilane in 4:              sums = 0
+      for o, w, lane:                          ->       for k: wait for the warp; store texels; wait for the warp; sums += weights * data
+        acc[o, w, lane] += data * weight                for o, pairs: wait for the warp; store sums; wait for the warp; acc[o, pairs] += own sums
+
+Where the nests of several steps follow each other, all texels are loaded before the first of them is stored.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_mutate
+
+from romou.backends.dialect import MATRICES, MATRIX, MatricesInMemory, multiply_matrices, store_matrix
+from romou.backends.launch import thread_extents
+from romou.core.errors import BuildError
+from romou.passes.warp_nest import PAIR, ROWS, WARP, WarpNest
+from romou.tir.primitives import LANES, TENSOR_CORES
+from romou.tir.traversal import nodes_in
+
+# Local memory is an array of four fp16 numbers, or two floats. From one row or column of a matrix to the next are as many as fill no bank twice: with 2 of
+# them between, 8 rows lie in 32 banks of 4 bytes. Each begins at a multiple of 16 bytes, as drivers ask.
+UNIT_BYTES = 8
+_STRIDE = MATRIX // LANES + 2
+_SUMS_STRIDE = MATRIX * 4 // UNIT_BYTES
+# Own pixels whose sums are columns of one matrix.
+_QUAD = 2 * PAIR
+
+
+def local_memory_bytes(texels: Any, pixels: Any) -> Any:
+    """Local memory of one warp, of whose work-items each has a tile of so many texels of output channels and pixels; for one or for columns of many."""
+    operands = (2 * texels + pixels // _QUAD) * MATRIX * _STRIDE
+    sums = 2 * MATRIX * _SUMS_STRIDE
+    return UNIT_BYTES * (operands + (operands < sums) * (sums - operands))
+
+
+def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> tirx.PrimFunc:
+    """Return a device function whose marked nests multiply matrices; `nest_of` takes one apart. BuildError where registers of a tile do not allow it."""
+
+    def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+        marked = [i for i, child in enumerate(stmt.seq) if _marked_in(child)]
+        if not marked:
+            return stmt
+        before, inside, behind = stmt.seq[: marked[0]], stmt.seq[marked[0] : marked[-1] + 1], stmt.seq[marked[-1] + 1 :]
+        nest = nest_of(_marked_in(inside[0])[0])
+        if any(_accesses(child, nest.store.buffer) for child in inside):
+            # The loop that begins with zeros is further inside.
+            return mutator.default_mutate(stmt)
+        return tirx.SeqStmt([*before, *_Product(func, nest).around(list(inside), nest_of), *behind])
+
+    return func.with_body(structural_mutate(func.body, (tirx.SeqStmt, sequence)))
+
+
+def _marked_in(stmt: tirx.Stmt) -> list[tirx.AttrStmt]:
+    return [found for found in nodes_in(stmt, tirx.AttrStmt) if found.attr_key == TENSOR_CORES]
+
+
+def _is_marked(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.AttrStmt) and stmt.attr_key == TENSOR_CORES
+
+
+def _accesses(stmt: tirx.Stmt, buffer: tirx.Var) -> bool:
+    """Whether a statement reads or writes a buffer outside of marked nests."""
+    without = structural_mutate(stmt, (tirx.AttrStmt, lambda s, mutator: tirx.Evaluate(0) if _is_marked(s) else mutator.default_mutate(s)))
+    loads, stores = nodes_in(without, tvm.ir.TensorLoad), nodes_in(without, tirx.BufferStore)
+    return any(load.source.same_as(buffer) for load in loads) or any(store.buffer.same_as(buffer) for store in stores)
+
+
+class _Product:
+    """The matrices of one kernel's warps: `nest` is the first of the marked ones, and all have the same tile."""
+
+    def __init__(self, func: tirx.PrimFunc, nest: WarpNest) -> None:
+        extents = thread_extents(func)
+        items = math.prod(extents.get(f"threadIdx.{axis}", 1) for axis in "xyz")
+        if nest.pixels % _QUAD or extents["threadIdx.x"] * ROWS != WARP or extents["threadIdx.y"] % ROWS:
+            raise BuildError(f"warps of 4 x {ROWS} work-items with {_QUAD} pixels each fill matrices; this tile does not: {nest.store}")
+        self.nest = nest
+        self.quads = nest.pixels // _QUAD
+        size = local_memory_bytes(nest.texels, nest.pixels) // UNIT_BYTES
+        warp = nest.y // ROWS if nest.z is None else nest.z * (extents["threadIdx.y"] // ROWS) + nest.y // ROWS
+        self.memory = tirx.decl_buffer([items // WARP * size], "uint32x2", "matrices", scope="shared")
+        self.start = warp * size
+        self.sums = tirx.decl_buffer([2 * nest.texels * self.quads], "float32", "sums", scope=MATRICES)
+
+    def around(self, statements: Sequence[tirx.Stmt], nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> Iterator[tirx.Stmt]:
+        """The statements with their marked nests replaced, between the first zeros and the work-items' own sums."""
+
+        def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+            if not any(map(_is_marked, stmt.seq)):
+                return mutator.default_mutate(stmt)
+            return tirx.SeqStmt(list(self._replaced(stmt.seq, nest_of)))
+
+        def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+            return tirx.SeqStmt(list(self._replaced([stmt], nest_of))) if _is_marked(stmt) else mutator.default_mutate(stmt)
+
+        yield tirx.AllocBuffer(self.memory)
+        yield tirx.AllocBuffer(self.sums)
+        yield structural_mutate(tirx.SeqStmt([*statements, tirx.Evaluate(0)]), [(tirx.SeqStmt, sequence), (tirx.AttrStmt, marked)])
+        yield from self._own_sums()
+
+    def _replaced(self, statements: Sequence[tirx.Stmt], nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> Iterator[tirx.Stmt]:
+        """What stands in a sequence with marked nests: runs of them load first."""
+        for is_run, run in itertools.groupby(statements, _is_marked):
+            if not is_run:
+                yield from run
+                continue
+            nests = [nest_of(stmt) for stmt in run]
+            stores = []
+            for nest in nests:
+                yield from nest.before
+                loads, stored = self._loads(nest)
+                yield from loads
+                stores.append(stored)
+            for stored in stores:
+                yield _wait_for_warp()
+                yield from stored
+                yield _wait_for_warp()
+                yield multiply_matrices(self.sums, self._rows, self._columns)
+
+    @property
+    def _rows(self) -> MatricesInMemory:
+        return MatricesInMemory(buffer=self.memory, start=self.start, stride=_STRIDE, count=2 * self.nest.texels)
+
+    @property
+    def _columns(self) -> MatricesInMemory:
+        start = self.start + 2 * self.nest.texels * MATRIX * _STRIDE
+        return MatricesInMemory(buffer=self.memory, start=start, stride=_STRIDE, count=self.quads)
+
+    def _loads(self, nest: WarpNest) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+        """(into registers, from there to local memory), of the work-item's share of a step."""
+        loads: list[tirx.Stmt] = []
+        stores: list[tirx.Stmt] = []
+
+        def move(name: str, factor: tirx.Expr, place: tirx.Expr) -> None:
+            texel = nest.texel_of(factor)
+            if str(texel.ty.dtype) != str(self.memory.dtype):
+                raise BuildError(f"cooperative matrices multiply fp16, not {factor}")
+            variable = tirx.Var(name, str(texel.ty.dtype))
+            loads.append(tirx.Bind(variable, texel))
+            stores.append(tirx.BufferStore(self.memory, variable, [place]))
+
+        for texel, depth in itertools.product(range(nest.texels), range(LANES)):
+            matrix, column = 2 * texel + nest.g // LANES, nest.t * LANES + depth
+            move("weight", nest.weight(texel, depth), self._rows.start + (matrix * MATRIX + column) * _STRIDE + nest.g % LANES)
+        for pair in range(nest.pixels // PAIR):
+            move("data", nest.data(pair * PAIR), self._columns.start + (pair * ROWS + nest.g) * _STRIDE + nest.t)
+        return loads, stores
+
+    def _own_sums(self) -> Iterator[tirx.Stmt]:
+        nest, acc = self.nest, self.nest.store.buffer
+        matrix = MATRIX * _SUMS_STRIDE
+        for texel, quad in itertools.product(range(nest.texels), range(self.quads)):
+            yield _wait_for_warp()
+            for half in range(2):
+                into = MatricesInMemory(buffer=self.memory, start=self.start + half * matrix, stride=_SUMS_STRIDE)
+                yield store_matrix(self.sums, (2 * texel + half) * self.quads + quad, into)
+            yield _wait_for_warp()
+            for pixel in range(_QUAD):
+                column = pixel // PAIR * ROWS + nest.t * PAIR + pixel % PAIR
+                # Two floats are one unit: four lanes are two of them.
+                first = self.start + nest.g // LANES * matrix + column * _SUMS_STRIDE + nest.g % LANES * 2
+                for lanes in range(0, LANES, 2):
+                    place = nest.place(texel, quad * _QUAD + pixel, lanes)
+                    own = tirx.Var("own", "float32x2")
+                    yield tirx.Bind(own, tirx.reinterpret("float32x2", tirx.BufferLoad(self.memory, [first + lanes // 2])))
+                    at = tirx.Ramp(tirx.const(place, "int32"), tirx.const(1, "int32"), 2)
+                    yield tirx.BufferStore(acc, tirx.BufferLoad(acc, [at]) + own, [at])
+
+
+def _wait_for_warp() -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "warp"))
