@@ -7,12 +7,21 @@ backwards, as subgroups may be numbered in any order, and a subgroup waits for t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+import tvm
+from operators import device_tensor, error_of, random_arrays, reference
 
+from romou.backends import backend
 from romou.backends.vulkan import build, compiler
+from romou.core.space import Config
+from romou.target import Target
+from romou.tasks.build import build_task
+from romou.tasks.tunable import TunableTask
+
+_SEED = 20
 
 _PRELUDE = """
 // Where a factor lies: it is read when it is multiplied.
@@ -34,7 +43,7 @@ float number(Factor f, uint row, uint column) {
 }
 Sums coopMatMulAdd(Factor a, Factor b, Sums c) {
   [[dont_unroll]] for (uint k = 0; k < 16; k++) {
-    [[unroll]] for (uint i = 0; i < 8; i++) {
+    [[dont_unroll]] for (uint i = 0; i < 8; i++) {
       uint n = ITEM % 32 * 8 + i;
       c.at[i] += number(a, n % 16, k) * number(b, k, n / 16);
     }
@@ -65,15 +74,21 @@ def emulated(source: str) -> str:
     return source
 
 
-@contextmanager
-def emulation(change: tuple[str, str] | None = None) -> Iterator[None]:
-    """Compile kernels without cooperative matrices from here on; change: text and what is put in its place, for kernels that are to be wrong."""
+def emulated_error(task: TunableTask, config: Config, target: Target, change: Callable[[str], str] = str) -> float:
+    """Relative L2 error of a config whose kernel is compiled without cooperative matrices; change: what becomes of its text before, to make it wrong."""
 
     def compile_shaders(sources: Sequence[str]) -> list[bytes]:
-        for source in sources:
-            assert change is None or change[0] in source
-        return compiler.compile_shaders([emulated(source.replace(*change) if change else source) for source in sources])
+        return compiler.compile_shaders([emulated(change(source)) for source in sources])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "compile_shaders", compile_shaders)
-        yield
+        module = build_task(task, config, target)
+    return error_on_device(task, config, module)
+
+
+def error_on_device(task: TunableTask, config: Config, module: tvm.runtime.Module) -> float:
+    """Relative L2 error of a built config on the attached Vulkan device."""
+    arrays = random_arrays(task, np.random.default_rng(_SEED))
+    tensors = [device_tensor(array, backend("vulkan").device(), "global") for array in task.arguments(arrays, config)]
+    module["main"](*tensors)
+    return error_of(tensors[-1].numpy().astype(np.float64), reference(task, arrays))

@@ -20,7 +20,7 @@ class Dialect:
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
     names_fp16_images         whether a kernel has to say that an image it writes holds fp16
-    has_cooperative_matrices  whether a warp hands tensor cores whole matrices from local memory, and gets its sums back there; else its work-items do, from registers
+    has_cooperative_matrices  whether tensor cores take matrices that a warp loads from local memory; else each work-item hands them its part in registers
     fp16_texel                the type of four fp16 numbers as they lie in memory
     rounds_divisions_roughly  whether a division of fp32 numbers may be off by more than one unit in the last place, but for those `correctly_rounded`
     rounding_mark             name of the external function that those are wrapped in

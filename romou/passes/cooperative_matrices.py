@@ -13,7 +13,7 @@ every work-item adds those of its own tile to its registers, which nothing else 
       for o, w, lane:                          ->       for k: wait for the warp; store texels; wait for the warp; sums += weights * data
         acc[o, w, lane] += data * weight                for o, pairs: wait for the warp; store sums; wait for the warp; acc[o, pairs] += own sums
 
-Where the nests of several steps follow each other, all texels are loaded before the first of them is stored.
+Where the nests of several steps follow each other, the texels of up to four are loaded before the first of them is stored.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _STRIDE = MATRIX // LANES + 2
 _SUMS_STRIDE = MATRIX * 4 // UNIT_BYTES
 # Own pixels whose sums are columns of one matrix.
 _QUAD = 2 * PAIR
+# Nests whose texels are in registers at a time: as many as a config takes steps together. Of a window that is written out there are more.
+_AHEAD = 4
 
 
 def local_memory_bytes(texels: Any, pixels: Any) -> Any:
@@ -121,17 +123,14 @@ class _Product:
                 yield from run
                 continue
             nests = [nest_of(stmt) for stmt in run]
-            stores = []
-            for nest in nests:
-                yield from nest.before
-                loads, stored = self._loads(nest)
-                yield from loads
-                stores.append(stored)
-            for stored in stores:
-                yield _wait_for_warp()
-                yield from stored
-                yield _wait_for_warp()
-                yield multiply_matrices(self.sums, self._rows, self._columns)
+            for first in range(0, len(nests), _AHEAD):
+                moved = [self._moves(nest) for nest in nests[first : first + _AHEAD]]
+                yield from itertools.chain.from_iterable(loads for loads, _ in moved)
+                for _, stores in moved:
+                    yield _wait_for_warp()
+                    yield from stores
+                    yield _wait_for_warp()
+                    yield multiply_matrices(self.sums, self._rows, self._columns)
 
     @property
     def _rows(self) -> MatricesInMemory:
@@ -142,7 +141,7 @@ class _Product:
         start = self.start + 2 * self.nest.texels * MATRIX * _STRIDE
         return MatricesInMemory(buffer=self.memory, start=start, stride=_STRIDE, count=self.quads)
 
-    def _loads(self, nest: WarpNest) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+    def _moves(self, nest: WarpNest) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """(into registers, from there to local memory), of the work-item's share of a step."""
         loads: list[tirx.Stmt] = []
         stores: list[tirx.Stmt] = []

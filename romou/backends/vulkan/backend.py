@@ -126,7 +126,7 @@ class Vulkan(ComputeApi):
         return {}
 
     def toolchain(self) -> tuple[str, Callable[[], str]]:
-        return "glslang", lambda: f"glslang {compiler.version()} ({compiler.glslang()})"
+        return "glslang", compiler.describe
 
     def split_kernels(self, source: str) -> dict[str, str]:
         return compiler.split(source)

@@ -97,6 +97,12 @@ def version() -> str:
     return done.stdout.partition("\n")[0].rpartition(" ")[2]
 
 
+def describe() -> str:
+    """Which compiler there is, and what it is too old for; BuildError where there is none."""
+    too_old = "" if knows_matrices() else f"; too old for cooperative matrices, which take {_MATRICES_FROM}: fp16 is multiplied without tensor cores"
+    return f"glslang {version()} ({glslang()}){too_old}"
+
+
 def knows_matrices() -> bool:
     """Whether the compiler knows GL_KHR_cooperative_matrix; False where there is none."""
     with contextlib.suppress(BuildError):

@@ -26,7 +26,6 @@ from romou.backends.vulkan.expressions import LANES, Expressions, Parameter
 from romou.backends.vulkan.functions import definitions
 from romou.backends.vulkan.types import EXTENSIONS, Type, type_of
 from romou.backends.vulkan.unrolling import iterations_at_once
-from romou.tir.traversal import nodes_in
 
 # Sides of a work group that glslang takes, and that devices have.
 MOST_SIDES = (1024, 1024, 64)
@@ -78,10 +77,7 @@ class _Writer(Expressions):
                 self.scalars.append((self.name(parameter), self.used(str(parameter.ty))))
         structural_walk(self.func.body, (tirx.DeclBuffer, self.declare))
         structural_walk(self.func.body, [(TensorLoad, self.note_load), (tirx.BufferStore, self.note_store), (Call, self.note_call)])
-        if any(str(stmt.buffer.scope()) == MATRICES for stmt in nodes_in(self.func.body, tirx.AllocBuffer)):
-            self.item = self.unique("item")
-            self.needs.update(dict.fromkeys(matrices.NEEDS))
-            self.lines.append(f"  int {self.item} = int(gl_SubgroupID * {matrices.SUBGROUP} + gl_SubgroupInvocationID);")
+        structural_walk(self.func.body, (tirx.AllocBuffer, self.note_matrices))
         self.block(self.func.body)
         x, y, z = self.sides.values()
         if any(side > most for side, most in zip((x, y, z), MOST_SIDES, strict=True)):
@@ -176,6 +172,12 @@ class _Writer(Expressions):
             found.is_written = True
         else:
             found.is_read = True
+
+    def note_matrices(self, stmt: tirx.AllocBuffer) -> None:
+        if str(stmt.buffer.scope()) == MATRICES and not self.item:
+            self.item = self.unique("item")
+            self.needs.update(dict.fromkeys(matrices.NEEDS))
+            self.lines.append(f"  int {self.item} = int(gl_SubgroupID * {matrices.SUBGROUP} + gl_SubgroupInvocationID);")
 
     # Statements
 

@@ -64,14 +64,15 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         # What is added to fill the last iteration is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * round_up(texels, GROUP))
     )
-    is_other = (is_mma(config) == False) & (config["steps"] == 1) & (config["unroll"] != TAPS)
+    is_other = (is_mma(config) == False) & (config["steps"] == 1) & (config["unroll"] != TAPS)  # noqa: E712  `not` does not judge columns
     return is_whole | (is_other & (first % config["split_k"] == 0))
 
 
 def fits_matrices(config: Columns) -> Any:
-    """Whether a config has whole matrices of pixels, sums in fp32, and everything in buffers and in registers, of which each warp passes matrices on."""
-    places = (config["data"] == Place.BUFFER) & (config["weight"] == Place.BUFFER) & (config["output"] == Place.BUFFER)
-    return places & (config["tile_w"] % (2 * PAIR) == 0) & (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712  columns
+    """Whether a config fills matrices with pixels, sums up in fp32, and leaves all to the warps: texels lie in buffers, nothing is staged or broadcast."""
+    in_buffers = (config["data"] == Place.BUFFER) & (config["weight"] == Place.BUFFER) & (config["output"] == Place.BUFFER)
+    is_plain = (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712  columns
+    return in_buffers & is_plain & (config["tile_w"] % (2 * PAIR) == 0)
 
 
 def is_mma(config: Columns) -> Any:
