@@ -13,7 +13,7 @@ every work-item adds those of its own tile to its registers, which nothing else 
       for o, w, lane:                          ->       for k: wait for the warp; store texels; wait for the warp; sums += weights * data
         acc[o, w, lane] += data * weight                for o, pairs: wait for the warp; store sums; wait for the warp; acc[o, pairs] += own sums
 
-Where the nests of several steps follow each other, the texels of up to four are loaded before the first of them is stored.
+Where the nests of several steps follow each other, as many as the mark says are loaded, stored and waited for together.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ _STRIDE = MATRIX // LANES + 2
 _SUMS_STRIDE = MATRIX * 4 // UNIT_BYTES
 # Own pixels whose sums are columns of one matrix.
 _QUAD = 2 * PAIR
-# Nests whose texels are in registers at a time: as many as a config takes steps together. Of a window that is written out there are more.
-_AHEAD = 4
 
 
-def local_memory_bytes(texels: Any, pixels: Any) -> Any:
-    """Local memory of one warp, of whose work-items each has a tile of so many texels of output channels and pixels; for one or for columns of many."""
-    operands = (2 * texels + pixels // _QUAD) * MATRIX * _STRIDE
+def local_memory_bytes(texels: Any, pixels: Any, steps: Any) -> Any:
+    """Local memory of one warp that takes so many steps together, each work-item with a tile of so many texels of output channels and pixels.
+
+    For one config or for columns of many.
+    """
+    operands = steps * (2 * texels + pixels // _QUAD) * MATRIX * _STRIDE
     sums = 2 * MATRIX * _SUMS_STRIDE
     return UNIT_BYTES * (operands + (operands < sums) * (sums - operands))
 
@@ -64,7 +65,8 @@ def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrSt
         if any(_accesses(child, nest.store.buffer) for child in inside):
             # The loop that begins with zeros is further inside.
             return mutator.default_mutate(stmt)
-        return tirx.SeqStmt([*before, *_Product(func, nest).around(list(inside), nest_of), *behind])
+        steps = int(_marked_in(inside[0])[0].value)
+        return tirx.SeqStmt([*before, *_Product(func, nest, steps).around(list(inside), nest_of), *behind])
 
     return func.with_body(structural_mutate(func.body, (tirx.SeqStmt, sequence)))
 
@@ -85,16 +87,17 @@ def _accesses(stmt: tirx.Stmt, buffer: tirx.Var) -> bool:
 
 
 class _Product:
-    """The matrices of one kernel's warps: `nest` is the first of the marked ones, and all have the same tile."""
+    """The matrices of one kernel's warps: `nest` is the first of the marked ones, and all have the same tile; steps: how many are taken together."""
 
-    def __init__(self, func: tirx.PrimFunc, nest: WarpNest) -> None:
+    def __init__(self, func: tirx.PrimFunc, nest: WarpNest, steps: int) -> None:
         extents = thread_extents(func)
         items = math.prod(extents.get(f"threadIdx.{axis}", 1) for axis in "xyz")
         if nest.pixels % _QUAD or extents["threadIdx.x"] * ROWS != WARP or extents["threadIdx.y"] % ROWS:
             raise BuildError(f"warps of 4 x {ROWS} work-items with {_QUAD} pixels each fill matrices; this tile does not: {nest.store}")
         self.nest = nest
         self.quads = nest.pixels // _QUAD
-        size = local_memory_bytes(nest.texels, nest.pixels) // UNIT_BYTES
+        self.steps = steps
+        size = local_memory_bytes(nest.texels, nest.pixels, steps) // UNIT_BYTES
         warp = nest.y // ROWS if nest.z is None else nest.z * (extents["threadIdx.y"] // ROWS) + nest.y // ROWS
         self.memory = tirx.decl_buffer([items // WARP * size], "uint32x2", "matrices", scope="shared")
         self.start = warp * size
@@ -123,26 +126,24 @@ class _Product:
                 yield from run
                 continue
             nests = [nest_of(stmt) for stmt in run]
-            for first in range(0, len(nests), _AHEAD):
-                moved = [self._moves(nest) for nest in nests[first : first + _AHEAD]]
+            for first in range(0, len(nests), self.steps):
+                moved = [self._moves(nest, step) for step, nest in enumerate(nests[first : first + self.steps])]
                 yield from itertools.chain.from_iterable(loads for loads, _ in moved)
-                for _, stores in moved:
-                    yield _wait_for_warp()
-                    yield from stores
-                    yield _wait_for_warp()
-                    yield multiply_matrices(self.sums, self._rows, self._columns)
+                yield _wait_for_warp()
+                yield from itertools.chain.from_iterable(stores for _, stores in moved)
+                yield _wait_for_warp()
+                yield from (multiply_matrices(self.sums, self._rows(step), self._columns(step)) for step in range(len(moved)))
 
-    @property
-    def _rows(self) -> MatricesInMemory:
-        return MatricesInMemory(buffer=self.memory, start=self.start, stride=_STRIDE, count=2 * self.nest.texels)
+    def _rows(self, step: int) -> MatricesInMemory:
+        start = self.start + step * (2 * self.nest.texels + self.quads) * MATRIX * _STRIDE
+        return MatricesInMemory(buffer=self.memory, start=start, stride=_STRIDE, count=2 * self.nest.texels)
 
-    @property
-    def _columns(self) -> MatricesInMemory:
-        start = self.start + 2 * self.nest.texels * MATRIX * _STRIDE
+    def _columns(self, step: int) -> MatricesInMemory:
+        start = self._rows(step).start + 2 * self.nest.texels * MATRIX * _STRIDE
         return MatricesInMemory(buffer=self.memory, start=start, stride=_STRIDE, count=self.quads)
 
-    def _moves(self, nest: WarpNest) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
-        """(into registers, from there to local memory), of the work-item's share of a step."""
+    def _moves(self, nest: WarpNest, step: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+        """(into registers, from there to local memory), of the work-item's share of one of the steps that are taken together."""
         loads: list[tirx.Stmt] = []
         stores: list[tirx.Stmt] = []
 
@@ -156,9 +157,9 @@ class _Product:
 
         for texel, depth in itertools.product(range(nest.texels), range(LANES)):
             matrix, column = 2 * texel + nest.g // LANES, nest.t * LANES + depth
-            move("weight", nest.weight(texel, depth), self._rows.start + (matrix * MATRIX + column) * _STRIDE + nest.g % LANES)
+            move("weight", nest.weight(texel, depth), self._rows(step).start + (matrix * MATRIX + column) * _STRIDE + nest.g % LANES)
         for pair in range(nest.pixels // PAIR):
-            move("data", nest.data(pair * PAIR), self._columns.start + (pair * ROWS + nest.g) * _STRIDE + nest.t)
+            move("data", nest.data(pair * PAIR), self._columns(step).start + (pair * ROWS + nest.g) * _STRIDE + nest.t)
         return loads, stores
 
     def _own_sums(self) -> Iterator[tirx.Stmt]:

@@ -129,7 +129,7 @@ def staged_bytes(config: Columns) -> Any:
     rows = row(LANES * config["wg_w"] * config["tile_w"]) + row(LANES * LANES * config["wg_o"] * config["tile_o"])
     staged = (config.get("steps", 1) + 1) * config["local"] * rows * number
     warps = config["wg_o"] * config["wg_w"] * config["split_k"] // (WARP_O * WARP_W)
-    return staged + is_coopmat(config) * warps * local_memory_bytes(config["tile_o"], config["tile_w"])
+    return staged + is_coopmat(config) * warps * local_memory_bytes(config["tile_o"], config["tile_w"], config.get("steps", 1))
 
 
 def number_bytes(config: Columns) -> Any:
