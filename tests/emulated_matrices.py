@@ -31,14 +31,14 @@ const Sums ZEROS = Sums(float[8](0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0));
 const uint ITEMS = gl_WorkGroupSize.x * gl_WorkGroupSize.y * gl_WorkGroupSize.z;
 #define ITEM (ITEMS - 1 - gl_LocalInvocationIndex)
 #define load_column_major(matrix, array, start, stride) matrix = Factor(start, stride)
-// Number n of a matrix lies in column n / 16 and row n % 16; in memory four fp16 numbers, or two floats, are one element.
+// Number n of a matrix lies in column n / 16 and row n % 16; in memory four numbers are one element.
 #define store_column_major(matrix, array, start, stride) \\
   [[unroll]] for (uint i = 0; i < 8; i++) { \\
     uint n = ITEM % 32 * 8 + i; \\
-    array[start + n / 16 * stride + n % 16 / 2][n % 2] = floatBitsToUint(matrix.at[i]); \\
+    array[start + n / 16 * stride + n % 16 / 4][n % 4] = matrix.at[i]; \\
   }
 float number(Factor f, uint row, uint column) {
-  uint pair = matrices[f.start + column * f.stride + row / 4][row / 2 % 2];
+  uint pair = operands[f.start + column * f.stride + row / 4][row / 2 % 2];
   return unpackHalf2x16(pair >> row % 2 * 16).x;
 }
 Sums coopMatMulAdd(Factor a, Factor b, Sums c) {

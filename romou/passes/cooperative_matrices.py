@@ -30,17 +30,17 @@ from tvm_ffi.structural import structural_mutate
 from romou.backends.dialect import MATRICES, MATRIX, MatricesInMemory, multiply_matrices, store_matrix
 from romou.backends.launch import thread_extents
 from romou.core.errors import BuildError
-from romou.passes.warp_nest import PAIR, ROWS, WARP, WarpNest
+from romou.passes.warp_nest import FLOATS, PAIR, ROWS, WARP, WarpNest
 from romou.tir.primitives import LANES, TENSOR_CORES
 from romou.tir.traversal import nodes_in
 
-# Local memory is an array of four fp16 numbers, or two floats. From one row or column of a matrix to the next are as many as fill no bank twice: with 2 of
-# them between, 8 rows lie in 32 banks of 4 bytes. Each begins at a multiple of 16 bytes, as drivers ask.
-UNIT_BYTES = 8
-_STRIDE = MATRIX // LANES + 2
-_SUMS_STRIDE = MATRIX * 4 // UNIT_BYTES
-# Own pixels whose sums are columns of one matrix.
+# Texels from one column of a matrix in local memory to the next, of fp16 and of floats: with as much between them, what is read together lies in different
+# banks of 4 bytes. Each column begins at a multiple of 16 bytes, as drivers ask.
+_STRIDE, _SUMS_STRIDE = MATRIX // LANES + 2, MATRIX // LANES + 1
+_FP16_BYTES, _FLOAT_BYTES = 2 * LANES, 4 * LANES
+# Own pixels whose sums are columns of one matrix, and texels of floats in local memory: the sums of an output texel with such pixels.
 _QUAD = 2 * PAIR
+_SUMS = 2 * MATRIX * _SUMS_STRIDE
 
 
 def local_memory_bytes(texels: Any, pixels: Any, steps: Any) -> Any:
@@ -48,9 +48,12 @@ def local_memory_bytes(texels: Any, pixels: Any, steps: Any) -> Any:
 
     For one config or for columns of many.
     """
-    operands = steps * (2 * texels + pixels // _QUAD) * MATRIX * _STRIDE
-    sums = 2 * MATRIX * _SUMS_STRIDE
-    return UNIT_BYTES * (operands + (operands < sums) * (sums - operands))
+    return _operands(texels, pixels, steps) * _FP16_BYTES + _SUMS * _FLOAT_BYTES
+
+
+def _operands(texels: Any, pixels: Any, steps: Any) -> Any:
+    """Texels of fp16 that a warp keeps in local memory."""
+    return steps * (2 * texels + pixels // _QUAD) * MATRIX * _STRIDE
 
 
 def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> tirx.PrimFunc:
@@ -97,10 +100,11 @@ class _Product:
         self.nest = nest
         self.quads = nest.pixels // _QUAD
         self.steps = steps
-        size = local_memory_bytes(nest.texels, nest.pixels, steps) // UNIT_BYTES
+        size, warps = _operands(nest.texels, nest.pixels, steps), items // WARP
         warp = nest.y // ROWS if nest.z is None else nest.z * (extents["threadIdx.y"] // ROWS) + nest.y // ROWS
-        self.memory = tirx.decl_buffer([items // WARP * size], "uint32x2", "matrices", scope="shared")
-        self.start = warp * size
+        self.operands = tirx.decl_buffer([warps * size], nest.fp16_texel, "operands", scope="shared")
+        self.stored = tirx.decl_buffer([warps * _SUMS], FLOATS, "stored_sums", scope="shared")
+        self.start, self.stored_start = warp * size, warp * _SUMS
         self.sums = tirx.decl_buffer([2 * nest.texels * self.quads], "float32", "sums", scope=MATRICES)
 
     def around(self, statements: Sequence[tirx.Stmt], nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> Iterator[tirx.Stmt]:
@@ -114,8 +118,7 @@ class _Product:
         def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
             return tirx.SeqStmt(list(self._replaced([stmt], nest_of))) if _is_marked(stmt) else mutator.default_mutate(stmt)
 
-        yield tirx.AllocBuffer(self.memory)
-        yield tirx.AllocBuffer(self.sums)
+        yield from map(tirx.AllocBuffer, (self.operands, self.stored, self.sums))
         yield structural_mutate(tirx.SeqStmt([*statements, tirx.Evaluate(0)]), [(tirx.SeqStmt, sequence), (tirx.AttrStmt, marked)])
         yield from self._own_sums()
 
@@ -136,11 +139,11 @@ class _Product:
 
     def _rows(self, step: int) -> MatricesInMemory:
         start = self.start + step * (2 * self.nest.texels + self.quads) * MATRIX * _STRIDE
-        return MatricesInMemory(buffer=self.memory, start=start, stride=_STRIDE, count=2 * self.nest.texels)
+        return MatricesInMemory(buffer=self.operands, start=start, stride=_STRIDE, count=2 * self.nest.texels)
 
     def _columns(self, step: int) -> MatricesInMemory:
         start = self._rows(step).start + 2 * self.nest.texels * MATRIX * _STRIDE
-        return MatricesInMemory(buffer=self.memory, start=start, stride=_STRIDE, count=self.quads)
+        return MatricesInMemory(buffer=self.operands, start=start, stride=_STRIDE, count=self.quads)
 
     def _moves(self, nest: WarpNest, step: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """(into registers, from there to local memory), of the work-item's share of one of the steps that are taken together."""
@@ -149,11 +152,11 @@ class _Product:
 
         def move(name: str, factor: tirx.Expr, place: tirx.Expr) -> None:
             texel = nest.texel_of(factor)
-            if str(texel.ty.dtype) != str(self.memory.dtype):
+            if str(texel.ty.dtype) != nest.fp16_texel:
                 raise BuildError(f"cooperative matrices multiply fp16, not {factor}")
             variable = tirx.Var(name, str(texel.ty.dtype))
             loads.append(tirx.Bind(variable, texel))
-            stores.append(tirx.BufferStore(self.memory, variable, [place]))
+            stores.append(tirx.BufferStore(self.operands, variable, [place]))
 
         for texel, depth in itertools.product(range(nest.texels), range(LANES)):
             matrix, column = 2 * texel + nest.g // LANES, nest.t * LANES + depth
@@ -164,23 +167,18 @@ class _Product:
 
     def _own_sums(self) -> Iterator[tirx.Stmt]:
         nest, acc = self.nest, self.nest.store.buffer
-        matrix = MATRIX * _SUMS_STRIDE
         for texel, quad in itertools.product(range(nest.texels), range(self.quads)):
             yield _wait_for_warp()
             for half in range(2):
-                into = MatricesInMemory(buffer=self.memory, start=self.start + half * matrix, stride=_SUMS_STRIDE)
+                into = MatricesInMemory(buffer=self.stored, start=self.stored_start + half * MATRIX * _SUMS_STRIDE, stride=_SUMS_STRIDE)
                 yield store_matrix(self.sums, (2 * texel + half) * self.quads + quad, into)
             yield _wait_for_warp()
             for pixel in range(_QUAD):
-                column = pixel // PAIR * ROWS + nest.t * PAIR + pixel % PAIR
-                # Two floats are one unit: four lanes are two of them.
-                first = self.start + nest.g // LANES * matrix + column * _SUMS_STRIDE + nest.g % LANES * 2
-                for lanes in range(0, LANES, 2):
-                    place = nest.place(texel, quad * _QUAD + pixel, lanes)
-                    own = tirx.Var("own", "float32x2")
-                    yield tirx.Bind(own, tirx.reinterpret("float32x2", tirx.BufferLoad(self.memory, [first + lanes // 2])))
-                    at = tirx.Ramp(tirx.const(place, "int32"), tirx.const(1, "int32"), 2)
-                    yield tirx.BufferStore(acc, tirx.BufferLoad(acc, [at]) + own, [at])
+                column = nest.g // LANES * MATRIX + pixel // PAIR * ROWS + nest.t * PAIR + pixel % PAIR
+                own = tirx.Var("own", FLOATS)
+                yield tirx.Bind(own, tirx.BufferLoad(self.stored, [self.stored_start + column * _SUMS_STRIDE + nest.g % LANES]))
+                at = tirx.Ramp(tirx.const(nest.place(texel, quad * _QUAD + pixel, 0), "int32"), tirx.const(1, "int32"), LANES)
+                yield tirx.BufferStore(acc, tirx.BufferLoad(acc, [at]) + own, [at])
 
 
 def _wait_for_warp() -> tirx.Stmt:

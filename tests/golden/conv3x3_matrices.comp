@@ -9,7 +9,8 @@ layout(std430, binding = 0) restrict readonly buffer Bias { uvec2 bias[]; };
 layout(std430, binding = 1) restrict readonly buffer Data { uvec2 data[]; };
 layout(std430, binding = 2) restrict writeonly buffer Relu { uvec2 relu[]; };
 layout(std430, binding = 3) restrict readonly buffer Weight { uvec2 weight[]; };
-shared uvec2 matrices[576];
+shared uvec2 operands[576];
+shared vec4 stored_sums[320];
 uvec2 bits_of_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
 vec4 half4_of(uvec2 pairs) { return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y)); }
 bool is_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }
@@ -101,76 +102,69 @@ void main() {
         bool inside_3 = inside_1 && (at_36 >= 1) && (at_36 < 29);
         uvec2 data_2 = mix(uvec2(0u), data[mix(0, at_33 + ax8, inside_3)], bvec2(inside_3));
         subgroupBarrier();
-        matrices[at_22] = weight_1;
-        matrices[at_22 + 6] = weight_2;
-        matrices[at_22 + 12] = weight_3;
-        matrices[at_22 + 18] = weight_4;
-        matrices[at_23] = data_1;
-        matrices[at_23 + 48] = data_2;
+        operands[at_22] = weight_1;
+        operands[at_22 + 6] = weight_2;
+        operands[at_22 + 12] = weight_3;
+        operands[at_22 + 18] = weight_4;
+        operands[at_23] = data_1;
+        operands[at_23 + 48] = data_2;
         subgroupBarrier();
         {
           coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> columns_0;
-          coopMatLoad(columns_0, matrices, (at_21 + 192), 6, gl_CooperativeMatrixLayoutColumnMajor);
+          coopMatLoad(columns_0, operands, at_21 + 192, 6, gl_CooperativeMatrixLayoutColumnMajor);
           coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> rows;
-          coopMatLoad(rows, matrices, at_21, 6, gl_CooperativeMatrixLayoutColumnMajor);
+          coopMatLoad(rows, operands, at_21, 6, gl_CooperativeMatrixLayoutColumnMajor);
           sums[0] = coopMatMulAdd(rows, columns_0, sums[0]);
-          coopMatLoad(rows, matrices, at_21 + 96, 6, gl_CooperativeMatrixLayoutColumnMajor);
+          coopMatLoad(rows, operands, at_21 + 96, 6, gl_CooperativeMatrixLayoutColumnMajor);
           sums[1] = coopMatMulAdd(rows, columns_0, sums[1]);
         }
       }
     }
   }
   subgroupBarrier();
-  coopMatStore(sums[0], matrices, at_21, 8, gl_CooperativeMatrixLayoutColumnMajor);
-  coopMatStore(sums[1], matrices, (at_21 + 128), 8, gl_CooperativeMatrixLayoutColumnMajor);
+  int at_37 = at_3 * 160;
+  coopMatStore(sums[0], stored_sums, at_37, 5, gl_CooperativeMatrixLayoutColumnMajor);
+  coopMatStore(sums[1], stored_sums, at_37 + 80, 5, gl_CooperativeMatrixLayoutColumnMajor);
   subgroupBarrier();
-  int at_37 = local_x * 16 + at_21 + at_19 * 128 + at_20 * 2;
-  vec2 own = uintBitsToFloat(matrices[at_37]);
-  vec2 stored_4 = vec2(acc_local[0], acc_local[1]) + own;
+  int at_38 = local_x * 10 + at_37 + at_19 * 80 + at_20;
+  vec4 own = stored_sums[at_38];
+  vec4 stored_4 = vec4(acc_local[0], acc_local[1], acc_local[2], acc_local[3]) + own;
   acc_local[0] = stored_4.x;
   acc_local[1] = stored_4.y;
-  vec2 own_1 = uintBitsToFloat(matrices[at_37 + 1]);
-  vec2 stored_5 = vec2(acc_local[2], acc_local[3]) + own_1;
-  acc_local[2] = stored_5.x;
-  acc_local[3] = stored_5.y;
-  vec2 own_2 = uintBitsToFloat(matrices[at_37 + 8]);
-  vec2 stored_6 = vec2(acc_local[4], acc_local[5]) + own_2;
-  acc_local[4] = stored_6.x;
-  acc_local[5] = stored_6.y;
-  vec2 own_3 = uintBitsToFloat(matrices[at_37 + 9]);
-  vec2 stored_7 = vec2(acc_local[6], acc_local[7]) + own_3;
-  acc_local[6] = stored_7.x;
-  acc_local[7] = stored_7.y;
-  vec2 own_4 = uintBitsToFloat(matrices[at_37 + 64]);
-  vec2 stored_8 = vec2(acc_local[8], acc_local[9]) + own_4;
-  acc_local[8] = stored_8.x;
-  acc_local[9] = stored_8.y;
-  vec2 own_5 = uintBitsToFloat(matrices[at_37 + 65]);
-  vec2 stored_9 = vec2(acc_local[10], acc_local[11]) + own_5;
-  acc_local[10] = stored_9.x;
-  acc_local[11] = stored_9.y;
-  vec2 own_6 = uintBitsToFloat(matrices[at_37 + 72]);
-  vec2 stored_10 = vec2(acc_local[12], acc_local[13]) + own_6;
-  acc_local[12] = stored_10.x;
-  acc_local[13] = stored_10.y;
-  vec2 own_7 = uintBitsToFloat(matrices[at_37 + 73]);
-  vec2 stored_11 = vec2(acc_local[14], acc_local[15]) + own_7;
-  acc_local[14] = stored_11.x;
-  acc_local[15] = stored_11.y;
+  acc_local[2] = stored_4.z;
+  acc_local[3] = stored_4.w;
+  vec4 own_1 = stored_sums[at_38 + 5];
+  vec4 stored_5 = vec4(acc_local[4], acc_local[5], acc_local[6], acc_local[7]) + own_1;
+  acc_local[4] = stored_5.x;
+  acc_local[5] = stored_5.y;
+  acc_local[6] = stored_5.z;
+  acc_local[7] = stored_5.w;
+  vec4 own_2 = stored_sums[at_38 + 40];
+  vec4 stored_6 = vec4(acc_local[8], acc_local[9], acc_local[10], acc_local[11]) + own_2;
+  acc_local[8] = stored_6.x;
+  acc_local[9] = stored_6.y;
+  acc_local[10] = stored_6.z;
+  acc_local[11] = stored_6.w;
+  vec4 own_3 = stored_sums[at_38 + 45];
+  vec4 stored_7 = vec4(acc_local[12], acc_local[13], acc_local[14], acc_local[15]) + own_3;
+  acc_local[12] = stored_7.x;
+  acc_local[13] = stored_7.y;
+  acc_local[14] = stored_7.z;
+  acc_local[15] = stored_7.w;
   bool inside_4 = (group_x * 2 + at_3) < 49;
-  int at_38 = at_1 + at;
-  int at_39 = group_y * 6272 + at_5 + local_x * 2 + at * 784 + at_6;
+  int at_39 = at_1 + at;
+  int at_40 = group_y * 6272 + at_5 + local_x * 2 + at * 784 + at_6;
   if (inside_4) {
-    relu[at_39] = bits_of_half4(max_with_nan(vec4(acc_local[0], acc_local[1], acc_local[2], acc_local[3]) + half4_of(bias[at_38]), vec4(0.0)));
+    relu[at_40] = bits_of_half4(max_with_nan(vec4(acc_local[0], acc_local[1], acc_local[2], acc_local[3]) + half4_of(bias[at_39]), vec4(0.0)));
   }
   if (inside_4) {
-    relu[at_39 + 1] = bits_of_half4(max_with_nan(vec4(acc_local[4], acc_local[5], acc_local[6], acc_local[7]) + half4_of(bias[at_38]), vec4(0.0)));
+    relu[at_40 + 1] = bits_of_half4(max_with_nan(vec4(acc_local[4], acc_local[5], acc_local[6], acc_local[7]) + half4_of(bias[at_39]), vec4(0.0)));
   }
   if (inside_4) {
-    relu[at_39 + 8] = bits_of_half4(max_with_nan(vec4(acc_local[8], acc_local[9], acc_local[10], acc_local[11]) + half4_of(bias[at_38]), vec4(0.0)));
+    relu[at_40 + 8] = bits_of_half4(max_with_nan(vec4(acc_local[8], acc_local[9], acc_local[10], acc_local[11]) + half4_of(bias[at_39]), vec4(0.0)));
   }
   if (inside_4) {
-    relu[at_39 + 9] = bits_of_half4(max_with_nan(vec4(acc_local[12], acc_local[13], acc_local[14], acc_local[15]) + half4_of(bias[at_38]), vec4(0.0)));
+    relu[at_40 + 9] = bits_of_half4(max_with_nan(vec4(acc_local[12], acc_local[13], acc_local[14], acc_local[15]) + half4_of(bias[at_39]), vec4(0.0)));
   }
 }
 

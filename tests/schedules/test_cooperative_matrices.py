@@ -55,14 +55,14 @@ def matrix_config(task: TunableTask, **knobs: int | str) -> Config:
     ("work", "knobs"),
     few(
         [
-            (PLAIN, {"tile_o": 2, "split_k": 2, "wg_w": 8}),
+            (PLAIN, {"tile_o": 2, "split_k": 2}),
             (PLAIN, {"steps": 2, "unroll": "window", "pixels": "rows"}),
             (conv(32, (6, 7), 40, (3, 2), **HALF), {"unroll": "window", "pixels": "rows"}),
             (ODD, {"wg_w": 16}),
             (ODD, {"unroll": "taps", "split_k": 2, "tile_w": 8}),
-            (SHAPES[2], {"split_k": 4, "tile_o": 4, "wg_o": 8}),
-            (SHAPES[3], {"split_k": 4, "steps": 2}),
-            (SHAPES[3], {"steps": 4, "tile_o": 2, "tile_w": 8, "split_k": 2}),
+            (SHAPES[2], {"tile_o": 4, "tile_w": 8}),
+            (SHAPES[3], {"split_k": 2, "steps": 2}),
+            (SHAPES[3], {"steps": 4, "tile_o": 2, "tile_w": 4}),
             (SHAPES[4], {"tile_w": 8, "split_k": 2, "steps": 2}),
             (SHAPES[5], {"split_k": 4}),
         ],

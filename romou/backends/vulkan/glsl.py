@@ -326,7 +326,7 @@ class _Writer(Expressions):
 
         def at(first: int, count: int = 1) -> matrices.Matrices:
             array, _, _ = self.array(pointed(call.args[first])[0])
-            return matrices.Matrices(array=array, start=self.operand(call.args[first + 1]), stride=int(call.args[first + 2]), count=count)
+            return matrices.Matrices(array=array, start=self.index(call.args[first + 1]), stride=int(call.args[first + 2]), count=count)
 
         if extern_of(call) == "store_matrix":
             self.line(matrices.stored(name, int(call.args[2]), at(3)))
