@@ -49,7 +49,7 @@ class StreamingForm(Form):
         knobs = [columns[name] for name in self._template.knobs_of_traffic]
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
         found = {name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs) for field, name in enumerate(names)}
-        return {**found, "width": tabulate(self._template.access_width, columns["vector_width"])}
+        return {**found, "width": tabulate(self._template.access_width, *(columns[name] for name in self._template.knobs_of_width))}
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         template = self._template

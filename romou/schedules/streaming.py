@@ -92,6 +92,9 @@ class StreamingTemplate(Template):
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
         """What the blocks compute, each with how vectors of `width` elements lie in it."""
 
+    # What `access_width` looks at.
+    knobs_of_width: tuple[str, ...] = ("vector_width",)
+
     def access_width(self, width: int) -> int:
         """Lanes of the narrowest load of the data where vectors have `width` of them."""
         return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
