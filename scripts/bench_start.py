@@ -1,10 +1,12 @@
 """Seconds from the start of a process to a model's first output, split into parts: the first time, when programs are compiled and kept, and the second.
 
-python scripts/bench_start.py [MODEL ...] [--target TARGET] [--repeat N] [-o FILE.json]      default: the eight bundled networks on opencl -device=host
+python scripts/bench_start.py [MODEL ...] [--target TARGET] [--repeat N] [--driver-caches] [-o FILE.json]
+default: the eight bundled networks on opencl -device=host
 
 Each start is a process of its own. PoCL's own cache is switched off (POCL_KERNEL_CACHE=0), NVIDIA's too (CUDA_CACHE_DISABLE=1): they would hide what the
-compiler takes. PoCL compiles in a kernel's first launch as well, so `compile` is the time of `programs`, and what the first run takes longer than the median
-of later ones. `keep` is the time of taking programs from the driver and writing them, behind the first output; it is in no other column.
+compiler takes. With --driver-caches they are on, as a user has them, and empty before the first start. PoCL
+compiles in a kernel's first launch as well, so `compile` is the time of `programs`, and what the first run takes longer than the median of later ones.
+`keep` is the time of taking programs from the driver and writing them, behind the first output; it is in no other column.
 """
 
 from __future__ import annotations
@@ -59,11 +61,20 @@ def start(model: str, spawned_at: float) -> dict[str, Any]:
     }
 
 
-def measure(saved: Path, cache: Path, repeat: int) -> dict[str, dict[str, Any]]:
+def driver_caches(folder: Path | None) -> dict[str, str]:
+    """The environment in which drivers keep what they compile in `folder`, or nowhere."""
+    if folder is None:
+        return {"POCL_KERNEL_CACHE": "0", "CUDA_CACHE_DISABLE": "1"}
+    folder.mkdir(parents=True)
+    return {"POCL_KERNEL_CACHE": "1", "POCL_CACHE_DIR": str(folder), "CUDA_CACHE_DISABLE": "0", "CUDA_CACHE_PATH": str(folder)}
+
+
+def measure(saved: Path, cache: Path, repeat: int, *, with_drivers: bool) -> dict[str, dict[str, Any]]:
     """The medians of `repeat` starts, each pair of them with an empty cache."""
     found: dict[str, list[dict[str, Any]]] = {"first": [], "second": []}
     for number in range(repeat):
-        own = {"ROMOU_CACHE_DIR": f"{cache}{number}", "ROMOU_PROGRAM_CACHE_MB": "1024", "POCL_KERNEL_CACHE": "0", "CUDA_CACHE_DISABLE": "1"}
+        own = {"ROMOU_CACHE_DIR": f"{cache}{number}", "ROMOU_PROGRAM_CACHE_MB": "1024"}
+        own |= driver_caches(Path(f"{cache}{number}") / "driver" if with_drivers else None)
         for runs in found.values():
             command = [sys.executable, __file__, "--start", str(saved), str(time.time())]
             done = subprocess.run(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True, check=True)
@@ -85,17 +96,19 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=models.names())
     parser.add_argument("--target", default="opencl -device=host")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--driver-caches", action="store_true")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     target = romou.Target(options.target)
     facts = target.backend.facts(target.backend.device_index(target.device_name))
-    print(f"{facts['name']}, {facts['platform']}, driver {facts['driver']}; seconds, medians of {options.repeat} starts")
+    print(f"{facts['name']}, {facts['platform']}, driver {facts['driver']}; seconds, medians of {options.repeat} starts", end="")
+    print(", with the drivers' caches" if options.driver_caches else "")
     print(f"{'model':17}{'start':8}{''.join(f'{part:>10}' for part in _PARTS)}")
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
             saved = romou.compile(models.load(name), target=target, verify=False).save(Path(folder) / name)
-            found = results[name] = measure(saved, Path(folder) / "cache" / name, options.repeat)
+            found = results[name] = measure(saved, Path(folder) / "cache" / name, options.repeat, with_drivers=options.driver_caches)
             for kind, entry in found.items():
                 print(f"{name if kind == 'first' else '':17}{kind:8}" + "".join(f"{entry['seconds'][part]:10.3f}" for part in _PARTS), end="")
                 print("" if kind == "first" else f"   {found['first']['seconds']['compile'] / entry['seconds']['compile']:.1f}x less compiling", flush=True)

@@ -42,7 +42,7 @@ CORES = len(os.sched_getaffinity(0))
 MEASURE = MeasureOptions(repeat=1, min_repeat_ms=0.0, build_timeout_s=300.0, build_workers=CORES, run_timeout_s=300.0)
 # While one operator runs, others are built, and their references are computed.
 AT_ONCE = max(1, CORES // 4)
-TOOLCHAIN = Toolchain(build_reference=f"kernel_bench:{fast_reference.__name__}")
+TOOLCHAIN = Toolchain(build_reference=f"kernel_references:{fast_reference.__name__}")
 
 
 def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list[Config]:

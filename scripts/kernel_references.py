@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import tvm
@@ -99,7 +100,9 @@ def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
 def prepare_references(tasks: Sequence[TunableTask], folder: Path, seeds: Sequence[int]) -> None:
     """Compute what operators are compared with, side by side: one after the other, they would take most of a short search's time."""
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(tasks)), mp_context=context) as pool:
+    # A core each: sixteen processes with as many threads as there are cores wait for each other more than they compute.
+    alone = patch.dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+    with alone, concurrent.futures.ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(tasks)), mp_context=context) as pool:
         list(pool.map(_prepare, [task.to_json() for task in tasks], itertools.repeat(folder), itertools.repeat(seeds)))
 
 

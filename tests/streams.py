@@ -23,6 +23,8 @@ ELEMENTWISE: dict[str, Operator] = {
     "resize": (lambda a: op.image.resize2d(a, (14, 10), method="nearest_neighbor"), (1, 3, 7, 5)),
     "prime": (lambda a: op.exp(a), (1009,)),
     "one": (lambda a: op.tanh(a), (1, 1)),
+    "pack": (lambda a: op.exp(op.permute_dims(op.reshape(a, (2, 3, 4, 5, 8)), [0, 1, 3, 4, 2])), (2, 12, 5, 8)),
+    "unpack": (lambda a: op.reshape(op.permute_dims(op.exp(a), [0, 1, 4, 2, 3]), (2, 12, 7, 9)), (2, 3, 7, 9, 4)),
 }
 POOL: dict[str, Operator] = {
     "max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1), layout="NCHW4c"), (1, 3, 13, 17, 4)),

@@ -375,6 +375,9 @@ class Backend:
         """Whether the driver's compiler may be called by several threads, and gains by it."""
         return False
 
+    def hold_clocks(self, index: int) -> None:
+        """Keep an attached device at its working clocks until this process ends, where its driver lowers them between launches that are timed."""
+
     # Over RPC
 
     def function(self, name: str) -> str:

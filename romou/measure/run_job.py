@@ -216,6 +216,7 @@ def _device(device: str) -> Any:
     handle = backend(kind).device(index)
     if not handle.exist:
         raise DeviceError(f"there is no device {device}", device=device, hint="`romou doctor` says what is missing.")
+    backend(kind).hold_clocks(index)
     return handle
 
 

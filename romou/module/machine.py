@@ -110,6 +110,7 @@ class Machine:
     def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
         """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
         with self._lock, self._driver():
+            self._hold_clocks()
             self._set(inputs)
             self._launch()
             captured = self._captured_run() if is_captured else None
@@ -144,10 +145,15 @@ class Machine:
 
         def times(number: int, repeat: int) -> list[float]:
             check_process()
+            self._hold_clocks()
             found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
             return [1e3 * float(t) for t in found.results]
 
         return times
+
+    def _hold_clocks(self) -> None:
+        if self._kind is not None:
+            backend(self._kind).hold_clocks(self._device.index)
 
     def _set(self, inputs: Sequence[np.ndarray]) -> None:
         """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""

@@ -39,7 +39,7 @@ class StreamingForm(Form):
 
     def __init__(self, template: StreamingTemplate) -> None:
         self._template = template
-        self._loads = [(block, load) for block in template.blocks for load in _loads_in(block.body.value, template.inputs)]
+        self._loads = [(block, load) for block, value in zip(template.blocks, template.values, strict=True) for load in _loads_in(value, template.inputs)]
         # What few of the knobs decide -> tensor -> numbers of it that are read.
         self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
         self._counts = functools.cache(self._count)
@@ -49,7 +49,7 @@ class StreamingForm(Form):
         knobs = [columns[name] for name in self._template.knobs_of_traffic]
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
         found = {name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs) for field, name in enumerate(names)}
-        return {**found, "width": tabulate(self._template.access_width, columns["vector_width"])}
+        return {**found, "width": tabulate(self._template.access_width, *(columns[name] for name in self._template.knobs_of_width))}
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         template = self._template
@@ -107,7 +107,10 @@ class StreamingForm(Form):
             shape = np.broadcast_shapes(*(np.shape(value) for value in values.values()))
             address: Any = 0
             for index, extent in zip(load.indices, load.tensor.shape, strict=True):
-                address = address * int(extent) + evaluate(index, values)
+                place = evaluate(index, values)
+                # What an image gives as zero has addresses of its own.
+                before, behind = max(0, -int(np.min(place))), max(0, int(np.max(place)) + 1 - int(extent))
+                address = address * (before + int(extent) + behind) + before + place
             is_read = np.ones(shape, dtype=bool)
             times = 1 if knobs is None else self._template.repeats(block, knobs)
             # What loops repeat counts as it stands in the code: the first time may be all padding.

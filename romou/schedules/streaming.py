@@ -92,6 +92,9 @@ class StreamingTemplate(Template):
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
         """What the blocks compute, each with how vectors of `width` elements lie in it."""
 
+    # What `access_width` looks at.
+    knobs_of_width: tuple[str, ...] = ("vector_width",)
+
     def access_width(self, width: int) -> int:
         """Lanes of the narrowest load of the data where vectors have `width` of them."""
         return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
@@ -114,6 +117,11 @@ class StreamingTemplate(Template):
     def blocks(self) -> list[s_tir.SBlock]:
         """Blocks that `simplified` left."""
         return find_blocks(self.simplified)
+
+    @property
+    def values(self) -> list[tirx.Expr]:
+        """What kernels compute of each block."""
+        return [block.body.value for block in self.blocks]
 
     knobs_of_traffic: tuple[str, ...]
 

@@ -54,6 +54,14 @@ def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
     return int(np.prod(shape[rows:-1])), int(shape[rows - 1]), int(np.prod(shape[: rows - 1]))
 
 
+def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
+    """Return the axes of a tensor that are rows or columns of its image by themselves; none where it lies in a buffer. Outside of them an image gives zero."""
+    if not is_image(buffer):
+        return ()
+    columns = SEPARATORS[str(buffer.scope())] % len(buffer.shape)
+    return (columns - 1, columns) if columns == len(buffer.shape) - 2 else (columns - 1,)
+
+
 def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
     """Mark the parameter `name` of a scheduled function to lie in an image (the paper's `setImage`, Listing 4).
 

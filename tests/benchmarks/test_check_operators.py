@@ -9,8 +9,10 @@ import cross_backends
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from kernel_references import fast_reference
 from operators import conv, task_of
 
+from romou.measure.types import resolve
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
 
@@ -76,3 +78,7 @@ def test_knobs_of_one_backend_alone_take_their_default_on_another(task: TunableT
     for config, there in kept:
         assert set(there) == set(default)
         assert all(there[name] == config.get(name, default[name]) for name in there)
+
+
+def test_one_target_is_compared_with_the_fast_reference() -> None:
+    assert resolve(check_operators.TOOLCHAIN.build_reference) is fast_reference

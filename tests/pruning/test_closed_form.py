@@ -28,6 +28,7 @@ from romou.schedules.training_passes import training_passes
 from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import set_image
 
 TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")
@@ -293,3 +294,15 @@ def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) 
                     assert by_tir.keys() == by_form.keys()
                     for name, verdict in by_tir.items():
                         assert by_form[name].keep == verdict.keep or name in {*ROUGH, *BOUNDED, "broadcast"}, (device, config, str(verdict))
+
+
+@pytest.mark.parametrize("operator", ["max pool", "average pool", "average pool, pads counted"])
+def test_what_an_image_gives_as_zero_counts(operator: str) -> None:
+    func = relax_tasks(*OPERATORS[operator])[0].func
+    task = TunableTask.of(set_image(func, str(func.params[0].name), "global.texture"))
+    assert task is not None
+    configs = [task.default_config(TARGET), *task.space(TARGET).sample(np.random.default_rng(1), 3)]
+    found = form_of(task.template, TARGET.limits).usage(columns_of(configs))
+    for index, config in enumerate(configs):
+        exact, formula = usage_of(task, config), row(found, index, len(configs))
+        assert (exact.image_bytes, exact.unshared_image_bytes) == (formula.image_bytes, formula.unshared_image_bytes), config

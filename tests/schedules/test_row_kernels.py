@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from operators import assert_agrees, random_arrays, reference, relax_tasks
+from operators import assert_agrees, random_arrays, reference, relax_tasks, run
 from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
 
 from romou.inspection.kernels import inspect_function
+from romou.layout.place_images import SCOPE
 from romou.schedules.row_kernel import TREE
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import set_image
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 
@@ -72,3 +74,20 @@ def test_a_padded_maximum_has_no_branches_and_shares_loads_on_phones() -> None:
     assert source.count("x0_ptr[") == 18, source
     (dilated,) = relax_tasks(*OPERATORS["max pool, dilated"])
     assert "condval" in source_of(dilated)
+
+
+@pytest.mark.parametrize("is_counted", [False, True], ids=["pixels counted", "padding counted"])
+def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(is_counted: bool, opencl_device: tvm.runtime.Device) -> None:
+    """Images give zero outside. An infinity in the corner stays one in its windows; a product with a zero would make it NaN. 13 is no multiple of a tile."""
+    build = lambda a: op.nn.avg_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), count_include_pad=is_counted, layout="NCHW4c")
+    (plain,) = relax_tasks(build, (1, 2, 13, 13, 4))
+    task = TunableTask.of(set_image(plain.func, str(plain.func.params[0].name), SCOPE))
+    assert task is not None
+    source = source_of(task, tile=4)
+    assert "condval" not in source, source
+    assert source.count("READ_IMAGEF(x0_ptr") == 18, source
+    assert source.count(" / ") == source.count("(1.000000e+00f / "), source
+    arrays = random_arrays(task, np.random.default_rng(3))
+    arrays[0][0, 0, 0, 0], arrays[0][0, 1, 12, 12] = np.inf, -np.inf
+    for config in (task.default_config(PHONE), task.default_config(PHONE).replace(tile=4, is_unrolled=False)):
+        assert np.allclose(run(task, config, arrays, PHONE, opencl_device), reference(plain, arrays), rtol=1e-5, atol=1e-6), config

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from romou.backends.base import BUFFER_BYTES, COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend
 from romou.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
-from romou.backends.vulkan import compiler
+from romou.backends.vulkan import clocks, compiler
 from romou.core.errors import DeviceError, RomouError
 from romou.hardware import HardwareSpec
 
@@ -38,6 +38,8 @@ void main() {
 _WITH_MATRICES = ("nvidia_h200",)
 # More than any kernel takes: where no limit is given, none is set.
 _MANY_BUFFERS = 64
+# The platform of its GPUs, as its driver calls itself.
+_NVIDIA = "NVIDIA"
 # Of a work group, for which glslang compiles.
 _MOST_WORK_ITEMS = 1024
 
@@ -136,3 +138,8 @@ class Vulkan(ComputeApi):
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return True
+
+    def hold_clocks(self, index: int) -> None:
+        facts = self.list_devices()[index]
+        if facts["platform"] == _NVIDIA:
+            clocks.hold(str(facts["name"]))

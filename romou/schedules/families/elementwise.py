@@ -7,12 +7,16 @@ The output's elements lie in one row, cut into work groups:
 
     work group    `work_group` work-items; each writes `items` vectors, which lie a group's width apart, so that neighbours write to neighbours
     vector        `vector_width` elements along the last axis, where that divides it
+    across        so many neighbours of another axis, where the data's neighbours lie along that one: packing and transposing read vectors, too
+
+        out[y, x] = a[x, y]      ->      tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,15 +30,23 @@ from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
 from romou.schedules.blocks import is_regular, loads_of, reductions_of
-from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, substitute
+from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
 from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
+from romou.tir.primitives import LANES
 
 KNOBS = (
     VECTOR_WIDTH,
     WORK_GROUP,
     Knob(name="items", choices=(1, 2, 4, 8), default=1, help="vectors that a work-item computes, a group's width apart", scales_outputs=True),
+    Knob(
+        name="across",
+        choices=(1, LANES),
+        default=1,
+        help="neighbours of the axis along which the data's neighbours lie, each with a vector of its own: data is read in vectors, too",
+        scales_outputs=True,
+    ),
 )
 
 
@@ -45,36 +57,71 @@ class Elementwise(StreamingTemplate):
     knobs = KNOBS
 
     def space(self, limits: Limits) -> Space:
-        space = Space.of(self.knobs, limits, {"vector_width": self._widths(self.shape[-1]), "work_group": self._groups(limits)})
+        own = {"vector_width": self._widths(self.shape[-1]), "work_group": self._groups(limits), "across": [1] if self._across is None else [1, LANES]}
+        space = Space.of(self.knobs, limits, own)
         outputs = math.prod(self.shape)
         smallest = space.knobs["work_group"][0]
         # A group more than twice as large as the whole operator is mostly idle.
         space.add_constraint(
             lambda config: (
-                ((config["work_group"] == smallest) | (config["work_group"] * config["vector_width"] < 2 * outputs))
-                & ((config["items"] == 1) | (config["work_group"] * config["items"] * config["vector_width"] < 2 * outputs))
+                ((config["work_group"] == smallest) | (config["work_group"] * config["vector_width"] * config["across"] < 2 * outputs))
+                & ((config["items"] == 1) | (config["work_group"] * config["items"] * config["vector_width"] * config["across"] < 2 * outputs))
             )
         )
         return space
 
-    knobs_of_traffic = ("vector_width", "work_group", "items")
+    def default_config(self, limits: Limits) -> Config:
+        """On phones, squares of the output wherever data lies across: each address takes as long as several numbers."""
+        config = super().default_config(limits)
+        square, space = config.replace(across=LANES), self.space(limits)
+        return square if limits.prefers_images and space.knows(square) and space.is_valid(square) else config
+
+    @cached_property
+    def _across(self) -> int | None:
+        """The axis along which the data's neighbours lie, where that is not the last one, and vectors along it are whole; None without one."""
+        axes, value = axes_of(self._block), self._block.body.value
+        *others, last = [axis.var for axis in self._block.iter_vars]
+        if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
+            return None
+        for place in reversed(range(len(others))):
+            vectors = Vectors(axes, others[place], LANES)
+            form = vectors.form_of(value) if self.shape[place] % LANES == 0 else None
+            if form is not None and any(vectors.moves(load) for load in loads_of(form)):
+                return place
+        return None
+
+    knobs_of_traffic = ("vector_width", "work_group", "items", "across")
+    knobs_of_width = ("vector_width", "across")
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
-        """The first elements of the output."""
-        return self._points(np.arange(self.stored_by_a_group(knobs)))
+        """The elements of the first vectors, each with those across."""
+        return self._points(np.arange(knobs["work_group"] * knobs["items"]), knobs)
 
     def points_of_one(self, knobs: Mapping[str, int]) -> Points:
         """Vectors that lie a group's width apart."""
-        step = knobs["work_group"] * knobs["vector_width"]
-        elements = (step * np.arange(knobs["items"])[:, None] + np.arange(knobs["vector_width"])).reshape(-1)
-        return self._points(elements[elements < self.elements])
+        return self._points(knobs["work_group"] * np.arange(knobs["items"]), knobs)
 
     def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """Return the number of elements: the first ones are the same for as many."""
-        return self.stored_by_a_group(knobs)
+        """Return the number of elements: the first ones are the same for as many, in the same shape."""
+        return self.stored_by_a_group(knobs), knobs["across"], knobs["vector_width"] if knobs["across"] > 1 else 1
 
-    def _points(self, elements: np.ndarray) -> Points:
-        return lambda _block: np.unravel_index(elements, self.shape)
+    def _grid(self, width: int, across: int) -> list[int]:
+        """Vectors along each axis of the output, of several across one for all."""
+        steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
+        return [extent // step for extent, step in zip(self.shape, [*steps, width], strict=True)]
+
+    def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
+        width, across = knobs["vector_width"], knobs["across"]
+        grid = self._grid(width, across)
+        place = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
+        place[-1] = place[-1] * width + np.arange(width)
+        if self._across is not None:
+            place[self._across] = place[self._across] * across + np.arange(across)[:, None]
+        return lambda _block: place
+
+    def access_width(self, width: int, across: int = 1) -> int:
+        """Lanes of the narrowest load of the data."""
+        return super().access_width(width) if across == 1 else across
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
         """Numbers of the output: what the group computes, but for what is beyond the end."""
@@ -92,18 +139,42 @@ class Elementwise(StreamingTemplate):
         return [(Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width), self._block.body.value)]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        width, items, size = (config[name] for name in ("vector_width", "items", "work_group"))
+        width, items, size, across = (config[name] for name in ("vector_width", "items", "work_group", "across"))
         ((vectors, value),) = self.vectors(width)
         axes = [axis.var for axis in self._block.iter_vars[:-1]]
         group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
-        texels = self.elements // width
+        grid = self._grid(width, across)
+        texels = math.prod(grid)
         texel = (group * items + item) * size + thread
-        *outer, inner = place_of(texel, [*self.shape[:-1], self.shape[-1] // width])
-        body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], bounded(value))
-        body = substitute(body, dict(zip([*axes, vectors.vector], [*outer, inner], strict=True)))
+        place = place_of(texel, grid)
+        if across == 1:
+            body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], bounded(value))
+            body = substitute(body, dict(zip([*axes, vectors.vector], place, strict=True)))
+        else:
+            body, buffers = self._square(place, width, across)
         body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
         return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
+
+    def _square(self, place: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Statements that load vectors along the data and store vectors along the output; and the registers they need."""
+        assert self._across is not None, "the knob has no other choice"
+        block, kind = self._block, str(self._block.body.buffer.dtype)
+        axes = [axis.var for axis in block.iter_vars]
+        along = Vectors(axes_of(block), axes[self._across], across)
+        form = along.form_of(bounded(block.body.value))
+        assert form is not None, "`_across` found it"
+        loaded, turned = (tirx.decl_buffer([width * across], register_type(kind), name, scope="local") for name in ("loaded", "turned"))
+        lane, step = (tirx.Var(name, along.lane.ty) for name in ("lane", "step"))
+        values = {**dict(zip(axes, place, strict=True)), along.vector: place[self._across], axes[-1]: place[-1] * width + lane}
+        load = tirx.BufferStore(loaded, substitute(form, values).astype(str(loaded.dtype)), [lane * across + along.lane])
+        turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [lane * across + step]), [step * width + lane])
+        into = [*place[:-1], place[-1] * width + lane]
+        into[self._across] = place[self._across] * across + step
+        store = tirx.BufferStore(block.body.buffer, tirx.BufferLoad(turned, [step * width + lane]).astype(kind), into)
+        loads = loop(lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
+        turns = loop(step, across, loop(lane, width, turn, "unrolled"), "unrolled")
+        return tirx.SeqStmt([loads, turns, loop(step, across, loop(lane, width, store, "vectorized"), "unrolled")]), [loaded, turned]
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:

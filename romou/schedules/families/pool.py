@@ -18,7 +18,6 @@ import numpy as np
 import tvm
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import s_tir, tirx
-from tvm.ir import TensorLoad
 from tvm.relax import op
 from tvm_ffi.structural import structural_map
 
@@ -30,8 +29,7 @@ from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_
 from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
 from romou.schedules.streaming import WORK_GROUP, Points, StreamingTemplate
-from romou.tir.calls import is_conditional
-from romou.tir.evaluate import evaluate
+from romou.schedules.windows import kept_inside, without_branches
 from romou.tir.primitives import LANES, ignore_nan
 from romou.tir.traversal import nodes_in
 
@@ -110,22 +108,8 @@ class Pool(StreamingTemplate):
         return reduction
 
     @cached_property
-    def _term(self) -> tirx.Expr:
-        """What is reduced. A maximum repeats the number at the border in the place of padding, where that lies in each window that reaches beyond: no branch.
-
-        0 <= y - 1 ? data[y - 1] : -inf      ->      data[max(y - 1, 0)]
-        """
-        reduction = self._reduction
-        if reduction.operation not in (tirx.Max, tirx.Min):
-            return reduction.term
-        axes = {axis.var: int(axis.dom.extent) for axis in reduction.block.iter_vars}
-
-        def call(expr: tvm.ir.Call) -> tirx.Expr:
-            load = expr.args[1] if is_conditional(expr) else None
-            is_padding = isinstance(load, TensorLoad) and isinstance(expr.args[2], tirx.FloatImm)
-            return _at_border(expr.args[0], load, axes, reduction) if is_padding else expr
-
-        return structural_map(reduction.term, (tvm.ir.Call, call)) if isinstance(reduction.term, tvm.ir.Call) else reduction.term
+    def values(self) -> list[tirx.Expr]:
+        return [without_branches(self._reduction), *(multiplied(block.body.value) for block in self.blocks[1:])]
 
     @property
     def _window(self) -> list[int]:
@@ -180,7 +164,10 @@ class Pool(StreamingTemplate):
             place = [p.reshape(shape) for p in place]
             steps = np.arange(tile).reshape(1, -1, *[1] * (1 + len(window)))
             at = -2 if self._is_packed else -1
-            place[at] = np.minimum(place[at] * tile + steps, self._row - 1)
+            place[at] = place[at] * tile + steps
+            if not window:
+                # Nothing follows a reduction that is not stored.
+                place[at] = np.minimum(place[at], self._row - 1)
             if self._is_packed:
                 place[-1] = place[-1] * width + np.arange(width).reshape(1, 1, -1, *[1] * len(window))
             taps = [w.reshape([-1 if i == axis else 1 for i in range(len(window))]) for axis, w in enumerate(window)]
@@ -199,8 +186,15 @@ class Pool(StreamingTemplate):
         return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        values = [self._term, *(block.body.value for block in self.blocks[1:])]
-        return [(Vectors(axes_of(block), self._outer(block)[0][-1], width), value) for block, value in zip(self.blocks, values, strict=True)]
+        return [(Vectors(axes_of(block), self._outer(block)[0][-1], width), value) for block, value in zip(self.blocks, self.values, strict=True)]
+
+    def _window_vectors(self, width: int, tile: int) -> tuple[Vectors, tirx.Expr]:
+        """What is reduced, also for elements of the last tile that lie behind the row: a tile's windows then read the same numbers wherever it lies."""
+        block = self.blocks[0]
+        spatial, row = self._outer(block)
+        axes = axes_of(block)
+        axes[next(var for var in axes if var.same_as(row))] = -(-self._row // tile) * tile
+        return Vectors(axes, spatial[-1], width), kept_inside(self.values[0], axes) if self._row % tile else self.values[0]
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         width, tile, size = (config[name] for name in ("vector_width", "tile", "work_group"))
@@ -220,14 +214,13 @@ class Pool(StreamingTemplate):
         def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
             """A statement over a block's axes as one over the work-item, the element of its tile and the lane."""
             spatial, row = self._outer(block)
-            inside = tirx.min(along, tirx.const(self._row - 1, dtype)) if self._row % tile else along
-            values = {var: inside if var.same_as(row) else value for var, value in zip(spatial, place, strict=True)}
+            values = {var: along if var.same_as(row) else value for var, value in zip(spatial, place, strict=True)}
             # Where channels are not packed, the row's axis is the one that vectors of one element lie along.
-            values[vectors.vector] = place[-1] if self._is_packed else inside
+            values[vectors.vector] = place[-1] if self._is_packed else along
             return substitute(body, {**values, vectors.lane: lane})
 
         window = self.blocks[0]
-        (vectors, term), *_ = self.vectors(width)
+        vectors, term = self._window_vectors(width, tile)
         mine = [step * width + vectors.lane]
         start = loop(step, tile, loop(lane, width, tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]), "vectorized"), "unrolled")
         # The largest so far last: most compilers' maximum is the second operand where one is NaN, which onnxruntime mostly drops here too.
@@ -254,37 +247,17 @@ class Pool(StreamingTemplate):
         return launch(self.simplified, threads, guarded(index < count if count % size else None, body), buffers)
 
 
-def _at_border(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int], reduction: Reduction) -> tirx.Expr:
-    """The load with its indices kept inside of the tensor, where each window holds what is then read; else as it was, under its condition."""
-    kept = tirx.if_then_else(condition, load, reduction.unbounded(reduction.start))
-    parts = _conjuncts(condition)
-    indices = []
-    for index, extent in zip(load.indices, load.source.shape, strict=True):
-        own = [var for var in axes if any(var.same_as(other) for other in nodes_in(index, tirx.Var))]
-        mine = [part for part in parts if all(any(var.same_as(other) for other in own) for var in nodes_in(part, tirx.Var))]
-        if not mine:
-            indices.append(index)
-            continue
-        windows = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in own]
-        if sorted(windows) != [False, True]:
-            return kept
-        (output,), (tap,) = ([var for var, is_window in zip(own, windows, strict=True) if is_window is wanted] for wanted in (False, True))
-        grid = {output: np.arange(axes[output])[:, None], tap: np.arange(axes[tap])[None, :]}
-        place = np.broadcast_to(evaluate(index, grid), (axes[output], axes[tap]))
-        inside = (place >= 0) & (place < int(extent))
-        holds = np.logical_and.reduce([np.broadcast_to(evaluate(part, grid), place.shape) for part in mine])
-        border = np.clip(place, 0, int(extent) - 1)
-        is_read = ((border[:, :, None] == place[:, None, :]) & inside[:, None, :]).any(-1)
-        if not (np.array_equal(holds, inside) and is_read.all()):
-            return kept
-        parts = [part for part in parts if not any(part.same_as(one) for one in mine)]
-        low = tirx.max(index, tirx.const(0, index.ty)) if place.min() < 0 else index
-        indices.append(tirx.min(low, extent - 1) if place.max() >= int(extent) else low)
-    return kept if parts else tirx.BufferLoad(load.source, indices)
+def multiplied(value: tirx.Expr) -> tirx.Expr:
+    """A quotient by a number of pixels as a product, whose factor all lanes share.
 
+    sum[v] / float(count(y, x))      ->      sum[v] * (1 / float(count(y, x)))
+    """
 
-def _conjuncts(condition: tirx.Expr) -> list[tirx.Expr]:
-    return [*_conjuncts(condition.a), *_conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]
+    def divided(expr: tirx.Div) -> tirx.Expr:
+        is_count = isinstance(expr.b, tirx.Cast) and "int" in str(expr.b.value.ty) and "float" in str(expr.ty)
+        return expr.a * (tirx.const(1, str(expr.ty)) / expr.b) if is_count else expr
+
+    return structural_map(value, (tirx.Div, divided))
 
 
 def _adds_up(index: tirx.Expr, reduction: Reduction) -> bool:
