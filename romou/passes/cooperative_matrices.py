@@ -69,7 +69,7 @@ def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrSt
             # The loop that begins with zeros is further inside.
             return mutator.default_mutate(stmt)
         steps = int(_marked_in(inside[0])[0].value)
-        return tirx.SeqStmt([*before, *_Product(func, nest, steps).around(list(inside), nest_of), *behind])
+        return tirx.SeqStmt([*before, *_Product(func, nest_of, nest, steps).around(inside), *behind])
 
     return func.with_body(structural_mutate(func.body, (tirx.SeqStmt, sequence)))
 
@@ -92,12 +92,12 @@ def _accesses(stmt: tirx.Stmt, buffer: tirx.Var) -> bool:
 class _Product:
     """The matrices of one kernel's warps: `nest` is the first of the marked ones, and all have the same tile; steps: how many are taken together."""
 
-    def __init__(self, func: tirx.PrimFunc, nest: WarpNest, steps: int) -> None:
+    def __init__(self, func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest], nest: WarpNest, steps: int) -> None:
         extents = thread_extents(func)
         items = math.prod(extents.get(f"threadIdx.{axis}", 1) for axis in "xyz")
         if nest.pixels % _QUAD or extents["threadIdx.x"] * ROWS != WARP or extents["threadIdx.y"] % ROWS:
             raise BuildError(f"warps of 4 x {ROWS} work-items with {_QUAD} pixels each fill matrices; this tile does not: {nest.store}")
-        self.nest = nest
+        self.nest_of, self.nest = nest_of, nest
         self.quads = nest.pixels // _QUAD
         self.steps = steps
         size, warps = _operands(nest.texels, nest.pixels, steps), items // WARP
@@ -107,28 +107,24 @@ class _Product:
         self.start, self.stored_start = warp * size, warp * _SUMS
         self.sums = tirx.decl_buffer([2 * nest.texels * self.quads], "float32", "sums", scope=MATRICES)
 
-    def around(self, statements: Sequence[tirx.Stmt], nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> Iterator[tirx.Stmt]:
+    def around(self, statements: Sequence[tirx.Stmt]) -> Iterator[tirx.Stmt]:
         """The statements with their marked nests replaced, between the first zeros and the work-items' own sums."""
-
-        def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
-            if not any(map(_is_marked, stmt.seq)):
-                return mutator.default_mutate(stmt)
-            return tirx.SeqStmt(list(self._replaced(stmt.seq, nest_of)))
-
-        def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
-            return tirx.SeqStmt(list(self._replaced([stmt], nest_of))) if _is_marked(stmt) else mutator.default_mutate(stmt)
-
         yield from map(tirx.AllocBuffer, (self.operands, self.stored, self.sums))
-        yield structural_mutate(tirx.SeqStmt([*statements, tirx.Evaluate(0)]), [(tirx.SeqStmt, sequence), (tirx.AttrStmt, marked)])
+        yield from self._replaced(statements)
         yield from self._own_sums()
 
-    def _replaced(self, statements: Sequence[tirx.Stmt], nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> Iterator[tirx.Stmt]:
-        """What stands in a sequence with marked nests: runs of them load first."""
+    def _replaced(self, statements: Sequence[tirx.Stmt]) -> Iterator[tirx.Stmt]:
+        """A sequence of statements: in each run of marked nests, as many as are taken together load first."""
+
+        def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+            return tirx.SeqStmt(list(self._replaced([stmt]))) if _is_marked(stmt) else mutator.default_mutate(stmt)
+
+        inside = [(tirx.SeqStmt, lambda stmt, _mutator: tirx.SeqStmt(list(self._replaced(stmt.seq)))), (tirx.AttrStmt, marked)]
         for is_run, run in itertools.groupby(statements, _is_marked):
             if not is_run:
-                yield from run
+                yield from (structural_mutate(stmt, inside) for stmt in run)
                 continue
-            nests = [nest_of(stmt) for stmt in run]
+            nests = list(map(self.nest_of, run))
             for first in range(0, len(nests), self.steps):
                 moved = [self._moves(nest, step) for step, nest in enumerate(nests[first : first + self.steps])]
                 yield from itertools.chain.from_iterable(loads for loads, _ in moved)
@@ -147,8 +143,7 @@ class _Product:
 
     def _moves(self, nest: WarpNest, step: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """(into registers, from there to local memory), of the work-item's share of one of the steps that are taken together."""
-        loads: list[tirx.Stmt] = []
-        stores: list[tirx.Stmt] = []
+        loads, stores = list(nest.before), list[tirx.Stmt]()
 
         def move(name: str, factor: tirx.Expr, place: tirx.Expr) -> None:
             texel = nest.texel_of(factor)

@@ -18,7 +18,7 @@ sums of its own tile, and nothing behind the nest changes:
         acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)           for each texel and each pair of pixels
           * weight(group, ilane, o, lane)
 
-where column g is pixel w + g % 2 of work-item x = g / 2.
+where column g is pixel w + g % 2 of work-item x = g / 2. In a language whose tensor cores take whole matrices, `cooperative_matrices.py` goes on from there.
 
 fp32 takes two of `mma.sync.m16n8k8` for one instruction of fp16, each with two lanes of the input texel: of work-item (t, g) it wants depths t and t + 4 in
 A and B, and gives the same C. fp32 is rounded to TF32 once, when it is loaded.
@@ -52,14 +52,15 @@ def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
         if stmt.attr_key == "thread_extent":
             threads[str(stmt.node.thread_tag)] = stmt.node.var
 
+    def nest_of(stmt: tirx.AttrStmt) -> WarpNest:
+        return WarpNest(stmt.body, threads, dialect.fp16_texel)
+
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
-        if stmt.attr_key != TENSOR_CORES:
-            return mutator.default_mutate(stmt)
-        return _warp_sums(WarpNest(stmt.body, threads, dialect.fp16_texel))
+        return _warp_sums(nest_of(stmt)) if stmt.attr_key == TENSOR_CORES else mutator.default_mutate(stmt)
 
     structural_walk(func.body, (tirx.AttrStmt, thread))
     if dialect.has_cooperative_matrices:
-        return multiply_in_local_memory(func, lambda stmt: WarpNest(stmt.body, threads, dialect.fp16_texel))
+        return multiply_in_local_memory(func, nest_of)
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 
 
