@@ -56,8 +56,11 @@ class Course:
     trials: list[tuple[float, Trial]] = field(default_factory=list)
 
     def add(self, trial: Trial) -> None:
-        """Take a trial that has just ended."""
-        self.trials.append((time.monotonic() - self.started, trial))
+        """Take a trial that has just ended, and say so of the first and of every hundredth one."""
+        seconds = time.monotonic() - self.started
+        self.trials.append((seconds, trial))
+        if len(self.trials) % 100 == 1:
+            print(f"  trial {len(self.trials)} ended after {seconds:.1f} s", flush=True)
 
     def sums(self, rows: tuple[LayerRow, ...]) -> list[tuple[int, float, float]]:
         """Return (trials, seconds, ms of all kernels in `rows`) after each trial, from the first on at which all of them have a time."""

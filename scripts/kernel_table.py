@@ -17,7 +17,7 @@ def configs_text(config: Mapping[str, Any]) -> str:
     rest = [f"{k}={config[k]}" for k in ("split_k", "local", "steps") if config.get(k) not in (0, 1, None)]
     known = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "split_k", "local", "steps", "autobroadcast", "multiply_add", "accumulate")
     words = [str(v) for k, v in config.items() if k not in known and v not in ("buffer", "lanes", 4)]
-    words += [word for word in ("mma", "tf32") if config.get("multiply_add") == word]
+    words += [word for word in ("mma", "tf32", "coopmat") if config.get("multiply_add") == word]
     return " ".join([f"tile {tile} group {group}", *rest, *words])
 
 

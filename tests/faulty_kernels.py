@@ -59,6 +59,12 @@ def module(main: tirx.PrimFunc) -> tvm.IRModule:
     return tvm.IRModule({"main": main.with_attr("global_symbol", "main")})
 
 
+def endless_reference(task: TunableTask) -> dict[str, Callable[..., None]]:
+    """A reference that nobody waits for."""
+    time.sleep(1000)
+    return {}
+
+
 def wrong() -> tvm.IRModule:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):

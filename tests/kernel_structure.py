@@ -13,7 +13,17 @@ from tvm_ffi.structural import structural_walk
 from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, scope_of
 from romou.backends.dialect import dialect_of
 from romou.backends.launch import launch_size, thread_extents
-from romou.tir.calls import is_async_copy, is_fp16_load, is_fp16_store, is_tensor_core_fma, is_texel_load, op_name, texel_bytes, texels_for_tensor_cores
+from romou.tir.calls import (
+    is_async_copy,
+    is_fp16_load,
+    is_fp16_store,
+    is_matrix_product,
+    is_tensor_core_fma,
+    is_texel_load,
+    op_name,
+    texel_bytes,
+    texels_for_tensor_cores,
+)
 from romou.tir.primitives import LANES
 from romou.tir.traversal import nodes_in
 
@@ -138,6 +148,9 @@ class KernelStructure:
     def _call(self, call: tvm.ir.Call) -> None:
         if is_async_copy(call):
             self.is_staged = True
+        if is_matrix_product(call):
+            self.on_tensor_cores = True
+            self._sums[parameter_name(call.args[1]), ""] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
         if is_tensor_core_fma(call):
             self.on_tensor_cores = True
             # A number from the first one on for each pixel and lane.
@@ -148,7 +161,8 @@ class KernelStructure:
         return str(store.buffer.name) in self._begun and products_in(store.value) > 0
 
     def _is_main(self, loop: tirx.For) -> bool:
-        sums = any(map(self._accumulates, nodes_in(loop.body, tirx.BufferStore))) or any(map(is_tensor_core_fma, nodes_in(loop.body, tvm.ir.Call)))
+        calls = nodes_in(loop.body, tvm.ir.Call)
+        sums = any(map(self._accumulates, nodes_in(loop.body, tirx.BufferStore))) or any(is_tensor_core_fma(c) or is_matrix_product(c) for c in calls)
         return sums and self.has_loads(loop.body)
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from romou.core.outcome import Outcome
 from romou.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
+from romou.tasks.tunable import TunableTask
 
 FINGERPRINT = DeviceFingerprint(kind="opencl", name="made up", driver="1", platform="p")
 
@@ -43,6 +44,9 @@ class Runner:
     def __init__(self, wrong: str = "", fail_after: int = 1_000_000, error: type[BaseException] = KeyboardInterrupt, seconds: float = 0.0) -> None:
         self.seen: list[str] = []
         self.wrong, self.fail_after, self.error, self.seconds = wrong, fail_after, error, seconds
+
+    def expect(self, tasks: Sequence[TunableTask]) -> None:
+        """It has no references."""
 
     def fingerprint(self) -> DeviceFingerprint:
         return FINGERPRINT

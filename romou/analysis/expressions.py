@@ -8,14 +8,15 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from romou.tir.calls import extern_name, is_load_for_tensor_cores, is_tensor_core_fma, texel_bytes, texels_for_tensor_cores
+from romou.backends.dialect import MATRIX
+from romou.tir.calls import extern_name, is_load_for_tensor_cores, is_matrix_product, is_tensor_core_fma, texel_bytes, texels_for_tensor_cores
 
 # Buffer scopes of registers and of local memory, as TVM names them.
 PRIVATE, LOCAL = "local", ("shared", "shared.dyn")
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
-# A call of `tensor_core_fma` adds to two pixels of four lanes, 16 products each.
-_TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 8, 16
+# Work-items that share the products of matrices. A call of `tensor_core_fma` adds to two pixels of four lanes, 16 products each.
+_WARP, _TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 32, 8, 16
 
 
 def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
@@ -24,6 +25,8 @@ def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
         return lanes_of(node) if "float" in dtype_of(node) else 0
     if is_tensor_core_fma(node):
         return _TENSOR_CORE_NUMBERS * TENSOR_CORE_DEPTH
+    if is_matrix_product(node):
+        return int(node.args[2]) * int(node.args[3]) * MATRIX**2 * TENSOR_CORE_DEPTH // _WARP
     return lanes_of(node) if extern_name(node) in _MULTIPLY_ADDS else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.ir import PointerType
@@ -19,6 +20,8 @@ class Dialect:
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
     names_fp16_images         whether a kernel has to say that an image it writes holds fp16
+    has_cooperative_matrices  whether tensor cores take matrices that a warp loads from local memory; else each work-item hands them its part in registers
+    fp16_texel                the type of four fp16 numbers as they lie in memory
     rounds_divisions_roughly  whether a division of fp32 numbers may be off by more than one unit in the last place, but for those `correctly_rounded`
     rounding_mark             name of the external function that those are wrapped in
     """
@@ -31,6 +34,8 @@ class Dialect:
     takes_vectors_apart = False
     converts_fp16_in_memory = True
     names_fp16_images = False
+    has_cooperative_matrices = False
+    fp16_texel = "uint64"
     rounds_divisions_roughly = False
     rounding_mark = ""
 
@@ -92,12 +97,12 @@ def dialect_of(func: tirx.PrimFunc) -> Dialect:
     return backend(kind if kind in installed() else DEFAULT_KIND).dialect
 
 
-# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`). Texels are four numbers that lie together.
+# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`), or writes as it goes. Texels are four numbers that lie together.
 
 
-def load_texel(offset: tirx.Expr, buffer: tirx.Var) -> tirx.Expr:
-    """Four fp16 numbers from buffer[4 * offset] on, as they lie in memory: 64 bits."""
-    return tirx.call_pure_extern("uint64", "load_texel", offset, buffer.data)
+def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str) -> tirx.Expr:
+    """Four fp16 numbers from pointer[4 * offset] on, as they lie in memory: 64 bits, of a dialect's type for them."""
+    return tirx.call_pure_extern(dtype, "load_texel", offset, pointer)
 
 
 def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx.Stmt:
@@ -123,6 +128,35 @@ def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data
     """
     name = "tensor_core_fma_tf32" if "float32" in str(data.ty) else "tensor_core_fma"
     return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatricesInMemory:
+    """Matrices in local memory, one behind the other: column j of matrix i begins at buffer[start + (16 * i + j) * stride].
+
+    count: how many there are.
+    """
+
+    buffer: tirx.Var
+    start: tirx.Expr
+    stride: int
+    count: int = 1
+
+
+# Scope of cooperative matrices, as TVM names it: an array of them, whose sides are `MATRIX`, that begin as zeros. No work-item knows what it holds of one.
+MATRICES, MATRIX = "wmma.accumulator", 16
+
+
+def multiply_matrices(sums: tirx.Var, rows: MatricesInMemory, columns: MatricesInMemory) -> tirx.Stmt:
+    """Add to sums[r * columns.count + c] the product of matrix r of `rows` and matrix c of `columns`, both of fp16."""
+    counts = (tirx.const(count, "int32") for count in (rows.count, columns.count))
+    operands = (part for side in (rows, columns) for part in (side.buffer.data, side.start, tirx.const(side.stride, "int32")))
+    return tirx.Evaluate(tirx.call_extern("int32", "multiply_matrices", sums.data, *counts, *operands))
+
+
+def store_matrix(sums: tirx.Var, number: int, into: MatricesInMemory) -> tirx.Stmt:
+    """Write sums[number] to local memory, column by column."""
+    return tirx.Evaluate(tirx.call_extern("int32", "store_matrix", sums.data, number, into.buffer.data, into.start, tirx.const(into.stride, "int32")))
 
 
 def vector_type(base: str, lanes: int) -> str:

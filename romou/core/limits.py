@@ -23,6 +23,7 @@ class Limits:
     instructions_per_byte: that all cores issue while the memory gives a byte; where it is not known, more than any phone of which both numbers are.
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
+    has_cooperative_matrices: whether its language multiplies matrices of fp16 that a warp of 32 holds together (VK_KHR_cooperative_matrix).
     without: (knob, choice as text) that spaces leave out, because a driver gets them wrong.
     allows_tf32: whether they may do so with fp32, which is rounded to TF32 then.
     """
@@ -42,4 +43,5 @@ class Limits:
     has_vector_arithmetic: bool = True
     has_tensor_cores: bool = False
     allows_tf32: bool = False
+    has_cooperative_matrices: bool = False
     without: tuple[tuple[str, str], ...] = ()

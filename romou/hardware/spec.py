@@ -70,6 +70,7 @@ class HardwareSpec:
     clock_mhz: float | None = _fact("MHz", int, float)
     has_scalar_vector_broadcast: bool | None = _fact("yes or no", bool)
     has_half_arithmetic: bool | None = _fact("yes or no", bool, is_limit=True)
+    has_cooperative_matrices: bool | None = _fact("yes or no", bool, is_limit=True)
     fp16_rate: float | None = _fact("fp16 multiply-adds for each of fp32", int, float)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     nearest: str | None = None

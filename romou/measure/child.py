@@ -110,16 +110,23 @@ class ChildProcess:
             raise ChildBugError(f"the {self.name} process did not start: {error}") from error
         assert kind == "ready"
 
+    def interrupt(self) -> None:
+        """End the process from another thread than the one that calls it, whose call ends with ChildCrashError."""
+        process = self._process
+        if process is None:
+            return
+        # One that is just starting has no group of its own yet.
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError):
+                kill(process.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End the process and everything it started, at once."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self.interrupt()
         if self._process is not None:
-            # One that is just starting has no group of its own yet.
-            for kill in (os.kill, os.killpg):
-                with contextlib.suppress(ProcessLookupError):
-                    kill(self._process.pid, signal.SIGKILL)
             self._process.wait(math.inf)
             self._process = None
         if self._stderr is not None:

@@ -1,8 +1,13 @@
-"""The reference result of each task, computed once a session in a process of its own: it is trusted code, and must not die with a candidate."""
+"""The reference result of each task, computed once a session in processes of their own: it is trusted code, and must not die with a candidate."""
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +19,8 @@ from romou.measure.types import Toolchain
 
 if TYPE_CHECKING:
     from romou.tasks.tunable import TunableTask
+
+_AGAIN_S = 0.05
 
 
 class References:
@@ -30,25 +37,57 @@ class References:
         self._temporary = None if folder is not None else HeldFolder("run")
         self._folder = folder if folder is not None else self._temporary.path  # type: ignore[union-attr]
         self._found: dict[str, str] = {}
+        # Those that are computed ahead, each by one of the processes that stand idle.
+        self._ahead: dict[str, Future[str | None]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        self._children = [self._child]
+
+    def expect(self, tasks: Sequence[TunableTask], processes: int) -> None:
+        """Begin with the references of tasks that will be asked for, in this order, so many at a time."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(processes, thread_name_prefix="romou-reference")
+            ahead = [ChildProcess("reference") for _ in range(processes)]
+            self._children += ahead
+            for child in ahead:
+                self._idle.put(child)
+        for task in tasks:
+            if task.key not in self._ahead:
+                self._ahead[task.key] = self._pool.submit(self._by_idle_child, task)
+
+    def _by_idle_child(self, task: TunableTask) -> str | None:
+        child = self._idle.get()
+        try:
+            return self._compute(child, task, None)
+        finally:
+            self._idle.put(child)
 
     def of(self, task: TunableTask, stop_at: float | None) -> str | None:
         """The file of `task`; None where `stop_at` came first; BuildError where the reference cannot be computed."""
         with self._lock:
             if task.key not in self._found:
-                path = self._compute(task, stop_at)
+                begun = self._ahead.get(task.key)
+                # One whose turn has not come is computed now.
+                path = self._compute(self._child, task, stop_at) if begun is None or begun.cancel() else self._awaited(begun, stop_at)
                 if path is None:
                     return None
                 self._found[task.key] = path
             return self._found[task.key]
 
-    def _compute(self, task: TunableTask, stop_at: float | None) -> str | None:
+    def _awaited(self, begun: Future[str | None], stop_at: float | None) -> str | None:
+        try:
+            return begun.result(None if stop_at is None else max(0.0, seconds_left(stop_at)))
+        except FutureTimeoutError:
+            return None
+
+    def _compute(self, child: ChildProcess, task: TunableTask, stop_at: float | None) -> str | None:
         limit_s = min(self._options.reference_timeout_s, seconds_left(stop_at))
         if limit_s <= 0:
             # Starting the process takes seconds, and a search that is over asks for each candidate that is left.
             return None
         arguments = (self._toolchain, task.to_json(), self._options.seed, str(self._folder))
         try:
-            return str(self._child.call("romou.measure.run_job:prepare", *arguments, timeout_s=limit_s))
+            return str(child.call("romou.measure.run_job:prepare", *arguments, timeout_s=limit_s))
         except ChildTimeoutError:
             if limit_s < self._options.reference_timeout_s:
                 return None
@@ -59,7 +98,15 @@ class References:
             raise ChildBugError(f"{task.name}: computing the reference on the CPU failed: {crash}") from crash
 
     def close(self) -> None:
-        """End the process and remove the temporary folder."""
-        self._child.kill()
+        """End the processes and remove the temporary folder."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            # A process may just be starting: again, until all threads have seen that theirs is gone.
+            while not all(begun.done() for begun in self._ahead.values()):
+                for child in self._children[1:]:
+                    child.interrupt()
+                time.sleep(_AGAIN_S)
+        for child in self._children:
+            child.kill()
         if self._temporary is not None:
             self._temporary.cleanup()

@@ -25,8 +25,6 @@ from romou.measure.fingerprint import split_device
 from romou.measure.types import RunReply, StoredAs, Toolchain, resolve, shorten
 
 _KEPT_TASKS = 4
-# Long enough for a device to change its clock.
-_TRUST_PAUSE_S = 0.2
 # Library file -> module whose kernels the driver has compiled; `run` takes it away.
 _compiled: dict[str, Any] = {}
 
@@ -49,7 +47,7 @@ class RunSpec:
 
     entry: the function of the library that is the candidate, under a name that no other candidate's library has.
     scopes: the memory scope of each parameter, "global" for a buffer.   stored: see `BuildResult`.   precision: see `verify.compare`.
-    trust_runs, trust_s: see `MeasureOptions`.
+    trust_runs, trust_s: see `MeasureOptions`.   trust_pause_s: between two halves of these runs.
     """
 
     library: str
@@ -65,6 +63,7 @@ class RunSpec:
     timing_limit_s: float
     trust_runs: int
     trust_s: float
+    trust_pause_s: float
     precision: str | None = None
 
 
@@ -172,7 +171,7 @@ def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], array
         start = time.monotonic()
         for number in range(max(spec.trust_runs, 4)):
             if number == spec.trust_runs // 2:
-                time.sleep(_TRUST_PAUSE_S)
+                time.sleep(spec.trust_pause_s)
             if number >= 4 and time.monotonic() - start > spec.trust_s:
                 break
             tensors[-1].copyfrom(arrays[-1])

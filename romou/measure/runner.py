@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import queue
 import threading
 import time
@@ -11,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from romou.core.errors import UsageError
 from romou.core.outcome import Outcome
@@ -21,9 +23,16 @@ from romou.measure.references import References
 from romou.measure.run_job import RunSpec
 from romou.measure.types import BuildResult, MeasureResult, RunReply, Toolchain
 
+if TYPE_CHECKING:
+    from romou.tasks.tunable import TunableTask
+
 _DEVICE_TIMEOUT_S = 60.0
 # Share of run_timeout_s that the timed launches may take; loading and the driver's compiler need the rest.
 _TIMING_SHARE = 1 / 3
+# Long enough for a device to change its clock; and all that the winners of a model of a hundred kernels may rest together.
+_PAUSE_S, _ALL_PAUSES_S = 0.2, 5.0
+# Cores for each reference that is computed ahead, beside what is built.
+_CORES_OF_REFERENCE = 4
 
 
 class CheckingRunner(ABC):
@@ -39,6 +48,10 @@ class CheckingRunner(ABC):
     @abstractmethod
     def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
         """Run one candidate; None where `stop_at` came first."""
+
+    def expect(self, tasks: Sequence[TunableTask]) -> None:
+        """See `Runner.expect`: their references are computed."""
+        self._references.expect(tasks, max(1, len(os.sched_getaffinity(0)) // _CORES_OF_REFERENCE))
 
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
         """See `Runner.run`.
@@ -149,6 +162,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         precision=built.candidate.task.precision(built.candidate.config),
         trust_runs=options.trust_runs if built.candidate.is_winner else 0,
         trust_s=min(options.trust_s, options.run_timeout_s * _TIMING_SHARE),
+        trust_pause_s=min(_PAUSE_S, _ALL_PAUSES_S / built.candidate.winners),
     )
 
 

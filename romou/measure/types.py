@@ -52,12 +52,16 @@ def resolve(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One config of one task, with its place in the search. is_winner: it is to be kept, unless its output changes when it is run again and again."""
+    """One config of one task, with its place in the search.
+
+    is_winner: it is to be kept, unless its output changes when it is run again and again.   winners: how many of them are measured together.
+    """
 
     task: TunableTask
     config: Config
     trial: int
     is_winner: bool = False
+    winners: int = 1
 
     @property
     def name(self) -> str:
@@ -133,6 +137,9 @@ class Runner(Protocol):
 
     def fingerprint(self) -> DeviceFingerprint:
         """The device that the results belong to."""
+
+    def expect(self, tasks: Sequence[TunableTask]) -> None:
+        """Candidates of these tasks come soon, in about this order: what needs no device may be done ahead, on cores that no kernel runs on."""
 
     def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
         """A result for each built candidate, in order, as soon as it is there.

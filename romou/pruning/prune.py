@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,22 +72,58 @@ class PruningReport:
         return {"declared": self.declared, "before": self.before, "kept": self.kept, "pruned_share": self.pruned_share, "criteria": counts}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Left:
+    """What pruning leaves. shape: choices of each knob; 1 where all are as valid as the next.   kept: sorted places of the valid configs in this shape."""
+
+    shape: tuple[int, ...]
+    kept: np.ndarray
+    report: PruningReport
+    choices: Choices
+
+
 class PrunedSpace(Space):
     """A space of which only some configs are valid; knobs, size and indices are those of the whole one, so records fit both.
 
-    shape: choices of each knob; 1 where all are as valid as the next.   kept: sorted places of the valid ones in this shape.
-    choices: what no config of the whole space could do better.
+    prune: what decides which are valid; called when that is first asked for.
     """
 
-    def __init__(self, space: Space, shape: tuple[int, ...], kept: np.ndarray, report: PruningReport, choices: Choices) -> None:
+    def __init__(self, space: Space, prune: Callable[[], _Left]) -> None:
         super().__init__()
         self.knobs, self.declared = dict(space.knobs), space.declared
         self.divided_by = space.divided_by
         # What the template admits: `blocks` are still those of the whole space.
         self._spaces, self._constraints = space._spaces, space._constraints
-        self.report, self.choices = report, choices
-        self._shape, self._kept = shape, kept
+        self._prune = prune
         self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
+
+    @functools.cached_property
+    def left(self) -> _Left:
+        """What pruning leaves; it is `is_pruned` from then on."""
+        return self._prune()
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether the criteria were applied; before that, nobody has asked what is valid."""
+        return "left" in self.__dict__
+
+    @property
+    def report(self) -> PruningReport:
+        """What each criterion removed."""
+        return self.left.report
+
+    @property
+    def choices(self) -> Choices:
+        """What no config of the whole space could do better."""
+        return self.left.choices
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.left.shape
+
+    @property
+    def _kept(self) -> np.ndarray:
+        return self.left.kept
 
     @property
     def kept(self) -> int:
@@ -137,19 +173,33 @@ class PrunedSpace(Space):
         return Config({name: choices[int(d) + f] for (name, choices), d, f in zip(self.knobs.items(), digits, free, strict=True)})
 
 
-def prune(template: Template, space: Space, spec: HardwareSpec, limits: Limits, *, rules: Rules | None = None, least_kept: int = LEAST_KEPT) -> PrunedSpace:
+def prune(
+    template: Template,
+    space: Space,
+    spec: HardwareSpec,
+    limits: Limits,
+    *,
+    rules: Rules | None = None,
+    least_kept: int = LEAST_KEPT,
+    is_later: bool = False,
+) -> PrunedSpace:
     """The configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
 
     Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit is loosened 2, 4 and 8 times, then the
     criterion is dropped and the next one loosened; those that turn out to be no hindrance come back. `PrunedSpace.report` tells which gave way.
 
     SpaceEmptyError where the template itself admits no config. UsageError where `least_kept` is below one.
+    is_later: the criteria are applied, and that error is raised, when it is first asked which configs are valid.
 
     space: of the template on the device, `template.space(limits)`.
     spec: facts of the device that kernels are made for; what is not known of it excludes nothing.
     """
-    (pruned,) = prune_each(template, space, spec, limits, (rules or Rules(),), least_kept=least_kept)
-    return pruned
+
+    def now() -> PrunedSpace:
+        (pruned,) = prune_each(template, space, spec, limits, (rules or Rules(),), least_kept=least_kept)
+        return pruned
+
+    return PrunedSpace(space, lambda: now().left) if is_later else now()
 
 
 def prune_each(
@@ -166,7 +216,7 @@ def prune_each(
     found = []
     for one in rules:
         parts = [_judged(block, judge(usage, spec, rules=one, choices=choices), usage) for block, usage in zip(blocks, usages, strict=True)]
-        found.append(_left(space, parts, choices, least_kept))
+        found.append(_pruned(space, parts, choices, least_kept))
     return found
 
 
@@ -204,7 +254,7 @@ def _judged(block: Block, verdicts: Mapping[str, Verdict], usage: KernelUsage) -
     return _Part(block, verdicts, failed)
 
 
-def _left(space: Space, parts: Sequence[_Part], choices: Choices, least_kept: int) -> PrunedSpace:
+def _pruned(space: Space, parts: Sequence[_Part], choices: Choices, least_kept: int) -> PrunedSpace:
     before = sum(part.weight * part.failed.size for part in parts)
     slacks = _slacks(parts, min(least_kept, before))
     counts = []
@@ -215,7 +265,8 @@ def _left(space: Space, parts: Sequence[_Part], choices: Choices, least_kept: in
         counts.append(CriterionCount(criterion=name, alone=alone, only=only, left=left, source=verdict.source, slack=slack))
     shape, kept = _places(parts, slacks, [len(every) for every in space.knobs.values()])
     report = PruningReport(declared=space.size, before=before, kept=_count(parts, slacks), criteria=tuple(counts))
-    return PrunedSpace(space, shape, kept, report, choices)
+    found = _Left(shape=shape, kept=kept, report=report, choices=choices)
+    return PrunedSpace(space, lambda: found)
 
 
 def _count(parts: Sequence[_Part], slacks: Mapping[str, float]) -> int:

@@ -45,7 +45,8 @@ class Explorer:
         transfer_data: Callable[[], TransferData] = TransferData,
     ) -> None:
         self._space = space
-        self._first = [] if default is None else [default]
+        self._default = default
+        self._first: list[Config] = []
         self._options = options
         self._rng = rng
         self._features = features
@@ -55,11 +56,10 @@ class Explorer:
         self._proposed: dict[str, Config] = {}
         # Config key -> seconds that the model expected when it was proposed.
         self.expected_s: dict[str, float] = {}
-        self._in_order: Iterator[Config] = iter(space)
 
     def start_with(self, configs: Sequence[Config]) -> None:
         """Propose these right after the default config; what the space does not admit is passed over."""
-        self._first += [config for config in configs if self._space.is_valid(config)]
+        self._first += configs
 
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Up to `count` configs, none of which was proposed or measured before.
@@ -73,7 +73,9 @@ class Explorer:
             new = (c for c in configs if c.key not in taken and c.key not in chosen)
             chosen.update((c.key, c) for c in itertools.islice(new, count - len(chosen)))
 
-        add(iter(self._first))
+        # A space is pruned when it is first asked what is valid: a task that has no more than its default config never is.
+        add(iter([] if self._default is None else [self._default]))
+        add(config for config in self._first if self._space.is_valid(config))
         if self._options.explorer == "exhaustive":
             # One at a time: the order is gone through once.
             while len(chosen) < count and (config := next(self._in_order, None)) is not None:
@@ -124,6 +126,10 @@ class Explorer:
 
     def _outlook(self, fastest: Sequence[Config], taken: set[str]) -> Outlook:
         return Outlook(space=self._space, every=lambda: self._every, score=self._model.predict, fastest=fastest, taken=taken, rng=self._rng)
+
+    @functools.cached_property
+    def _in_order(self) -> Iterator[Config]:
+        return iter(self._space)
 
     @functools.cached_property
     def _every(self) -> list[Config]:

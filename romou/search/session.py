@@ -180,6 +180,8 @@ class TuningSession:
         self._stop_at = None if self._options.seconds is None else self._clock() + self._options.seconds
         progress = make_progress()
         progress.start(self.done, self._options.trials)
+        if not self._fingerprint.is_host_cpu:
+            self._runner.expect([state.task for state in self._untried(max(0, self._options.trials - self.done))])
         try:
             results = self._pipeline.search(self._propose, batch_size=self._options.batch_size, is_over=self._is_over, stop_at=self._stop_at)
             for built, result in results:
@@ -210,14 +212,15 @@ class TuningSession:
             is_going_on = False
             # Built all at once: by themselves, the few of a task would leave most build processes idle.
             missing = [
-                Candidate(task=state.task, config=config, trial=self._proposed + place, is_winner=True)
+                Candidate(task=state.task, config=config, trial=self._proposed + place, is_winner=True, winners=len(doubtful))
                 for place, (state, config) in enumerate(doubtful)
                 if config.key not in state.built
             ]
             self._proposed += len(doubtful)
             batch = [built for future in self._builder.start(missing) if (built := future.result()) is not None]
             there = [state.built[config.key] for state, config in doubtful if config.key in state.built]
-            batch += [dataclasses.replace(built, candidate=dataclasses.replace(built.candidate, is_winner=True)) for built in there]
+            kept = functools.partial(dataclasses.replace, is_winner=True, winners=len(doubtful))
+            batch += [dataclasses.replace(built, candidate=kept(built.candidate)) for built in there]
             for built, result in self._pipeline.measure(batch):
                 state = self._by_key[built.candidate.task.key]
                 record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)

@@ -172,12 +172,13 @@ class Target:
         facts    the device's entry of `Backend.list_devices`
         """
         limits = {**self.backend.default_limits, **self._known_limits}
-        lower = self.backend.narrower_options(limits, self.backend.abilities(self.spec, self._options), facts)
-        quirks = rules_for(facts).target_options()
+        allowed = self.backend.narrower_options(limits, self.backend.abilities(self.spec, self._options), facts)
         known = [option.name for option in self.backend.options]
-        lower |= {name: value for name, value in quirks.items() if name in known}
-        if "without" in lower and "without" in self._options:
-            lower["without"] = "+".join(sorted({*self._options["without"].split("+"), *lower["without"].split("+")}))
+        quirks = {name: value for name, value in rules_for(facts).target_options().items() if name in known}
+        lower = allowed | quirks
+        left_out = {pair for options in (self._options, allowed, quirks) for pair in options.get("without", "").split("+") if pair}
+        if left_out - {*self._options.get("without", "").split("+")}:
+            lower["without"] = "+".join(sorted(left_out))
         return self.with_options(**lower) if lower else self
 
     def to_json(self) -> str:

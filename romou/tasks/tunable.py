@@ -74,11 +74,9 @@ class TunableTask(Task):
         return task
 
     def pruned(self, target: Target) -> PrunedTask:
-        """Return the task with the pruned space for `target` as its space."""
-        space = self.pruned_space(target)
-        slacks = {count.criterion: count.slack for count in space.report.criteria if count.slack is not None}
-        task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops, slacks=slacks)
-        task.spaces[target] = space
+        """Return the task with the pruned space for `target` as its space; it is pruned when it is first asked which configs are valid."""
+        task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops)
+        task.spaces[target] = self.pruned_space(target, is_later=True)
         return task
 
     @cached_property
@@ -96,11 +94,11 @@ class TunableTask(Task):
         """The knob space on `target`."""
         return self.template.space(self.limits(target))
 
-    def pruned_space(self, target: Target, rules: Rules | None = None) -> PrunedSpace:
-        """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured."""
+    def pruned_space(self, target: Target, rules: Rules | None = None, *, is_later: bool = False) -> PrunedSpace:
+        """The knob space less what the criteria exclude by the facts of `target`'s device, wherever candidates are measured. is_later: see `prune`."""
         limits = self.limits(target)
         least_kept = LEAST_KEPT if self.template.sums_products else _LEAST_OF_FEW
-        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept)
+        return prune(self.template, self.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept, is_later=is_later)
 
     def default_config(self, target: Target) -> Config:
         """The config that is tried first, and used where nothing was tuned."""
@@ -153,17 +151,25 @@ class TunableTask(Task):
         assert task is not None, "the text was written from a task"
         if "slacks" not in data:
             return task
-        return PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, slacks=data["slacks"])
+        return PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, given_slacks=data["slacks"])
 
 
 @dataclass(frozen=True)
 class PrunedTask(TunableTask):
     """A task whose space on any target is the pruned one.
 
-    slacks: criterion -> how many times looser its limit was made; what was dropped is missing.
+    given_slacks: `slacks`, where the space was pruned in another process.
     """
 
-    slacks: Mapping[str, float] = field(default_factory=dict, hash=False)
+    given_slacks: Mapping[str, float] | None = field(default=None, hash=False)
+
+    @property
+    def slacks(self) -> Mapping[str, float]:
+        """Criterion -> how many times looser its limit was made; what was dropped is missing."""
+        if self.given_slacks is not None:
+            return self.given_slacks
+        report = next(iter(self.spaces.values())).report
+        return {count.criterion: count.slack for count in report.criteria if count.slack is not None}
 
     def space(self, target: Target) -> PrunedSpace:
         if target not in self.spaces:
@@ -191,7 +197,9 @@ class PrunedTask(TunableTask):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
 
     def to_json(self) -> str:
-        return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks)})
+        # Without slacks `check` lets everything pass: before a space is pruned, the default config alone is proposed, which passes in any case.
+        is_known = self.given_slacks is not None or any(space.is_pruned for space in self.spaces.values())
+        return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks) if is_known else {}})
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -94,6 +94,11 @@ def is_tensor_core_fma(expr: Any) -> bool:
     return _called(expr) in ("tensor_core_fma", "tensor_core_fma_tf32")
 
 
+def is_matrix_product(expr: Any) -> bool:
+    """Whether a warp adds products of matrices to others: (name, sums, count of row matrices, count of column matrices, ...)."""
+    return _called(expr) == "multiply_matrices"
+
+
 _ASYNC_COPIES = ("copy_halfs_async", "copy_floats_async")
 
 

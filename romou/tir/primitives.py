@@ -106,9 +106,12 @@ def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None
     sch.annotate(block, FP16_ARITHMETIC, 1)
 
 
-def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
-    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/contraction/tensor_core.py`."""
-    sch.annotate(loop, TENSOR_CORES, 1)
+def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 1) -> None:
+    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/contraction/tensor_core.py`.
+
+    steps: how many nests that follow each other may share what they wait for.
+    """
+    sch.annotate(loop, TENSOR_CORES, steps)
 
 
 def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:

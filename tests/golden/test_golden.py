@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated_matrices import emulated_error
 from exhaustive import exhaustive
 from operators import assert_agrees, conv, kind_id, matmul, random_arrays, reference, target_of, task_of
 
@@ -22,8 +23,8 @@ from romou.tasks.build import build_task
 from romou.tasks.tunable import TunableTask
 
 # Suffix of the golden files -> target.
-TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda")}
-TENSOR_CORES = ("mma", "tf32")
+TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda"), "comp": Target("vulkan -device=nvidia_h200")}
+TENSOR_CORES = ("mma", "tf32", "coopmat")
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
 TILES = {
@@ -52,6 +53,10 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
         conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_o": 2, "wg_o": 8, "wg_w": 8},
     ),
+    "conv3x3_matrices": (
+        conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
+        BUFFERS | {"pixels": "flat", "multiply_add": "coopmat", "wg_o": 8, "wg_w": 8},
+    ),
     "conv3x3_tensor_cores_staged": (
         conv(16, (6, 6), 32, (3, 3), "float16", padding=(1, 1, 1, 1)),
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_w": 2, "wg_o": 8, "local": 4, "steps": 2},
@@ -72,7 +77,10 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
 
 # CUDA has no images, and alone tensor cores.
 CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") not in TENSOR_CORES]
-CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"]]
+# Vulkan writes the same kernels as OpenCL, but for those with cooperative matrices.
+MATRICES = [name for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") == "coopmat"]
+CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"] and name not in MATRICES]
+CASES += [(name, "comp") for name in MATRICES]
 
 
 def case_id(name: str, suffix: str) -> str:
@@ -93,6 +101,9 @@ def made(name: str, suffix: str) -> tuple[TunableTask, Config, Target]:
 
 def check_numbers(task: TunableTask, config: Config, target: Target) -> None:
     arrays = random_arrays(task, np.random.default_rng(11))
+    if "coopmat" in config.values():
+        assert emulated_error(task, config, target) < 1e-3
+        return
     is_single = str(task.func.params[0].dtype) == "float32" and task.precision(config) is None
     assert_agrees(target, task, config, arrays, reference(task, arrays), 1e-5 if is_single else 1e-3)
 
@@ -125,4 +136,4 @@ def test_numbers(name: str, suffix: str) -> None:
 
 
 def test_each_golden_kernel_is_tested() -> None:
-    assert {p.name for p in Path(__file__).parent.glob("*.c[lu]")} == {f"{name}.{suffix}" for name, suffix in CASES}
+    assert {p.name for p in Path(__file__).parent.glob("*.c*")} == {f"{name}.{suffix}" for name, suffix in CASES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ import tvm
 
 from romou.core.errors import DeviceError, UsageError
 from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
+from romou.measure.runner import run_spec
 from romou.target import Target
 from romou.tasks.build import build_task
 
@@ -132,6 +134,38 @@ def test_time_limits_cut_off_without_a_result(builder: LocalBuilder, runner: Loc
     with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN)) as fresh:
         assert list(fresh.run([built], stop_at=0.0)) == []
         assert fresh._references._child.starts == 0, "a search that is over starts no process for what is left of its batch"
+
+
+def test_references_are_computed_ahead(builder: LocalBuilder, opencl_device: tvm.runtime.Device, tmp_path: Path) -> None:
+    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=102)])
+    with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN, folder=tmp_path)) as ahead:
+        ahead.expect([faulty_kernels.task(), faulty_kernels.task()])
+        references = ahead._references
+        while not list(tmp_path.iterdir()):
+            time.sleep(0.01)
+        (result,) = ahead.run([built])
+        assert result.outcome == "ok"
+        assert references._child.starts == 0, "the one that was begun is waited for"
+
+
+def test_a_runner_that_is_closed_leaves_no_reference_under_way(tmp_path: Path) -> None:
+    runner = LocalRunner("opencl:0", OPTIONS, toolchain=dataclasses.replace(TOOLCHAIN, build_reference="faulty_kernels:endless_reference"), folder=tmp_path)
+    runner.expect([faulty_kernels.task()])
+    child = runner._references._children[1]
+    while child.starts == 0:
+        time.sleep(0.01)
+    start = time.monotonic()
+    # Whether it has started or is just starting.
+    runner.close()
+    assert time.monotonic() - start < 5
+    assert all(begun.done() for begun in runner._references._ahead.values())
+
+
+def test_winners_of_many_kernels_share_their_pause(builder: LocalBuilder) -> None:
+    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=103, is_winner=True)])
+    many = dataclasses.replace(built, candidate=dataclasses.replace(built.candidate, winners=100))
+    assert run_spec(built, "", "opencl:0", 1.0, OPTIONS).trust_pause_s == 0.2
+    assert run_spec(many, "", "opencl:0", 1.0, OPTIONS).trust_pause_s == pytest.approx(0.05)
 
 
 def test_fingerprint_names_the_device(runner: LocalRunner, opencl_device: tvm.runtime.Device) -> None:

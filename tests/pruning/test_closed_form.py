@@ -139,6 +139,28 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
     closed_form_and_tir_agree(target, task, [c for c in configs if not c["local"]][:2] + ahead[:2], devices=())
 
 
+@pytest.mark.parametrize(
+    "work",
+    few(
+        [
+            conv(32, (14, 14), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
+            conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
+            conv(528, (7, 9), 37, (1, 1), "float16", batch=2),
+            conv(3, (30, 30), 37, (7, 7), "float16", stride=(2, 2), padding=(3, 3, 3, 3), batch=2),
+            Dense(m=33, k=256, n=130, dtype="float16"),
+        ],
+        1,
+        4,
+    ),
+    ids=lambda w: w.name,
+)
+def test_closed_form_and_tir_agree_on_cooperative_matrices(work: Conv2d | Dense) -> None:
+    target, task = Target("vulkan -device=nvidia_h200"), task_of(work)
+    configs = task.space(target).sample(np.random.default_rng(3), 40, where={"multiply_add": "coopmat"})
+    assert configs
+    closed_form_and_tir_agree(target, task, configs[:3], devices=())
+
+
 @each_target(2, 1)
 def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) -> None:
     sizes, channels = st.tuples(st.integers(6, 20), st.integers(6, 20)), st.integers(4, 40)

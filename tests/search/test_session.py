@@ -52,6 +52,16 @@ def test_budget_of_trials(tmp_path: Path) -> None:
     assert len({line.split()[0] for line in runner.seen[: len(results)]}) == len(results)
 
 
+def test_a_task_with_its_default_config_alone_is_not_pruned(tmp_path: Path) -> None:
+    tasks = [task.pruned(TARGET) for task in small_tasks()]
+    spaces = [task.space(TARGET) for task in tasks]
+    for trials, is_pruned in ((len(tasks), False), (len(tasks) + 1, True)):
+        with RecordStore(tmp_path) as store:
+            options = TuningOptions(trials=trials)
+            TuningSession(tasks, TARGET, store=store, builder=Builder(), runner=Runner(), options=options).run()
+        assert any(space.is_pruned for space in spaces) is is_pruned
+
+
 def test_budget_of_seconds(tmp_path: Path) -> None:
     start = time.monotonic()
     results = session(tmp_path, Runner(seconds=0.02), trials=10_000, seconds=1.0)

@@ -34,6 +34,8 @@ void main() {
   sums[gl_GlobalInvocationID.x] = a + b + c + d;
 }
 """
+# Devices whose file, measured through OpenCL, does not tell whether they have cooperative matrices.
+_WITH_MATRICES = ("nvidia_h200",)
 # More than any kernel takes: where no limit is given, none is set.
 _MANY_BUFFERS = 64
 # The platform of its GPUs, as its driver calls itself.
@@ -77,15 +79,21 @@ class Vulkan(ComputeApi):
         return {
             "max_storage_buffers": int(facts["max_storage_buffers"]),
             "has_half_arithmetic": bool(facts["has_fp16_arithmetic"] and facts["has_16bit_storage"]),
+            "has_cooperative_matrices": bool(facts["has_cooperative_matrix"]),
             "warp_sizes": (int(facts["subgroup_size"]),) if facts["subgroup_size"] else None,
         }
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
-        return {"has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic)}
+        has_matrices = spec.has_cooperative_matrices if spec.has_cooperative_matrices is not None else spec.name in _WITH_MATRICES
+        return {
+            "has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic),
+            "has_cooperative_matrices": bool(has_matrices) and compiler.knows_matrices(),
+        }
 
     def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.narrower_options`; a kernel for the device may bind as many buffers as the device does."""
         found = super().narrower_options(limits, abilities, facts)
+        found |= {"without": "multiply_add:coopmat"} if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"] else {}
         found |= {"half": "storage"} if abilities["has_fp16_arithmetic"] and not facts["has_fp16_arithmetic"] else {}
         buffers = int(facts["max_storage_buffers"])
         return found | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})
@@ -120,7 +128,7 @@ class Vulkan(ComputeApi):
         return {}
 
     def toolchain(self) -> tuple[str, Callable[[], str]]:
-        return "glslang", lambda: f"glslang {compiler.version()} ({compiler.glslang()})"
+        return "glslang", compiler.describe
 
     def split_kernels(self, source: str) -> dict[str, str]:
         return compiler.split(source)

@@ -55,7 +55,7 @@ def loaded_anyway(value: Any, flag: tirx.Var) -> Any | None:
         return None if inner is None else tirx.Cast(value.ty, inner)
     if isinstance(value, TensorLoad):
         return _moved(value, flag)
-    if extern_of(value).startswith("vload_half"):
+    if extern_of(value).startswith(("vload_half", "load_texel")):
         name, offset, pointer = value.args
         if op_of(pointer) == "tirx.address_of":
             (start,) = (_moved(access, flag) for access in pointer.args)

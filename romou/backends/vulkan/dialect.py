@@ -29,12 +29,16 @@ class Glsl(OpenCLC):
     a * b + c                   a * b + c, which the driver may fuse; fma(a, b, c)
     read fp16 as fp32           unpackHalf2x16(word), of core GLSL
     write fp32 as fp16          packHalf2x16(v)
+    products of a warp          coopMatMulAdd(rows, columns, sums) of `matrices.py`
     a maximum that keeps NaN    max_with_nan(a, b): comparisons may be folded to a maximum that drops it
     """
 
     has_negative_truth = False
     has_pointers = False
     names_fp16_images = True
+    # For kernels whose configs say so: on devices without them none does.
+    has_cooperative_matrices = True
+    fp16_texel = "uint32x2"
 
     def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
         # `functions.py` has those that GLSL lacks.

@@ -293,6 +293,9 @@ class Expressions(Text):
             return f"{a} * {b} + {c}"
         if name.startswith("vload_half"):
             return self.half_load(kind.lanes, *arguments)
+        if name == "load_texel":
+            offset, pointer = arguments
+            return f"{self.view(self.parameters[pointed(pointer)[0]], 'uvec2')}[{self.index(offset)}]"
         texts = [self.text(argument) for argument in arguments]
         if name == "fma" or (name in BUILT_IN.values() and name not in DEFINITIONS):
             return f"{name}({', '.join(texts)})"

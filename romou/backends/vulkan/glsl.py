@@ -18,6 +18,9 @@ from tvm import tirx
 from tvm.ir import Call, PointerType, TensorLoad
 from tvm_ffi.structural import structural_walk
 
+from romou.backends.dialect import MATRICES
+from romou.backends.launch import work_group
+from romou.backends.vulkan import matrices
 from romou.backends.vulkan.calls import extern_of, op_of, pointed
 from romou.backends.vulkan.expressions import LANES, Expressions, Parameter
 from romou.backends.vulkan.functions import definitions
@@ -61,6 +64,7 @@ class _Writer(Expressions):
         self.shared: list[tuple[str, Type, int]] = []
         self.scalars: list[tuple[str, Type]] = []
         self.is_unrolled = False
+        self.item = ""  # the variable with a work-item's number in its group, in kernels with cooperative matrices
         self.sides = {f"threadIdx.{axis}": 1 for axis in "xyz"}
 
     def kernel(self) -> Kernel:
@@ -73,6 +77,7 @@ class _Writer(Expressions):
                 self.scalars.append((self.name(parameter), self.used(str(parameter.ty))))
         structural_walk(self.func.body, (tirx.DeclBuffer, self.declare))
         structural_walk(self.func.body, [(TensorLoad, self.note_load), (tirx.BufferStore, self.note_store), (Call, self.note_call)])
+        structural_walk(self.func.body, (tirx.AllocBuffer, self.note_matrices))
         self.block(self.func.body)
         x, y, z = self.sides.values()
         if any(side > most for side, most in zip((x, y, z), MOST_SIDES, strict=True)):
@@ -108,6 +113,10 @@ class _Writer(Expressions):
 
     def head(self, local_size: Sequence[int]) -> Iterator[str]:
         extensions = [EXTENSIONS[need] for need in self.needs]
+        if self.item:
+            # In a row, as subgroups are whole only along x.
+            extensions += matrices.EXTENSIONS
+            local_size = (math.prod(local_size), 1, 1)
         if any(p.is_image and p.is_read for p in self.parameters.values()):
             extensions.append("GL_EXT_samplerless_texture_functions")
         if self.is_unrolled:
@@ -153,7 +162,7 @@ class _Writer(Expressions):
             self.parameters[access.buffer].is_written = True
 
     def note_call(self, call: Call) -> None:
-        is_half, is_texel = extern_of(call).startswith(("vload_half", "vstore_half")), op_of(call).startswith("tirx.texture2d")
+        is_half, is_texel = extern_of(call).startswith(("vload_half", "vstore_half", "load_texel")), op_of(call).startswith("tirx.texture2d")
         if not is_half and not is_texel:
             return
         found = self.parameters.get(pointed(call.args[-1] if is_half else call.args[0])[0])
@@ -163,6 +172,12 @@ class _Writer(Expressions):
             found.is_written = True
         else:
             found.is_read = True
+
+    def note_matrices(self, stmt: tirx.AllocBuffer) -> None:
+        if str(stmt.buffer.scope()) == MATRICES and not self.item:
+            self.item = self.unique("item")
+            self.needs.update(dict.fromkeys(matrices.NEEDS))
+            self.lines.append(f"  int {self.item} = int(gl_SubgroupID * {matrices.SUBGROUP} + gl_SubgroupInvocationID);")
 
     # Statements
 
@@ -192,8 +207,15 @@ class _Writer(Expressions):
             elif not tag.startswith("blockIdx"):
                 self.fail(f"the loop {tag}")
             if stmt.node.var not in self.names:
-                self.line(f"int {self.name(stmt.node.var)} = int({place}.{axis});")
+                text = self.place_in_group(axis) if self.item and tag in self.sides else f"int({place}.{axis})"
+                self.line(f"int {self.name(stmt.node.var)} = {text};")
         self.statement(stmt.body)
+
+    def place_in_group(self, axis: str) -> str:
+        """A work-item's place along an axis of its group, by its number."""
+        sides, number = work_group(self.func), "xyz".index(axis)
+        before = math.prod(sides[:number])
+        return f"{self.item}{f' / {before}' if before > 1 else ''} % {sides[number]}"
 
     def bind(self, stmt: tirx.Bind) -> None:
         kind, value = self.used(str(stmt.var.ty)), self.text(stmt.value)
@@ -204,6 +226,9 @@ class _Writer(Expressions):
         name, kind, scope = self.name(buffer), self.used(str(buffer.dtype)), str(buffer.scope())
         if scope in _SHARED:
             self.shared.append((name, kind, count))
+        elif scope == MATRICES:
+            for text in matrices.declared(name, count):
+                self.line(text)
         elif scope in ("local", "global"):
             # A variable of a work-item, whichever way TVM names it.
             self.line(f"{kind.register} {name}{'' if count == 1 else f'[{count}]'};")
@@ -286,12 +311,28 @@ class _Writer(Expressions):
             self.store_texel(call)
         elif extern_of(call).startswith("vstore_half"):
             self.half_store(call)
+        elif extern_of(call) in ("multiply_matrices", "store_matrix"):
+            self.matrices(call)
         elif op_of(call) == "tirx.tvm_storage_sync":
-            if str(call.args[0].value) not in _SHARED:
-                self.fail(f"a barrier of {call.args[0].value} memory")
-            self.line("barrier();")
+            scope = str(call.args[0].value)
+            if scope not in (*_SHARED, "warp"):
+                self.fail(f"a barrier of {scope} memory")
+            self.line("subgroupBarrier();" if scope == "warp" else "barrier();")
         else:
             self.line(f"{self.text(call)};")
+
+    def matrices(self, call: Call) -> None:
+        name, _, _ = self.array(pointed(call.args[1])[0])
+
+        def at(first: int, count: int = 1) -> matrices.Matrices:
+            array, _, _ = self.array(pointed(call.args[first])[0])
+            return matrices.Matrices(array=array, start=self.index(call.args[first + 1]), stride=int(call.args[first + 2]), count=count)
+
+        if extern_of(call) == "store_matrix":
+            self.line(matrices.stored(name, int(call.args[2]), at(3)))
+            return
+        for text in matrices.multiplied(name, at(4, int(call.args[2])), at(7, int(call.args[3]))):
+            self.line(text)
 
     def half_store(self, call: Call) -> None:
         value, offset, pointer = call.args[1:]

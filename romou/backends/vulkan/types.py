@@ -21,6 +21,7 @@ _REGISTERS = {
 _STORED = {"bool": "uint8_t", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t"}
 # Vulkan feature -> extension of GLSL; what a type in registers, and what one in buffers needs.
 EXTENSIONS = {
+    "cooperativeMatrix": "GL_KHR_cooperative_matrix",
     "shaderFloat16": "GL_EXT_shader_explicit_arithmetic_types_float16",
     "shaderFloat64": None,
     "shaderInt64": "GL_EXT_shader_explicit_arithmetic_types_int64",

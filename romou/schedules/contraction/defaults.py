@@ -159,7 +159,7 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
     if choice is None:
         return config
     texels, *window, _ = tensor_core.flatten(c).reduce.values()
-    issued = 2 if choice == tensor_core.MMA else 4
+    issued = 4 if choice == tensor_core.TF32 else 2
     cores = _cores(limits)
 
     def cycles(candidate: Config) -> float:
@@ -185,7 +185,7 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
     if choice is None or max(space.knobs["local"]) == 0:
         return None
     texels, *window, _ = c.reduce.values()
-    numbers, cores = 1 if choice == tensor_core.MMA else 2, _cores(limits)
+    numbers, cores = 2 if choice == tensor_core.TF32 else 1, _cores(limits)
 
     def cycles(candidate: Config) -> float:
         tile_o, tile_w, local = candidate["tile_o"], candidate["tile_w"], candidate["local"]
@@ -202,7 +202,7 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
 
 
 def _choice_of(space: Space) -> str | None:
-    return next((choice for choice in (tensor_core.MMA, tensor_core.TF32) if choice in space.knobs["multiply_add"]), None)
+    return next((choice for choice in (tensor_core.MMA, tensor_core.TF32, tensor_core.COOPMAT) if choice in space.knobs["multiply_add"]), None)
 
 
 def _cores(limits: Limits) -> int:

@@ -68,10 +68,10 @@ KNOBS = (
     ),
     Knob(
         name="multiply_add",
-        choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32),
+        choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32, tensor_core.COOPMAT),
         default="mad",
-        help="how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats)",
-        devices="mad, plain: OpenCL; mma, tf32: tensor cores",
+        help="how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats, coopmat: fp16 as matrices)",
+        devices="mad, plain: OpenCL; mma, tf32, coopmat: tensor cores",
         is_spelling=True,
     ),
     Knob(
@@ -80,7 +80,7 @@ KNOBS = (
         default=1,
         help="steps of the reduction loaded before the first is multiplied",
         devices="tensor cores",
-        exists_on=lambda limits: limits.has_tensor_cores or limits.allows_tf32,
+        exists_on=lambda limits: limits.has_tensor_cores or limits.allows_tf32 or limits.has_cooperative_matrices,
     ),
     Knob(name="local_buffers", choices=(1, 2), default=1, help="copies of the staged operands in local memory: 2 loads one while the other is used"),
 )
@@ -115,7 +115,7 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
         "unroll": ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma) + [TURN] * (len(local) > 1),
         "vector_width": ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1],
         "autobroadcast": [True, False] if is_broadcast else [False],
-        "multiply_add": ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma", *([instruction] if instruction and has_mma else [])],
+        "multiply_add": [*(["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"]), *([instruction] if instruction and has_mma else [])],
         "steps": [] if instruction is None else tensor_core.STEPS if has_mma else [1],
         # With two iterations alone, half of all loads would be waited for as before.
         "local_buffers": [1, 2] if any(0 < _LEAST_BUFFERED * s <= first for s in local) else [1],

@@ -21,11 +21,12 @@ from tvm import te, tirx
 
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config
+from romou.passes.cooperative_matrices import local_memory_bytes
 from romou.schedules.contraction.form import Contraction, round_up
-from romou.tir.primitives import LANES
+from romou.tir.primitives import LANES, Place
 
-# Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats.
-MMA, TF32 = "mma", "tf32"
+# Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats; GLSL calls coopmat what a warp multiplies as a whole.
+MMA, TF32, COOPMAT = "mma", "tf32", "coopmat"
 # Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
 # conditions of its own.
 TAPS = "taps"
@@ -40,7 +41,7 @@ LINE_BYTES, APART_BYTES = 128, 32
 def instruction(dtype: str, limits: Limits) -> str | None:
     """The choice of `multiply_add` that multiplies numbers of this type on tensor cores; None where there is none."""
     if dtype == "float16":
-        return MMA if limits.has_tensor_cores else None
+        return MMA if limits.has_tensor_cores else COOPMAT if limits.has_cooperative_matrices else None
     return TF32 if dtype == "float32" and limits.allows_tf32 else None
 
 
@@ -58,12 +59,20 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["vector_width"] == LANES)
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
+        & (is_coopmat(config) <= fits_matrices(config))
         & ((config["local"] == 0) | ((texels == first) & (config["unroll"] == "lanes") & (staged_iterations(config, c) > 0)))
         # What is added to fill the last iteration is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * round_up(texels, GROUP))
     )
-    is_other = (config["multiply_add"] == "fma") & (config["steps"] == 1) & (config["unroll"] != TAPS)
+    is_other = (is_mma(config) == False) & (config["steps"] == 1) & (config["unroll"] != TAPS)  # noqa: E712  `not` does not judge columns
     return is_whole | (is_other & (first % config["split_k"] == 0))
+
+
+def fits_matrices(config: Columns) -> Any:
+    """Whether a config fills matrices with pixels, sums up in fp32, and leaves all to the warps: texels lie in buffers, nothing is staged or broadcast."""
+    in_buffers = (config["data"] == Place.BUFFER) & (config["weight"] == Place.BUFFER) & (config["output"] == Place.BUFFER)
+    is_plain = (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712  columns
+    return in_buffers & is_plain & (config["tile_w"] % (2 * PAIR) == 0)
 
 
 def is_mma(config: Columns) -> Any:
@@ -74,7 +83,12 @@ def is_mma(config: Columns) -> Any:
 
 def takes_fp16(config: Columns) -> Any:
     """Whether a config, or which of many, hands fp16 to tensor cores as it lies in memory."""
-    return config["multiply_add"] == MMA
+    return (config["multiply_add"] == MMA) | is_coopmat(config)
+
+
+def is_coopmat(config: Columns) -> Any:
+    """Whether a config, or which of many, multiplies cooperative matrices, which a warp loads from local memory."""
+    return config["multiply_add"] == COOPMAT
 
 
 def fills_warps(config: Columns) -> Any:
@@ -106,14 +120,16 @@ def staged_iterations(config: Columns, c: Contraction) -> Any:
 
 
 def staged_bytes(config: Columns) -> Any:
-    """Bytes of local memory where operands are staged: for the current iteration, and for as many more as are copied ahead."""
+    """Bytes of local memory where operands are staged: for the current iteration, and for as many more as are copied ahead; or where they are matrices."""
     number = number_bytes(config)
 
     def row(numbers: Any) -> Any:
         return numbers + (APART_BYTES // number - numbers) % (LINE_BYTES // number)
 
     rows = row(LANES * config["wg_w"] * config["tile_w"]) + row(LANES * LANES * config["wg_o"] * config["tile_o"])
-    return (config.get("steps", 1) + 1) * config["local"] * rows * number
+    staged = (config.get("steps", 1) + 1) * config["local"] * rows * number
+    warps = config["wg_o"] * config["wg_w"] * config["split_k"] // (WARP_O * WARP_W)
+    return staged + is_coopmat(config) * warps * local_memory_bytes(config["tile_o"], config["tile_w"], config.get("steps", 1))
 
 
 def number_bytes(config: Columns) -> Any:

@@ -65,7 +65,7 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
     if config["unroll"] == "window":
         for loop in window:
             sch.unroll(loop)
-    tensor_cores(sch, group)
+    tensor_cores(sch, group, config["steps"])
     init = sch.decompose_reduction(sums, outer)
     unroll_tile(sch, sch.get_loops(init)[-4:])
     if not is_split:

@@ -133,7 +133,7 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     def space(self, limits: Limits) -> Space:
         """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load by themselves."""
-        space = super().space(replace(limits, has_tensor_cores=False))
+        space = super().space(replace(limits, has_tensor_cores=False, has_cooperative_matrices=False))
         space.knobs["local"] = tuple(steps for steps in space.knobs["local"] if steps)
         space.knobs["split_k"] = (1,)
         # What is computed on the way to local memory cannot be on its way while something else is computed.

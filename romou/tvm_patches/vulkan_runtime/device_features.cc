@@ -2,8 +2,19 @@
 #include "device_features.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace romou::vulkan {
+
+namespace {
+
+/// The name of a VkComponentTypeKHR.
+std::string component_name(uint32_t type) {
+  static constexpr const char* kNames[] = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"};
+  return type < std::size(kNames) ? kNames[type] : "type" + std::to_string(type);
+}
+
+}  // namespace
 
 Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vector<std::string>& extensions) {
   const auto has = [&](const char* name) { return std::find(extensions.begin(), extensions.end(), name) != extensions.end(); };
@@ -21,6 +32,7 @@ Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vec
   ask(memory_model_, "VK_KHR_vulkan_memory_model", VK_API_VERSION_1_2);
   ask(subgroup_types_, "VK_KHR_shader_subgroup_extended_types", VK_API_VERSION_1_2);
   ask(dot_product_, "VK_KHR_shader_integer_dot_product", VK_API_VERSION_1_3);
+  ask(subgroup_size_, "VK_EXT_subgroup_size_control", VK_API_VERSION_1_3);
   ask(robustness_, "VK_EXT_robustness2", 0);
   ask(matrix_, "VK_KHR_cooperative_matrix", 0);
   if (has(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME)) {
@@ -37,6 +49,30 @@ Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vec
   robustness_.robustBufferAccess2 = robustness_.nullDescriptor = VK_FALSE;
   matrix_.cooperativeMatrixRobustBufferAccess = VK_FALSE;
   memory_model_.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
+  if (matrix_.cooperativeMatrix != 0) ask_for_matrices(device);
+}
+
+void Features::ask_for_matrices(VkPhysicalDevice device) {
+  using Ask = VkResult(VKAPI_PTR*)(VkPhysicalDevice, uint32_t*, CooperativeMatrixProperties*);
+  const auto ask = reinterpret_cast<Ask>(instance().find(instance().handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
+  uint32_t count = 0;
+  if (ask == nullptr || ask(device, &count, nullptr) != VK_SUCCESS) return;
+  std::vector<CooperativeMatrixProperties> found(count, CooperativeMatrixProperties{kCooperativeMatrixProperties, nullptr, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  if (ask(device, &count, found.data()) < VK_SUCCESS) return;
+  constexpr uint32_t kSubgroupScope = 3;
+  for (const CooperativeMatrixProperties& one : found) {
+    if (one.scope != kSubgroupScope || one.saturates != 0 || one.c != one.result) continue;
+    const std::string sides = std::to_string(one.rows) + "x" + std::to_string(one.columns) + "x" + std::to_string(one.depth);
+    matrix_products_.push_back(sides + " " + component_name(one.a) + " " + component_name(one.b) + " " + component_name(one.c));
+  }
+  VkPhysicalDeviceSubgroupSizeControlProperties sizes{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
+  VkPhysicalDeviceProperties2 asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &sizes};
+  const bool has_sizes = subgroup_size_.subgroupSizeControl != 0 && subgroup_size_.computeFullSubgroups != 0;
+  if (has_sizes) instance().vkGetPhysicalDeviceProperties2(device, &asked);
+  const bool may_choose = (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+  const bool has_size = has_sizes && may_choose && sizes.minSubgroupSize <= kMatrixSubgroup && kMatrixSubgroup <= sizes.maxSubgroupSize;
+  const bool has_product = std::find(matrix_products_.begin(), matrix_products_.end(), "16x16x16 float16 float16 float32") != matrix_products_.end();
+  has_matrices_ = has_size && has_product && has_fp16_arithmetic() && memory_model_.vulkanMemoryModel != 0;
 }
 
 const char* Features::missing(uint32_t capability) const {
@@ -57,7 +93,7 @@ const char* Features::missing(uint32_t capability) const {
     case 4448:
       return storage8_.storageBuffer8BitAccess != 0 ? nullptr : "8-bit values in buffers (SPIR-V capability StorageBuffer8BitAccess, VK_KHR_8bit_storage)";
     case 6022:
-      return matrix_.cooperativeMatrix != 0 ? nullptr : "cooperative matrices (VK_KHR_cooperative_matrix)";
+      return has_matrices_ ? nullptr : "cooperative matrices of 16x16x16 float16 in subgroups of 32 (VK_KHR_cooperative_matrix)";
     default:
       return nullptr;
   }

@@ -17,7 +17,17 @@ struct CooperativeMatrixFeatures {
   void* pNext;
   VkBool32 cooperativeMatrix, cooperativeMatrixRobustBufferAccess;
 };
+struct CooperativeMatrixProperties {
+  VkStructureType sType;
+  void* pNext;
+  uint32_t rows, columns, depth, a, b, c, result;
+  VkBool32 saturates;
+  uint32_t scope;
+};
 constexpr auto kCooperativeMatrixFeatures = static_cast<VkStructureType>(1000506000);
+constexpr auto kCooperativeMatrixProperties = static_cast<VkStructureType>(1000506001);
+/// Work-items of a subgroup in kernels with cooperative matrices.
+constexpr uint32_t kMatrixSubgroup = 32;
 
 /// Features in the form in which Vulkan asks and is told: a chain of structures. Not to be copied, because they point to each other.
 class Features {
@@ -39,12 +49,17 @@ class Features {
   bool has_16bit_storage() const { return storage16_.storageBuffer16BitAccess != 0; }
   /// Reads outside of an image give zeros.
   bool has_robust_image_access() const { return robustness_.robustImageAccess2 != 0; }
-  bool has_cooperative_matrix() const { return matrix_.cooperativeMatrix != 0; }
+  /// Whether subgroups of `kMatrixSubgroup` multiply matrices of 16 x 16 of fp16 and sum up in fp32: what kernels ask for.
+  bool has_cooperative_matrix() const { return has_matrices_; }
+  /// All products that the driver lists for subgroups, as "16x16x16 float16 float16 float32" (rows x columns x depth; types of A, B and the sums).
+  const std::vector<std::string>& matrix_products() const { return matrix_products_; }
   bool has_push_descriptors() const { return has_push_descriptors_; }
   /// The name of a SPIR-V capability that is off, if it is one of those that kernels use; null otherwise.
   const char* missing(uint32_t capability) const;
 
  private:
+  void ask_for_matrices(VkPhysicalDevice device);
+
   VkPhysicalDeviceFeatures2 base_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
   VkPhysicalDevice16BitStorageFeatures storage16_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
   VkPhysicalDevice8BitStorageFeatures storage8_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES};
@@ -52,10 +67,12 @@ class Features {
   VkPhysicalDeviceVulkanMemoryModelFeatures memory_model_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES};
   VkPhysicalDeviceShaderSubgroupExtendedTypesFeatures subgroup_types_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SUBGROUP_EXTENDED_TYPES_FEATURES};
   VkPhysicalDeviceShaderIntegerDotProductFeatures dot_product_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES};
+  VkPhysicalDeviceSubgroupSizeControlFeatures subgroup_size_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
   VkPhysicalDeviceRobustness2FeaturesEXT robustness_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ROBUSTNESS_2_FEATURES_EXT};
   CooperativeMatrixFeatures matrix_{kCooperativeMatrixFeatures, nullptr, 0, 0};
   std::vector<const char*> extensions_;
-  bool has_push_descriptors_ = false;
+  std::vector<std::string> matrix_products_;
+  bool has_push_descriptors_ = false, has_matrices_ = false;
 };
 
 }  // namespace romou::vulkan

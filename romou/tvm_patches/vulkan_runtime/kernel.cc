@@ -17,7 +17,7 @@ using tvm::ffi::Array;
 using tvm::ffi::Map;
 using tvm::ffi::String;
 
-constexpr uint32_t kMagic = 0x07230203, kOpCapability = 17;
+constexpr uint32_t kMagic = 0x07230203, kOpCapability = 17, kCooperativeMatrix = 6022;
 constexpr size_t kHeaderWords = 5;
 
 template <typename T>
@@ -36,10 +36,16 @@ std::vector<uint32_t> words_of(const KernelText& text) {
   return words;
 }
 
+std::vector<uint32_t> capabilities_of(const std::vector<uint32_t>& words) {
+  std::vector<uint32_t> found;
+  for (size_t at = kHeaderWords; at + 1 < words.size() && (words[at] & 0xffff) == kOpCapability; at += 2) found.push_back(words[at + 1]);
+  return found;
+}
+
 /// Raise RuntimeError for a capability that the device has not: a driver would crash, or compute anything.
-void require_capabilities(const Device& device, const std::string& kernel, const std::vector<uint32_t>& words) {
-  for (size_t at = kHeaderWords; at + 1 < words.size() && (words[at] & 0xffff) == kOpCapability; at += 2) {
-    const char* missing = device.features().missing(words[at + 1]);
+void require_capabilities(const Device& device, const std::string& kernel, const std::vector<uint32_t>& capabilities) {
+  for (const uint32_t capability : capabilities) {
+    const char* missing = device.features().missing(capability);
     if (missing != nullptr) TVM_FFI_THROW(RuntimeError) << "kernel " << kernel << " needs " << missing << ", which " << device.label() << " has not";
   }
 }
@@ -115,7 +121,8 @@ Kernel::Kernel(Device& device, const KernelText& text, VkPipelineCache cache) : 
   }
   for (int i = 0; i < 3; ++i) local_size_[i] = static_cast<uint32_t>(text.local_size[i]);
   require_limits(device, text);
-  require_capabilities(device, name_, words);
+  const std::vector<uint32_t> capabilities = capabilities_of(words);
+  require_capabilities(device, name_, capabilities);
 
   const DeviceFunctions& vk = device.vk();
   std::vector<VkDescriptorSetLayoutBinding> bindings;
@@ -149,6 +156,13 @@ Kernel::Kernel(Device& device, const KernelText& text, VkPipelineCache cache) : 
   const VkSpecializationInfo constants{2, entries, sizeof(values), values};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   info.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, nullptr, 0, VK_SHADER_STAGE_COMPUTE_BIT, shader, "main", &constants};
+  // A subgroup holds a matrix together: it has to be of the size that the kernel is written for, and whole.
+  VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
+  subgroup.requiredSubgroupSize = kMatrixSubgroup;
+  if (std::find(capabilities.begin(), capabilities.end(), kCooperativeMatrix) != capabilities.end()) {
+    info.stage.pNext = &subgroup;
+    info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+  }
   info.layout = pipeline_layout;
   VkPipeline pipeline = VK_NULL_HANDLE;
   device.check(vk.vkCreateComputePipelines(device.handle(), cache, 1, &info, nullptr, &pipeline), "vkCreateComputePipelines", name_,

@@ -55,6 +55,7 @@ std::string create_instance(Instance& made, PFN_vkGetInstanceProcAddr find) {
 #define ROMOU_VK_RESOLVE(name)                                                     \
   made.name = reinterpret_cast<PFN_##name>(find(made.handle, #name));              \
   if (made.name == nullptr) return "opened, but it lacks " #name " (Vulkan 1.1 is needed)";
+  made.find = find;
   ROMOU_VK_GLOBAL_FUNCTIONS(ROMOU_VK_RESOLVE)
   VkApplicationInfo application{VK_STRUCTURE_TYPE_APPLICATION_INFO};
   application.pApplicationName = "romou";

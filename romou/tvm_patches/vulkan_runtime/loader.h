@@ -25,6 +25,7 @@ struct Instance {
   ROMOU_VK_GLOBAL_FUNCTIONS(ROMOU_VK_DECLARE)
   ROMOU_VK_INSTANCE_FUNCTIONS(ROMOU_VK_DECLARE)
 #undef ROMOU_VK_DECLARE
+  PFN_vkGetInstanceProcAddr find = nullptr;  ///< for functions of extensions
   VkInstance handle = VK_NULL_HANDLE;
   std::string library;  ///< the name or path that was opened; empty if none
   std::string failure;  ///< why there is no instance: one line per attempt

@@ -59,6 +59,9 @@ String devices() {
     object.Set("has_float64", features.has_float64());
     object.Set("has_robust_image_access", features.has_robust_image_access());
     object.Set("has_cooperative_matrix", features.has_cooperative_matrix());
+    json::Array products;
+    for (const std::string& product : features.matrix_products()) products.push_back(String(product));
+    object.Set("cooperative_matrices", products);
     object.Set("keeps_programs", true);
     object.Set("has_unified_memory", facts.has_unified_memory);
     object.Set("timestamp_period_ns", static_cast<double>(facts.timestamp_bits == 0 ? 0 : limits.timestampPeriod));
