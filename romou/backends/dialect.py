@@ -51,8 +51,8 @@ class Dialect:
         """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so, or cannot be told to."""
         return quotient
 
-    def erf(self, call: tirx.Expr) -> tirx.Expr:
-        """The error function of fp32 numbers, as the language has it or as a function of its own."""
+    def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
+        """A function of fp32 numbers of `passes/short_functions.py`: one of the language's own, or `call`, as it was."""
         return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:

@@ -40,6 +40,64 @@ def test_erf_has_one_definition_for_its_lanes(target: str) -> None:
     assert "erff(" in source_of({"y": ("Erf", "x")}, {"x": x}, {}, "cuda -device=nvidia_h200")
 
 
+# Operator -> the function in double precision, and the most units in the last place that it is off by where it is no zero of sine or cosine.
+FUNCTIONS = {
+    "Exp": (np.exp, 3),
+    "Sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 5),
+    "Tanh": (np.tanh, 6),
+    "Sin": (np.sin, 4),
+    "Cos": (np.cos, 4),
+    "Pow 0.5": (lambda x: np.power(x, np.full_like(x, 0.5)), 3),
+    "Pow -0.5": (lambda x: np.power(x, np.full_like(x, -0.5)), 3),
+    "Pow -1": (lambda x: 1 / x, 3),
+}
+LIMITS = [8191.9995, 8192, 8192.001, 88.72, 88.73, -87.33, -87.4, -103.9, -104, -110, 7.9, 7.91, 9.1, 1e9, 7.729179e28, 3.4e38, -3.4e38, 1e-45, -1e-40]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("size", [1 << 18, 4099], ids=["vectors", "numbers"])
+def test_functions_are_right_at_every_size(name: str, size: int, opencl_device: tvm.runtime.Device) -> None:
+    """All bit patterns are as likely; the limits of the short forms, multiples of pi / 2, NaN, infinities and both zeros are among them."""
+    rng = np.random.default_rng(size)
+    x = rng.integers(0, 2**32, size, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x[: size // 4] = rng.uniform(-110, 110, size // 4)
+    x[size // 4 : size // 2] = np.arange(size // 2 - size // 4) * (np.pi / 2)
+    edges = np.concatenate([EDGES, np.array(LIMITS, np.float32)])
+    x[: len(edges)] = edges
+    operator, *exponent = name.split()
+    constants = {"s": np.float32(exponent[0])} if exponent else {}
+    model = model_of({"y": (operator, " ".join(["x", *constants]))}, {"x": x}, constants)
+    (found,) = romou.compile(model, target=TARGETS[0], verify=False).run({"x": x})
+    exact, most = FUNCTIONS[name][0], FUNCTIONS[name][1]
+    with np.errstate(all="ignore"):
+        expected = exact(x.astype(np.float64))
+        rounded = expected.astype(np.float32)
+        assert np.array_equal(np.isnan(found), np.isnan(rounded)), x[np.isnan(found) != np.isnan(rounded)]
+        whole = np.isinf(rounded) | (expected == 0)
+        assert np.array_equal(found[whole], rounded[whole])
+        assert np.array_equal(np.signbit(found[whole]), np.signbit(rounded[whole]))
+        # Numbers below the normal ones may be zero.
+        kept = ~np.isnan(rounded) & ~whole & (np.abs(rounded) > 1.2e-38)
+        error = np.abs(found - expected)[kept]
+        # Near its zeros, beyond the first one, sine is right to 2e-10 of a whole.
+        near_zero = 2e-10 * (np.abs(x[kept]) > 1) if operator in ("Sin", "Cos") else 0
+        assert np.max((error - near_zero) / np.spacing(np.abs(rounded[kept]))) <= most
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_functions_are_called_by_their_short_forms(target: str) -> None:
+    x = np.ones((3, 64), np.float32)
+    for operator, called in (("Exp", "exp"), ("Sigmoid", "exp"), ("Tanh", "tanh"), ("Sin", "sin"), ("Cos", "sin")):
+        source = source_of({"y": (operator, "x")}, {"x": x}, {}, target)
+        assert source.count(f"float4 {called}_float4(float4 x") == 1, source
+        assert f" {called}(" not in source.split("__kernel")[-1], source
+        assert f"{called}_float" not in source_of({"y": (operator, "x")}, {"x": x}, {}, "cuda -device=nvidia_h200")
+    for exponent, called in ((0.5, "square_root"), (-0.5, "inverse_root"), (2.0, " * "), (2.5, "pow")):
+        source = source_of({"y": ("Pow", "x s")}, {"x": x}, {"s": np.float32(exponent)}, target)
+        assert called in source, source
+        assert ("pow(" in source) == (called == "pow"), source
+
+
 @pytest.mark.parametrize(
     ("nodes", "is_short"),
     [

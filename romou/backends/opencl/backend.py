@@ -52,8 +52,11 @@ class OpenCL(ComputeApi):
 
     @cached_property
     def dialect(self) -> Dialect:
+        from romou.backends.opencl import compiler
         from romou.backends.opencl.dialect import OpenCLC
 
+        # Kernels of another backend's targets are OpenCL C, too, and call what is defined before them.
+        compiler.install()
         return OpenCLC()
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:

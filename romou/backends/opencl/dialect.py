@@ -7,7 +7,7 @@ from tvm import tirx
 from tvm.ir import PointerType
 
 from romou.backends.dialect import Dialect, vector_type
-from romou.backends.opencl.functions import erf_name
+from romou.backends.opencl.functions import function_name
 
 _NAMES = {"float32": "float", "float16": "half"}
 
@@ -56,8 +56,11 @@ class OpenCLC(Dialect):
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(quotient.ty, self.rounding_mark, quotient)
 
-    def erf(self, call: tirx.Expr) -> tirx.Expr:
-        return tirx.call_pure_extern(call.ty, erf_name(int(tvm.DataType(str(call.ty)).lanes)), *call.args)
+    def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
+        called = function_name("sin" if name == "cos" else name, int(tvm.DataType(str(call.ty)).lanes))
+        # A cosine is the sine of pi / 2 more.
+        quarters = {"sin": [tirx.const(0, "int32")], "cos": [tirx.const(1, "int32")]}.get(name, [])
+        return tirx.call_pure_extern(call.ty, called, operand, *quarters)
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.

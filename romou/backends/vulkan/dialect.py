@@ -40,8 +40,8 @@ class Glsl(OpenCLC):
     has_cooperative_matrices = True
     fp16_texel = "uint32x2"
 
-    def erf(self, call: tirx.Expr) -> tirx.Expr:
-        # `functions.py` has it.
+    def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
+        # `functions.py` has those that GLSL lacks.
         return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:

@@ -90,16 +90,31 @@ DEFINITIONS = {
   float q = (((-1.4566072e-05 * s - 2.1337406e-04) * s - 1.6828270e-03) * s - 7.3733293e-03) * s - 1.4264739e-02;
   return is_nan(x) ? x : clamp(c * p / q, -1.0, 1.0);
 }""",
-    # Sine of x plus so many quarters of a turn: the quarters in x are taken away in three steps, each of which is exact.
+    # Sine of x plus so many times pi / 2: multiples of that are taken away in three steps, of which two are exact up to 8192. Beyond, 64 bits of 2 / pi give all
+    # that matters of the quotient (`backends/opencl/functions.py`).
     "sin_from": """float sin_from(float x, int quarters) {
-  if (abs(x) > 1e6) return quarters == 0 ? sin(x) : cos(x);
+  uint bits = floatBitsToUint(x);
+  if ((bits & 0x7F800000u) == 0x7F800000u) return uintBitsToFloat(0x7FC00000u);
   precise float n = roundEven(x * 0.63661977);
   precise float r = x - n * 1.5703125;
-  r = r - n * 4.8375129e-4;
+  r = r - n * 4.8375129699707031e-4;
   r = r - n * 7.5497899e-8;
-  int k = int(n) + quarters;
+  int k = int(n);
+  if (abs(x) > 8192.0) {
+    uint m = bits & 0x7FFFFFu | 0x800000u, at = (bits >> 23 & 255u) - 120u, by = at & 31u, high, low;
+    uint first = at > 127u ? 0xF534DDC0u : at > 95u ? 0xFC2757D1u : at > 63u ? 0x4E441529u : at > 31u ? 0xA2F9836Eu : 0u;
+    uint second = at > 127u ? 0xDB629599u : at > 95u ? 0xF534DDC0u : at > 63u ? 0xFC2757D1u : at > 31u ? 0x4E441529u : 0xA2F9836Eu;
+    uint third = at > 127u ? 0x3C439041u : at > 95u ? 0xDB629599u : at > 63u ? 0xF534DDC0u : at > 31u ? 0xFC2757D1u : 0x4E441529u;
+    umulExtended(m, second << by | third >> 1 >> (31u - by), high, low);
+    high += m * (first << by | second >> 1 >> (31u - by));
+    uint whole = high + 0x20000000u;
+    r = float(int(high - (whole & 0xC0000000u))) * 1.4629180793e-9 + float(low) * 3.4061215800e-19;
+    r = x < 0.0 ? -r : r;
+    k = x < 0.0 ? -int(whole >> 30) : int(whole >> 30);
+  }
+  k += quarters;
   float s = r * r;
-  float a = r + r * s * ((-1.9515296e-4 * s + 8.3321609e-3) * s - 1.6666655e-1);
+  float a = r * (((-1.9515296e-4 * s + 8.3321609e-3) * s - 1.6666655e-1) * s + 1.0);
   float b = 1.0 - 0.5 * s + s * s * ((2.4433157e-5 * s - 1.3887316e-3) * s + 4.1666646e-2);
   float v = (k & 1) == 0 ? a : b;
   return (k & 2) == 0 ? v : -v;

@@ -42,6 +42,9 @@ def power(node: Node) -> relax.Expr:
         number = exponent.reshape(-1)[0]
         if number in (1, 2, 3, 4):
             return functools.reduce(lambda a, b: node.emit(op.multiply(a, b)), [base] * int(number))
+        if np.dtype(node.dtype()).kind == "f":
+            # A number in the kernel, not a tensor: what the exponent is decides how the power is computed.
+            return op.divide(relax.const(1, node.dtype()), base) if number == -1 else op.power(base, relax.const(float(number), node.dtype()))
     kinds = np.dtype(node.dtype(0)).kind, np.dtype(node.dtype(1)).kind
     if kinds == ("f", "f"):
         return op.power(base, op.astype(node.input(1), node.dtype()))
