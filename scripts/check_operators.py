@@ -9,12 +9,13 @@
 The operators are the typical cases of every family, those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py
 attention and transposed convolutions; by themselves, in buffers or images as the target offers.
 Configs are drawn from the whole spaces with a fixed seed; those of --targets are the same on all, but for knobs that only some of them have.
---seconds ends the run early and says what is left; --only and --skip choose.
+--seconds ends the run early and says what is left; --only and --skip choose; --dtype float16 checks what tensor cores multiply.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections import Counter
@@ -75,19 +76,28 @@ def measured(task: TunableTask, configs: list[Config], builder: LocalBuilder, ru
             yield result.outcome, result.error
 
 
-def tasks_of(asked: Target, names: tuple[str, str]) -> list[TunableTask]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listed:
+    """Which of the listed operators: those whose name contains `only` and not `skip`, with numbers of a type."""
+
+    only: str
+    skip: str
+    dtype: str = "float32"
+
+
+def tasks_of(asked: Target, listed: Listed) -> list[TunableTask]:
     """The listed operators, each once."""
-    only, skip = names
-    works = (*conv43(), *paper_operators(), *attention(), *transposed_convolutions())
-    listed = (*typical_tasks(asked), *(task_of(work, has_epilogue=False) for work in works))
-    tasks = {task.key: task for task in (task.with_free_images() for task in listed)}
+    only, skip = listed.only, listed.skip
+    works = (dataclasses.replace(work, dtype=listed.dtype) for work in (*conv43(), *paper_operators(), *attention(), *transposed_convolutions()))
+    every = (*typical_tasks(asked, listed.dtype), *(task_of(work, has_epilogue=False) for work in works))
+    tasks = {task.key: task for task in (task.with_free_images() for task in every)}
     return [task for task in tasks.values() if only in task.name and not (skip and skip in task.name)]
 
 
-def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_at: float, is_compiled_only: bool) -> int:
+def check(listed: Listed, target_text: str, count: int, seed: int, stop_at: float, is_compiled_only: bool) -> int:
     """Number of configs that failed."""
     asked = Target(target_text)
-    chosen = tasks_of(asked, names)
+    chosen = tasks_of(asked, listed)
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         if is_compiled_only:
@@ -127,7 +137,7 @@ def check(names: tuple[str, str], target_text: str, count: int, seed: int, stop_
     return sum(outcomes.values()) - outcomes[Outcome.OK]
 
 
-def check_across(names: tuple[str, str], texts: list[str], count: int, seed: int, stop_at: float) -> int:
+def check_across(listed: Listed, texts: list[str], count: int, seed: int, stop_at: float) -> int:
     """Number of configs that failed somewhere or differ; at least 1 where fewer than two of the targets are here, as nothing is compared then."""
     places, absent = places_of(texts)
     missing = "".join(f"; {text} is NOT HERE: {reason}" for text, reason in absent.items())
@@ -136,7 +146,7 @@ def check_across(names: tuple[str, str], texts: list[str], count: int, seed: int
         print("nothing to compare: two of --targets have to be here")
         return 1
     done, failed = 0, 0
-    chosen = tasks_of(places[0].target, names)
+    chosen = tasks_of(places[0].target, listed)
     with contextlib.ExitStack() as stack:
         for place in places:
             stack.callback(place.close)
@@ -161,19 +171,21 @@ def check_across(names: tuple[str, str], texts: list[str], count: int, seed: int
 @click.option("--configs", type=click.IntRange(min=0), default=1, show_default=True, help="Random ones, beside the default.")
 @click.option("--only", default="", help="Operators whose name contains this.")
 @click.option("--skip", default="", help="Not those whose name contains this.")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True, help="Type of the numbers in memory.")
 @click.option("--compile-only", "is_compiled_only", is_flag=True, help="Run nothing.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=float("inf"), help="Begin no operator after this time.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(target: str, targets: str, configs: int, only: str, skip: str, is_compiled_only: bool, seconds: float, seed: int) -> None:
+def main(target: str, targets: str, configs: int, only: str, skip: str, dtype: str, is_compiled_only: bool, seconds: float, seed: int) -> None:
     """Print a line an operator; exit code 1 if a config failed."""
     texts = [text.strip() for text in targets.split(",") if text.strip()]
     try:
         if texts and is_compiled_only:
             raise UsageError("--compile-only gives no outputs that --targets could compare")
         stop_at = time.monotonic() + seconds
+        listed = Listed(only=only, skip=skip, dtype=dtype)
         if texts:
-            raise SystemExit(1 if check_across((only, skip), texts, configs, seed, stop_at) else 0)
-        failed = check((only, skip), target, configs, seed, stop_at, is_compiled_only)
+            raise SystemExit(1 if check_across(listed, texts, configs, seed, stop_at) else 0)
+        failed = check(listed, target, configs, seed, stop_at, is_compiled_only)
     except RomouError as error:
         raise SystemExit(f"{error}") from error
     raise SystemExit(1 if failed else 0)

@@ -82,7 +82,10 @@ class Watch(NoProgress):
 
 @functools.cache
 def recording(path: Path) -> RecordedSpace:
-    return RecordedSpace.load(path)
+    found = RecordedSpace.load(path)
+    # A search expects nothing of a CPU that stands in for a GPU. Here it stands for itself, and a method says whether anything is expected.
+    found.device["is_host_cpu"] = False
+    return found
 
 
 def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> float:

@@ -46,7 +46,7 @@ class Runner:
         self.wrong, self.fail_after, self.error, self.seconds = wrong, fail_after, error, seconds
 
     def expect(self, tasks: Sequence[TunableTask]) -> None:
-        """It has no references."""
+        """Made-up kernels have no references."""
 
     def fingerprint(self) -> DeviceFingerprint:
         return FINGERPRINT

@@ -26,14 +26,19 @@ def shaders_of(mod: tvm.IRModule, target: Target) -> list[Kernel]:
 
 def validate(kernel: Kernel) -> bytes:
     """Compile a kernel, and hold its SPIR-V against Vulkan's rules."""
+    return validate_text(kernel.text)
+
+
+def validate_text(text: str) -> bytes:
+    """Do the same with a shader's text."""
     # The wheel with glslang brings one as young.
     beside, installed = compiler.glslang().with_name("spirv-val"), shutil.which("spirv-val")
     assert beside.exists() or installed, "no spirv-val: apt-get install spirv-tools"
     by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
 
     def check(path: Path) -> None:
-        path.write_bytes(compile_shader(kernel.text))
+        path.write_bytes(compile_shader(text))
         done = compiler._run(beside if beside.exists() else Path(str(installed)), "--target-env", "vulkan1.1", str(path))
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{kernel.text}"
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{text}"
 
-    return compiled(".spv", kernel.text, by, by=check).read_bytes()
+    return compiled(".spv", text, by, by=check).read_bytes()

@@ -15,7 +15,7 @@ from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
-from romou.schedules.contraction.defaults import default_config, staged_config
+from romou.schedules.contraction.defaults import default_config, staged_config, tensor_core_config
 from romou.schedules.contraction.knobs import space_of, sums_of
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, build_stages
@@ -172,11 +172,13 @@ class DirectAlgorithm(Algorithm):
         return space
 
     def starts(self, limits: Limits) -> list[Config]:
-        """The default config; and where there are tensor cores, one whose operands are staged."""
+        """The default config; and where there are tensor cores, one whose operands are staged, or one of cooperative matrices."""
         space = self.space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
-        staged = staged_config(space, self.contraction(flat=_is_flat(direct)), direct, limits)
-        return [direct] if staged is None else [direct, staged]
+        contraction = self.contraction(flat=_is_flat(direct))
+        staged = staged_config(space, contraction, direct, limits)
+        matrices = tensor_core_config(space, contraction, direct, limits, (tensor_core.COOPMAT,))
+        return [direct, *([] if staged is None else [staged]), *([] if matrices == direct else [matrices])]
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         one, is_mma = self.contracted, tensor_core.is_mma(config)

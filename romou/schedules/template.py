@@ -153,8 +153,7 @@ class ContractionTemplate(Template):
     def _usable(self, limits: Limits) -> dict[str, Algorithm]:
         """The algorithms that the device has room for; where tensor cores make many products in a cycle, fewer of them are no gain."""
         direct = self.algorithms[DIRECT]
-        instruction = tensor_core.instruction("float16", limits)
-        if instruction and instruction in direct.space(limits).knobs["multiply_add"]:
+        if limits.has_tensor_cores and tensor_core.MMA in direct.space(limits).knobs["multiply_add"]:
             return {DIRECT: direct}
         return {name: one for name, one in self.algorithms.items() if one.fits(limits)}
 

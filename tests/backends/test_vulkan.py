@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from exhaustive import exhaustive
+from exhaustive import exhaustive, few
 from glsl import run_python
+from shaders import validate_text
 from small_networks import Graph, random_inputs
 from tvm import s_tir, te, tirx
 
@@ -187,6 +189,16 @@ def test_the_bundled_networks_are_right(name: str, vulkan_device: tvm.runtime.De
     model = models.load(name)
     compiled = romou.compile(model, target="vulkan", verify=False)
     assert error_of(compiled, model) < 1e-4
+
+
+PHONES = ("vulkan -device=mali_g715", "vulkan -device=adreno740 -precision=float16", "vulkan -device=mali_g76 -precision=float16")
+
+
+@pytest.mark.parametrize(("target", "name"), few(itertools.product(PHONES, models.names()), 5))
+def test_kernels_of_the_bundled_networks_for_phones_keep_vulkans_rules(target: str, name: str) -> None:
+    compiled = romou.compile(models.load(name), target=target, verify=False)
+    for text in compiled.sources().values():
+        validate_text(text)
 
 
 def test_kernels_are_taken_apart_without_a_device() -> None:

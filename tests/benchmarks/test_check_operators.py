@@ -82,3 +82,11 @@ def test_knobs_of_one_backend_alone_take_their_default_on_another(task: TunableT
 
 def test_one_target_is_compared_with_the_fast_reference() -> None:
     assert resolve(check_operators.TOOLCHAIN.build_reference) is fast_reference
+
+
+def test_the_listed_operators_are_there_in_fp16() -> None:
+    target = Target("vulkan -device=nvidia_h200")
+    single, half = (check_operators.tasks_of(target, check_operators.Listed(only="5x528", skip="", dtype=dtype)) for dtype in ("float32", "float16"))
+    assert [task.name for task in half] == [task.name for task in single] != []
+    assert {str(p.dtype) for task in half for p in task.func.params} == {"float16"}
+    assert all("coopmat" in task.space(target).knobs["multiply_add"] for task in half)
