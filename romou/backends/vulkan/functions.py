@@ -90,8 +90,8 @@ DEFINITIONS = {
   float q = (((-1.4566072e-05 * s - 2.1337406e-04) * s - 1.6828270e-03) * s - 7.3733293e-03) * s - 1.4264739e-02;
   return is_nan(x) ? x : clamp(c * p / q, -1.0, 1.0);
 }""",
-    # Sine of x plus so many times pi / 2: multiples of that are taken away in three steps, of which two are exact up to 8192. Beyond, 64 bits of 2 / pi give all
-    # that matters of the quotient (`backends/opencl/functions.py`).
+    # Sine of x plus so many times pi / 2: multiples of that are taken away in three steps, of which two are exact up to 8192. Beyond, 64 bits of 2 / pi give
+    # all that matters of the quotient (`backends/opencl/functions.py`).
     "sin_from": """float sin_from(float x, int quarters) {
   uint bits = floatBitsToUint(x);
   if ((bits & 0x7F800000u) == 0x7F800000u) return uintBitsToFloat(0x7FC00000u);
