@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Work-items for each ALU of a core beyond which there is parallelism enough without local memory (Romou paper, table 1).
+LOCAL_MEMORY_ALPHA = 3.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -12,6 +15,7 @@ class Limits:
     max_work_group_size, local_memory_bytes: of a work group.
     busy_work_items: how many keep all cores busy.
     warp_size: work-items that a core runs in step; 1 where it is not known.
+    most_with_local_memory: work-items of a group beyond which local memory is no gain (`LOCAL_MEMORY_ALPHA`); None where that is not known.
     registers: 32-bit registers that a work-item can have; None where it is not known.
     max_buffers: that a kernel can bind; None where that is no limit to think of.
     max_buffer_bytes: of a buffer or an image; None where that is not known, or no limit to think of.
@@ -32,6 +36,7 @@ class Limits:
     local_memory_bytes: int
     busy_work_items: int = 1
     warp_size: int = 1
+    most_with_local_memory: int | None = None
     registers: int | None = None
     max_buffers: int | None = None
     max_buffer_bytes: int | None = None

@@ -44,8 +44,11 @@ class Form(ABC):
         """Return the usage of a block's valid configs: arrays that broadcast to (valid ones, *axes that are free)."""
         return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
 
-    def choices(self, space: Space, spec: HardwareSpec, usages: Iterable[KernelUsage] | None = None) -> Choices:
-        """Return what no config of the space could do better on the device. `usages`: those of all valid configs, where they are at hand."""
+    def choices(self, space: Space, spec: HardwareSpec, usages: Iterable[KernelUsage] | None = None, default: Mapping[str, Any] | None = None) -> Choices:
+        """Return what no config of the space could do better on the device.
+
+        usages: those of all valid configs, where they are at hand.   default: the default config, by which the estimate's error is known.
+        """
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs.get(name, ()))
         width, fastest = 1, dict[int, float]()
         for usage in map(self.usage_of_valid, space.blocks()) if usages is None else usages:
@@ -54,7 +57,14 @@ class Form(ABC):
             if seconds is not None:
                 for one in map(int, np.unique(moved)):
                     fastest[one] = min(fastest.get(one, math.inf), float(np.min(seconds, where=moved == one, initial=np.inf)))
-        return Choices(images=images, access_width=width, fastest_s=fastest)
+        own = {} if default is None else self._seconds_of(default, spec)
+        return Choices(images=images, access_width=width, fastest_s=fastest, default_s=own)
+
+    def _seconds_of(self, config: Mapping[str, Any], spec: HardwareSpec) -> dict[int, float]:
+        """Bytes of a config's transforms -> its estimated seconds; empty where nothing can be estimated."""
+        usage = self.usage(columns_of([config]))
+        seconds = estimate_seconds(usage, spec)
+        return {} if seconds is None else {int(np.max(usage.transform_bytes)): float(np.max(seconds))}
 
 
 def loads_of_one(usage: KernelUsage) -> Any:

@@ -212,7 +212,7 @@ def prune_each(
     if not blocks:
         raise SpaceEmptyError(f"{template.name}: the template admits none of {space.size} configs on this device")
     usages = [form.usage_of_valid(block) for block in blocks]
-    choices = form.choices(space, spec, usages)
+    choices = form.choices(space, spec, usages, template.default_config(limits))
     found = []
     for one in rules:
         parts = [_judged(block, judge(usage, spec, rules=one, choices=choices), usage) for block, usage in zip(blocks, usages, strict=True)]

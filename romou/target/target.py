@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from romou.backends import DEFAULT_KIND
 from romou.backends.base import BUFFER_BYTES, Backend
 from romou.core.errors import UsageError
-from romou.core.limits import Limits
+from romou.core.limits import LOCAL_MEMORY_ALPHA, Limits
 from romou.hardware import HardwareSpec, load_device
 from romou.hardware.quirks import rules_for
 from romou.target.text import ATTACHED, checked_options, parse, parse_json
@@ -117,6 +117,7 @@ class Target:
             # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
             busy_work_items=group * spec.shader_cores if spec.shader_cores and not is_cpu else 1,
             warp_size=min(spec.warp_sizes or (1,)),
+            most_with_local_memory=None if is_cpu or spec.alus_per_core is None else int(LOCAL_MEMORY_ALPHA * spec.alus_per_core),
             registers=spec.registers_per_lane,
             max_buffers=numbers.get(self.backend.buffer_limit),
             max_buffer_bytes=numbers.get(BUFFER_BYTES),

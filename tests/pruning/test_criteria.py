@@ -114,6 +114,9 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     assert "estimate" not in failed(ADRENO, choices=fastest, iterations=32)
     assert "estimate" in failed(ADRENO, choices=fastest, iterations=160)
     assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, iterations=160)
+    # Nor what it puts before the default config.
+    default = dataclasses.replace(fastest, default_s={moved: 20 * one for moved, one in fastest.fastest_s.items()})
+    assert "estimate" not in failed(ADRENO, choices=default, iterations=160)
     # Another algorithm's configs are held to its own fastest one.
     both = dataclasses.replace(CHOICES, fastest_s={0: float(seconds) / 100, 4096: float(seconds)})
     assert "estimate" in failed(ADRENO, choices=both)

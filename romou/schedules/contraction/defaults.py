@@ -58,6 +58,10 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
         # The group keeps its size, and fills a warp: what the split adds, its other sides give.
         high = max(16, warp // config["wg_w"])
+        # Partial sums meet in local memory.
+        high = high if limits.most_with_local_memory is None else min(high, limits.most_with_local_memory // config["wg_w"])
+        if high < split:
+            break
         candidate = config.replace(split_k=split, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
         if work_items(contraction, config) < _busy(limits) and space.is_valid(candidate):
             config = candidate
