@@ -43,7 +43,7 @@ def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], m
 
 
 def test_one_that_nobody_needed_ends_at_once() -> None:
-    """As where a model turns out to be broken: a process that had begun with the imports does not keep the tuner from ending."""
+    """A model may turn out to be broken: then a process that had begun with its imports does not keep the tuner from ending."""
     code = "import atexit; from romou.measure import nursery; atexit.register(lambda: print(nursery._current[1]._process.returncode)); nursery.begin()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(-signal.SIGKILL.value)]
