@@ -19,7 +19,7 @@ from romou.core.arguments import whole_of
 from romou.core.errors import UsageError
 from romou.frontend import ImportedModel, Precision
 from romou.layout import tasks_of
-from romou.measure import Builder, LocalBuilder, MeasureOptions
+from romou.measure import Builder, LocalBuilder, MeasureOptions, nursery
 from romou.module import TunedModel
 from romou.records.task_files import keep_tasks, other_tasks
 from romou.rpc import Address
@@ -142,6 +142,8 @@ def tune(
     options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
     measuring = _measuring(measure, seed)
     address = None if rpc is None else Address.parse(rpc)
+    if trials:
+        nursery.begin()
     imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
     with local_runner(target, measuring) if address is None else remote_runner(target, measuring, address) as (place, runner):
         graph = lower(imported, place.target, strict=strict or rpc is not None)

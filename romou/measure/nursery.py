@@ -60,30 +60,39 @@ class _Nursery:
     def __init__(self) -> None:
         ours, theirs = socketpair()
         self._lock = threading.Lock()
-        with theirs, tempfile.TemporaryFile() as output:
+        self._is_ready = False
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed as soon as it is ready, or has failed
+        # The end of the process is seen only when its end of the connection is the last.
+        with theirs:
             self._process = subprocess.Popen(
                 python_command("romou.measure.nursery", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=self._output,
+                stderr=self._output,
                 pass_fds=[theirs.fileno()],
                 env=child_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
                 # Ctrl-C reaches only the tuner.
                 start_new_session=True,
             )
-            self._connection = Connection(ours.detach())
-            theirs.close()  # the end of the process is seen only when its end of the connection is the last
+        self._connection = Connection(ours.detach())
+
+    def _wait_until_ready(self) -> None:
+        if self._is_ready:
+            return
+        with self._output:
             try:
                 self._connection.recv()
             except (EOFError, OSError):
-                output.seek(0)
-                raise NurseryError(f"the process that workers are forked of ended\n{output.read().decode(errors='replace')}") from None
+                self._output.seek(0)
+                raise NurseryError(f"the process that workers are forked of ended\n{self._output.read().decode(errors='replace')}") from None
+        self._is_ready = True
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
     def fork(self, environment: dict[str, str], calls: int, output: int) -> Worker:
         with self._lock:
+            self._wait_until_ready()
             try:
                 self._connection.send((child_environment(**environment), [p for p in sys.path if p], os.getcwd()))
                 for descriptor in (calls, output):
@@ -95,6 +104,9 @@ class _Nursery:
     def end(self) -> None:
         """Wait until the process has ended; its workers do so by themselves."""
         self._connection.close()
+        if not self._is_ready:
+            # It has no workers, and would go on importing.
+            self._process.kill()
         self._process.wait()
 
     def exit_code(self, pid: int) -> int | None:
@@ -110,6 +122,11 @@ class _Nursery:
 
 _current: tuple[object, _Nursery] | None = None
 _lock = threading.Lock()
+
+
+def begin() -> None:
+    """Start the process that workers are forked of, so that it is ready when the first one is wanted."""
+    _nursery(is_new=False)
 
 
 def start_worker(environment: dict[str, str], calls: int, output: int) -> Worker:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,6 +40,13 @@ def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], m
     # A library may read it while it is loaded.
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert worker().call("os:getppid") != nursery
+
+
+def test_one_that_nobody_needed_ends_at_once() -> None:
+    """A model may turn out to be broken: then a process that had begun with its imports does not keep the tuner from ending."""
+    code = "import atexit; from romou.measure import nursery; atexit.register(lambda: print(nursery._current[1]._process.returncode)); nursery.begin()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(-signal.SIGKILL.value)]
 
 
 def test_a_nursery_that_is_killed_takes_nothing_along(worker: Callable[..., ChildProcess]) -> None:
