@@ -76,7 +76,7 @@ def test_inspection_and_pruning_tell_the_same_registers(pick: Callable[..., Conf
     assert f"{shown['needed_registers']:g}" in printed
     assert f"registers: {shown['needed_registers']:g}, " in str(verdict)
     # The last look before code generation names it, too.
-    strict = replace(task.pruned(TARGET), slacks={"registers": 0.01})
+    strict = replace(task.pruned(TARGET), given_slacks={"registers": 0.01})
     with pytest.raises(InvalidConfigError, match=f"excluded before code generation: registers: {shown['needed_registers']:g}, "):
         strict.check(kernel.lowered, config, TARGET)
 
