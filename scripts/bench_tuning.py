@@ -5,7 +5,7 @@
     python scripts/bench_tuning.py densenet121 --target "cuda -device=nvidia_h200" --trials 128        an architecture of torchvision, with random weights
 
 MODEL is a bundled network, an ONNX file, or a model of torchvision, which has to be installed for that. The search starts with empty records.
-Times are seconds from the call of `romou.tune`, imports left out. "ms" adds up the best times of all kernels so far, times their calls.
+Times are seconds from the call of `romou.tune`, which imports TVM. "ms" adds up the best times of all kernels so far, times their calls.
 """
 
 from __future__ import annotations

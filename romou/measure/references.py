@@ -41,15 +41,14 @@ class References:
         self._ahead: dict[str, Future[str | None]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
-        self._children = [self._child]
+        self._others: list[ChildProcess] = []
 
     def expect(self, tasks: Sequence[TunableTask], processes: int) -> None:
         """Begin with the references of tasks that will be asked for, in this order, so many at a time."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(processes, thread_name_prefix="romou-reference")
-            ahead = [ChildProcess("reference") for _ in range(processes)]
-            self._children += ahead
-            for child in ahead:
+            self._others = [ChildProcess("reference") for _ in range(processes)]
+            for child in self._others:
                 self._idle.put(child)
         for task in tasks:
             if task.key not in self._ahead:
@@ -76,7 +75,7 @@ class References:
 
     def _awaited(self, begun: Future[str | None], stop_at: float | None) -> str | None:
         try:
-            return begun.result(None if stop_at is None else max(0.0, seconds_left(stop_at)))
+            return begun.result(None if stop_at is None else seconds_left(stop_at))
         except FutureTimeoutError:
             return None
 
@@ -103,10 +102,10 @@ class References:
             self._pool.shutdown(wait=False, cancel_futures=True)
             # A process may just be starting: again, until all threads have seen that theirs is gone.
             while not all(begun.done() for begun in self._ahead.values()):
-                for child in self._children[1:]:
+                for child in self._others:
                     child.interrupt()
                 time.sleep(_AGAIN_S)
-        for child in self._children:
+        for child in (self._child, *self._others):
             child.kill()
         if self._temporary is not None:
             self._temporary.cleanup()

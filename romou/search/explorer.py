@@ -75,7 +75,7 @@ class Explorer:
 
         # A space is pruned when it is first asked what is valid: a task that has no more than its default config never is.
         add(iter([] if self._default is None else [self._default]))
-        add(config for config in self._first if self._space.is_valid(config))
+        add(config for config in self._first if config.key not in taken and self._space.is_valid(config))
         if self._options.explorer == "exhaustive":
             # One at a time: the order is gone through once.
             while len(chosen) < count and (config := next(self._in_order, None)) is not None:

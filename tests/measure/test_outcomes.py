@@ -151,7 +151,7 @@ def test_references_are_computed_ahead(builder: LocalBuilder, opencl_device: tvm
 def test_a_runner_that_is_closed_leaves_no_reference_under_way(tmp_path: Path) -> None:
     runner = LocalRunner("opencl:0", OPTIONS, toolchain=dataclasses.replace(TOOLCHAIN, build_reference="faulty_kernels:endless_reference"), folder=tmp_path)
     runner.expect([faulty_kernels.task()])
-    child = runner._references._children[1]
+    child = runner._references._others[0]
     while child.starts == 0:
         time.sleep(0.01)
     start = time.monotonic()

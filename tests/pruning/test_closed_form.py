@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kernel_usage import read_usage
 from operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
 from streams import OPERATORS
+from tensor_core_works import FILLED, FIRST, PLAIN
 
 from romou.core.space import Config
 from romou.hardware import load_device
@@ -112,15 +113,20 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     check()
 
 
+IN_FP16 = [
+    PLAIN,
+    conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
+    FILLED,
+    FIRST,
+    Dense(m=33, k=256, n=130, dtype="float16"),
+]
+
+
 @pytest.mark.parametrize(
     "work",
     few(
         [
-            conv(32, (14, 14), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
-            conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
-            conv(528, (7, 9), 37, (1, 1), "float16", batch=2),
-            conv(3, (30, 30), 37, (7, 7), "float16", stride=(2, 2), padding=(3, 3, 3, 3), batch=2),
-            Dense(m=33, k=256, n=130, dtype="float16"),
+            *IN_FP16,
             conv(144, (9, 10), 37, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
             conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0)),
             Dense(m=33, k=256, n=130, dtype="float32"),
@@ -142,13 +148,7 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
 @pytest.mark.parametrize(
     "work",
     few(
-        [
-            conv(32, (14, 14), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
-            conv(144, (9, 10), 37, (3, 3), "float16", stride=(2, 1), padding=(0, 1, 1, 0), batch=3),
-            conv(528, (7, 9), 37, (1, 1), "float16", batch=2),
-            conv(3, (30, 30), 37, (7, 7), "float16", stride=(2, 2), padding=(3, 3, 3, 3), batch=2),
-            Dense(m=33, k=256, n=130, dtype="float16"),
-        ],
+        IN_FP16,
         1,
         4,
     ),

@@ -12,6 +12,7 @@ from emulated_matrices import emulated_error, error_on_device
 from exhaustive import few
 from operators import conv, task_of
 from shaders import shaders_of, validate
+from tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
 
 from romou.backends import backend
 from romou.backends.vulkan import compiler
@@ -28,19 +29,7 @@ from romou.tasks.tunable import TunableTask
 
 TARGET = Target("vulkan -device=nvidia_h200")
 SEED = 20
-HALF = {"dtype": "float16"}
-PLAIN = conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1), **HALF)
-# Nothing that a tile or a warp divides, a window that hangs over on some sides, channels that fill no whole texel.
-ODD = conv(48, (9, 10), 37, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=3, **HALF)
-SHAPES = [
-    PLAIN,
-    ODD,
-    conv(64, (7, 5), 130, (1, 1), batch=2, **HALF),
-    Dense(m=61, k=256, n=70, **HALF),
-    # No whole groups of texels: zeros fill the last one; fewer texels than a group has: the window's taps are the texels.
-    conv(528, (7, 9), 37, (1, 1), batch=2, **HALF),
-    conv(3, (30, 30), 37, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3), batch=2, **HALF),
-]
+SHAPES = [PLAIN, ODD, POINTWISE, DENSE, FILLED, FIRST]
 
 
 def matrix_config(task: TunableTask, **knobs: int | str) -> Config:

@@ -12,6 +12,7 @@ import tvm
 from cuda_on_cpu import run_on_cpu
 from exhaustive import few
 from operators import assert_agrees, compile_only, conv, error_of, has_device, kind_id, random_arrays, reference, target_of, task_of
+from tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
 from tvm import tirx
 
 from romou.backends.cuda import dialect
@@ -33,19 +34,14 @@ TARGET = target_of("cuda").with_options(tf32="allow")
 SEED = 20
 # Of kernels with float factors: two rounded factors are off by 2.8e-4 of a product in the root mean square.
 LIMITS = {"float16": 1e-3, "float32": 5e-4}
-HALF = {"dtype": "float16"}
-PLAIN = conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1), **HALF)
-# Nothing that a tile or a warp divides, a window that hangs over on some sides, channels that fill no whole texel.
-ODD = conv(48, (9, 10), 37, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=3, **HALF)
 SHAPES = [
     PLAIN,
     ODD,
-    conv(64, (7, 5), 130, (1, 1), batch=2, **HALF),
+    POINTWISE,
     conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF),
-    Dense(m=61, k=256, n=70, **HALF),
-    # No whole groups of texels: zeros fill the last one; fewer texels than a group has: the window's taps are the texels.
-    conv(528, (7, 9), 37, (1, 1), batch=2, **HALF),
-    conv(3, (30, 30), 37, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3), batch=2, **HALF),
+    DENSE,
+    FILLED,
+    FIRST,
     conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0), **HALF),
 ]
 
