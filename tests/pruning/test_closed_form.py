@@ -156,7 +156,7 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
 )
 def test_closed_form_and_tir_agree_on_cooperative_matrices(work: Conv2d | Dense) -> None:
     target, task = Target("vulkan -device=nvidia_h200"), task_of(work)
-    configs = task.space(target).sample(np.random.default_rng(3), 40, where={"multiply_add": "coopmat"})
+    configs = task.space(target).sample(np.random.default_rng(3), 40, where={"algorithm": "direct", "multiply_add": "coopmat"})
     assert configs
     closed_form_and_tir_agree(target, task, configs[:3], devices=())
 
