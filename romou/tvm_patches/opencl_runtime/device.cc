@@ -46,6 +46,15 @@ void read_work_item_sizes(cl_device_id id, size_t* sizes) {
   std::copy_n(found.begin(), std::min<size_t>(3, found.size()), sizes);
 }
 
+/// The sizes among which kernels may choose.
+std::vector<size_t> read_sub_group_sizes(cl_device_id id) {
+  size_t bytes = 0;
+  if (api().clGetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, 0, nullptr, &bytes) != CL_SUCCESS) return {};
+  std::vector<size_t> sizes(bytes / sizeof(size_t));
+  if (api().clGetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, bytes, sizes.data(), nullptr) != CL_SUCCESS) return {};
+  return sizes;
+}
+
 std::string platform_text(cl_platform_id id, cl_uint what) {
   return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetPlatformInfo(id, what, bytes, out, need); });
 }
@@ -81,6 +90,7 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
     facts.image_max_height = query<size_t>(id, CL_DEVICE_IMAGE2D_MAX_HEIGHT);
     facts.image_max_layers = query<size_t>(id, CL_DEVICE_IMAGE_MAX_ARRAY_SIZE);
   }
+  if (facts.extensions.find("cl_intel_required_subgroup_size") != std::string::npos) facts.sub_group_sizes = read_sub_group_sizes(id);
   // OpenCL 1.2 has no question for the warp size; these two vendors answer one of their own.
   if (facts.extensions.find("cl_nv_device_attribute_query") != std::string::npos) {
     facts.warp_size = query<cl_uint>(id, CL_DEVICE_WARP_SIZE_NV, 1);
