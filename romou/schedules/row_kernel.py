@@ -65,7 +65,7 @@ class RowKernel:
 
     def __init__(self, func: tirx.PrimFunc, rows: Rows, config: Config, *, has_reductions: bool = True) -> None:
         self.func, self.rows, self.config, self.has_reductions = func, rows, config, has_reductions
-        self.width, self.threads, self.sub_group = config["vector_width"], config["threads"], config.get("sub_group", 1)
+        self.width, self.threads, self.sub_group = config["vector_width"], config["threads"], int(config.get("sub_group", 1))
         self.parts = int(parts_left(self.threads, self.sub_group))
         self.count, self.elements = rows.count(self.width)
         self.share = -(-self.elements // self.threads)
