@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from romou.backends.base import BUFFER_BYTES, COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend
 from romou.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
+from romou.backends.opencl.extensions import QUALCOMM_SIZED, QUALCOMM_SIZES, REDUCTIONS, SHUFFLES, has_any
 from romou.core.errors import DeviceError, RomouError
 from romou.core.limits import SubGroups
 from romou.hardware import HardwareSpec, load_device
@@ -26,10 +27,6 @@ _NO_PLATFORM = (
     "If one is installed, OCL_ICD_VENDORS may point past it; the usual place is /etc/OpenCL/vendors."
 )
 
-# Extensions, of which each brings the functions. Intel's runtime for the CPU lists only its own.
-_REDUCTIONS, _SHUFFLES = ("cl_khr_subgroups", "cl_intel_subgroups"), ("cl_khr_subgroup_shuffle", "cl_qcom_subgroup_shuffle")
-# The extension that lets kernels for Adreno choose a size, and its words for those since Adreno 6xx.
-QUALCOMM_SIZED, QUALCOMM_SIZES = "cl_qcom_reqd_sub_group_size", {64: "half", 128: "full"}
 # Where a driver offers several sizes (cl_intel_required_subgroup_size): what Intel's GPUs offer, and a vector of floats of a CPU with AVX-512.
 _USUAL_SUB_GROUP = 16
 
@@ -73,18 +70,18 @@ class OpenCL(ComputeApi):
             "has_half_arithmetic": _has_fp16(facts),
             # Of other drivers only a device's file tells the size.
             "sub_group_size": max((size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None),
-            "has_sub_group_reductions": _has_any(facts, _REDUCTIONS),
-            "has_sub_group_shuffles": _has_any(facts, _SHUFFLES),
+            "has_sub_group_reductions": has_any(facts, *REDUCTIONS),
+            "has_sub_group_shuffles": has_any(facts, *SHUFFLES),
         }
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
         """See `ComputeApi.sub_groups_there`."""
         name = self.device_of(facts)
         only = load_device(name).sub_group_size if name else None
-        sizes = facts.get("sub_group_sizes") or (tuple(QUALCOMM_SIZES) if _has_any(facts, (QUALCOMM_SIZED,)) else (only,))
+        sizes = facts.get("sub_group_sizes") or (tuple(QUALCOMM_SIZES) if has_any(facts, QUALCOMM_SIZED) else (only,))
         if wanted.size not in sizes:
             return None
-        return SubGroups(size=wanted.size, has_reductions=_has_any(facts, _REDUCTIONS), has_shuffles=_has_any(facts, _SHUFFLES))
+        return SubGroups(size=wanted.size, has_reductions=has_any(facts, *REDUCTIONS), has_shuffles=has_any(facts, *SHUFFLES))
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         # What is not known of a device, the user may say.
@@ -168,8 +165,4 @@ class OpenCL(ComputeApi):
 
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:
-    return _has_any(facts, ("cl_khr_fp16",))
-
-
-def _has_any(facts: Mapping[str, Any], extensions: tuple[str, ...]) -> bool:
-    return not set(extensions).isdisjoint(facts["extensions"].split())
+    return has_any(facts, "cl_khr_fp16")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 
 from romou.backends.dialect import SUB_GROUP_CALL
-from romou.backends.opencl.backend import QUALCOMM_SIZED, QUALCOMM_SIZES
+from romou.backends.opencl.extensions import QUALCOMM_SIZED, QUALCOMM_SIZES
 
 _HEAD = """#ifdef cl_khr_subgroups
 #pragma OPENCL EXTENSION cl_khr_subgroups : enable
