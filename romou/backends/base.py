@@ -238,6 +238,14 @@ class Backend:
             raise self.no_device_error(index, found)
         return found[index]
 
+    def identity(self, facts: Mapping[str, Any]) -> str:
+        """Name the piece of hardware behind an entry of `list_devices`, as part of a file's name; the same for all device kinds that reach it, if they tell."""
+        if facts["type"] == "cpu":
+            return "cpu"
+        uuid = str(facts.get("uuid", ""))
+        # Some drivers answer with zeros.
+        return re.sub(r"\W+", "-", uuid if uuid.strip("0") else f"{self.name} {facts['platform']} {facts['name']}")
+
     def device(self, index: int = 0) -> tvm.runtime.Device:
         """TVM's handle of a device."""
         import tvm

@@ -61,6 +61,7 @@ class HardwareSpec:
     constant_mem_place: str | None = _fact("on_chip or dram", str, words=("on_chip", "dram"))
     max_image_width_texels: int | None = _fact("texels", int, is_limit=True)
     max_image_height_texels: int | None = _fact("texels", int, is_limit=True)
+    max_image_layers: int | None = _fact("layers of a Vulkan image", int, is_limit=True)
     l1_texture_bandwidth_gbps: float | None = _fact("GB/s", int, float)
     l1_buffer_bandwidth_gbps: float | None = _fact("GB/s", int, float)
     l2_bandwidth_gbps: float | None = _fact("GB/s", int, float)

@@ -135,6 +135,7 @@ class Cuda(Backend):
                     "platform": "NVIDIA CUDA",
                     "vendor": "NVIDIA Corporation",
                     "driver": _driver(),
+                    "uuid": cuda_runtime.device_uuid(len(found)),
                     "type": "gpu",
                     "compute_units": int(device.multi_processor_count),
                     "clock_mhz": int(device.max_clock_rate) // 1000,

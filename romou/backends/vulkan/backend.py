@@ -74,11 +74,13 @@ class Vulkan(ComputeApi):
         found = super().device_limits(spec)
         if "max_num_threads" in found:
             found["max_num_threads"] = min(found["max_num_threads"], _MOST_WORK_ITEMS)
-        return found | ({_BUFFERS: spec.max_storage_buffers} if spec.max_storage_buffers else {})
+        known = {_BUFFERS: spec.max_storage_buffers, "texture_depth_limit": spec.max_image_layers}
+        return found | {name: value for name, value in known.items() if value}
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "max_storage_buffers": int(facts["max_storage_buffers"]),
+            "max_image_layers": int(facts["max_image_layers"]),
             "has_half_arithmetic": bool(facts["has_fp16_arithmetic"] and facts["has_16bit_storage"]),
             "has_cooperative_matrices": bool(facts["has_cooperative_matrix"]),
             "warp_sizes": (int(facts["subgroup_size"]),) if facts["subgroup_size"] else None,

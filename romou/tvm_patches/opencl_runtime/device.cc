@@ -4,6 +4,7 @@
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <sstream>
@@ -91,6 +92,11 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
     facts.image_max_layers = query<size_t>(id, CL_DEVICE_IMAGE_MAX_ARRAY_SIZE);
   }
   if (facts.extensions.find("cl_intel_required_subgroup_size") != std::string::npos) facts.sub_group_sizes = read_sub_group_sizes(id);
+  if (facts.extensions.find("cl_khr_device_uuid") != std::string::npos) {
+    for (const uint8_t byte : query<std::array<uint8_t, 16>>(id, CL_DEVICE_UUID_KHR)) {
+      for (const int digit : {byte >> 4, byte & 15}) facts.uuid += "0123456789abcdef"[digit];
+    }
+  }
   // OpenCL 1.2 has no question for the warp size; these two vendors answer one of their own.
   if (facts.extensions.find("cl_nv_device_attribute_query") != std::string::npos) {
     facts.warp_size = query<cl_uint>(id, CL_DEVICE_WARP_SIZE_NV, 1);

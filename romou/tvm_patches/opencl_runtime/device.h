@@ -24,6 +24,7 @@ class EventLog;
 /// What was asked of the driver once, at enumeration.
 struct DeviceFacts {
   std::string platform, platform_version, name, vendor, version, driver, extensions;
+  std::string uuid;     ///< of the hardware, in hex digits, the same in other APIs; empty where the driver does not tell
   std::string library;  ///< the ICD loader or driver that lists the platform
   cl_bitfield type = 0;
   size_t max_work_group_size = 0;

@@ -37,6 +37,7 @@ String devices() {
     object.Set("name", String(facts.name));
     object.Set("vendor", String(facts.vendor));
     object.Set("version", String(facts.version));
+    object.Set("uuid", String(facts.uuid));
     object.Set("library", String(facts.library));
     object.Set("driver", String(facts.driver));
     object.Set("type", String(type_name(facts.type)));

@@ -43,7 +43,7 @@ struct DeviceFunctions {
 /// What was asked of the driver once, at enumeration.
 struct DeviceFacts {
   std::string platform, name, vendor, driver, version, extensions;
-  std::string uuid;  ///< of device and driver: compiled pipelines fit where it is the same
+  std::string uuid;  ///< of the hardware, then of its driver: compiled pipelines fit where it is the same
   VkPhysicalDeviceType type = VK_PHYSICAL_DEVICE_TYPE_OTHER;
   VkPhysicalDeviceLimits limits{};
   uint32_t api_version = 0, compute_units = 0, subgroup_size = 1;

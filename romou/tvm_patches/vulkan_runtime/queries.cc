@@ -32,6 +32,7 @@ String devices() {
     object.Set("name", String(facts.name));
     object.Set("vendor", String(facts.vendor));
     object.Set("version", String(facts.version));
+    object.Set("uuid", String(facts.uuid.substr(0, 2 * VK_UUID_SIZE)));
     object.Set("library", String(instance().library));
     object.Set("driver", String(facts.driver));
     const char* types[] = {"gpu", "cpu", "other"};
