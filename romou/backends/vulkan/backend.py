@@ -85,13 +85,13 @@ class Vulkan(ComputeApi):
             "has_cooperative_matrices": bool(facts["has_cooperative_matrix"]),
             "warp_sizes": (int(facts["subgroup_size"]),) if facts["subgroup_size"] else None,
             "sub_group_size": int(facts["subgroup_size"]),
-            "has_sub_group_reductions": bool(facts["has_subgroup_reductions"]),
-            "has_sub_group_shuffles": bool(facts["has_subgroup_shuffles"]),
+            "has_sub_group_reductions": bool(facts.get("has_subgroup_reductions")),
+            "has_sub_group_shuffles": bool(facts.get("has_subgroup_shuffles")),
         }
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
         """See `ComputeApi.sub_groups_there`. The runtime has drivers keep to the size that they say."""
-        reductions, shuffles = bool(facts["has_subgroup_reductions"]), bool(facts["has_subgroup_shuffles"])
+        reductions, shuffles = bool(facts.get("has_subgroup_reductions")), bool(facts.get("has_subgroup_shuffles"))
         return SubGroups(size=int(facts["subgroup_size"]), has_reductions=reductions, has_shuffles=shuffles)
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
