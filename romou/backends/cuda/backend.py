@@ -103,7 +103,7 @@ class Cuda(Backend):
         local = min(spec.local_mem_bytes or _LOCAL_BYTES, _LOCAL_BYTES)
         return dict(zip(COMMON_LIMITS, (spec.max_work_group_size or 1024, local, 32), strict=True))
 
-    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so there is none."""
         has_tensor_cores = int(re.sub(r"\D", "", self.architecture(options))) >= _TENSOR_CORES_FROM
         return {"has_vector_arithmetic": False, "has_tensor_cores": has_tensor_cores, "allows_tf32": has_tensor_cores and "tf32" in options}
