@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
+from cuda_on_cpu import run_on_cpu
 from kernel_usage import read_usage
-from operators import error_of, random_arrays, reference, relax_tasks, run
+from operators import error_of, error_on, random_arrays, reference, relax_tasks, run, target_of
 from platforms import INTEL
 from shaders import shaders_of, validate
 from streams import OPERATORS
@@ -25,7 +26,7 @@ from romou.tasks.tunable import TunableTask
 
 # Sub-groups of 64 with shuffles, and of 16 without. Intel's runtime for the CPU has both sizes; lavapipe has sub-groups of 8.
 ADRENO, MALI = Target("opencl -device=adreno730 -half=storage"), Target("opencl -device=mali_g610 -half=storage")
-VULKAN = Target("vulkan")
+VULKAN, CUDA = Target("vulkan"), target_of("cuda")
 # Target, work-items of a row, rows of a group: below a sub-group, which rows then share, as many as one has, and several of them.
 SHAPES = [(ADRENO, 4, 16), (ADRENO, 32, 4), (ADRENO, 64, 2), (ADRENO, 256, 1), (MALI, 16, 2), (MALI, 128, 1), (VULKAN, 2, 8), (VULKAN, 8, 1), (VULKAN, 64, 2)]
 
@@ -74,6 +75,17 @@ def test_rows_add_up_right(target: Target, threads: int, rows: int, pytestconfig
         found = run(task, config_of(task, target, threads, rows, **knobs), arrays, target, device)
         bound = 1e-3 if str(task.func.params[0].dtype) == "float16" else 1e-5
         assert error_of(found, reference(task, arrays)) < bound, task.name
+
+
+@pytest.mark.parametrize(("threads", "rows"), [(8, 4), (32, 2), (128, 1)])
+def test_warps_of_cuda_exchange_in_pairs(threads: int, rows: int) -> None:
+    for name in ("softmax of long rows", "global maximum"):
+        (task,) = relax_tasks(*OPERATORS[name])
+        arrays = random_arrays(task, np.random.default_rng(7))
+        config = config_of(task, CUDA, threads, rows)
+        assert "sub_group_shuffle_xor_of_32(" in source_of(task, CUDA, config)
+        assert error_on(CUDA, task, config, arrays, reference(task, arrays)) in (None, pytest.approx(0, abs=1e-5))
+        assert error_of(run_on_cpu(task, config, arrays, CUDA), reference(task, arrays)) < 1e-5
 
 
 @pytest.mark.parametrize(("target", "threads", "rows"), [(ADRENO, 16, 4), (MALI, 32, 2), (VULKAN, 4, 4), (VULKAN, 16, 1)], ids=shape_id)
