@@ -183,11 +183,11 @@ class Backend:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of `romou.core.limits.Limits` that say what kernels can compute with; those left out keep their default."""
         return {}
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
         """Target options that keep kernels for one device within what another one allows.
 
         limits, abilities: of the target, see `device_limits` and `abilities`.   facts: of the attached device, see `list_devices`.

@@ -50,6 +50,8 @@ struct DeviceFacts {
   uint64_t global_mem_bytes = 0, max_alloc_bytes = 0;
   bool has_images = false, has_unified_memory = false;
   uint32_t queue_family = 0, timestamp_bits = 0;
+  VkSubgroupFeatureFlags subgroup_operations = 0;  ///< of compute shaders
+  bool has_subgroup(VkSubgroupFeatureFlags wanted) const { return (subgroup_operations & wanted) == wanted; }
 };
 
 /// One Vulkan device, with a logical device of its own and one queue. Thread-safe.
