@@ -45,7 +45,7 @@ _READS = {PLAIN_IMAGE: ("READ_PLAIN_IMAGE", "(coord).xy"), INSIDE_IMAGE: ("READ_
 
 @functools.cache
 def install() -> None:
-    """Have TVM's OpenCL modules made of kernels that are told what the top of this file shows, one kernel after the other, with the functions that they call."""
+    """Have TVM's OpenCL modules made of kernels that are told what the top of this file shows, with the functions that they call."""
     import tvm
     import tvm_ffi
 
