@@ -24,6 +24,8 @@ ELEMENTWISE: dict[str, Operator] = {
     "prime": (lambda a: op.exp(a), (1009,)),
     "one": (lambda a: op.tanh(a), (1, 1)),
     "pack": (lambda a: op.exp(op.permute_dims(op.reshape(a, (2, 3, 4, 5, 8)), [0, 1, 3, 4, 2])), (2, 12, 5, 8)),
+    "pack of odd rows": (lambda a: op.permute_dims(op.reshape(a, (2, 3, 4, 5, 7)), [0, 1, 3, 4, 2]), (2, 12, 5, 7)),
+    "transpose of odd rows": (lambda a: op.permute_dims(a, [0, 2, 1]), (2, 20, 13)),
     "unpack": (lambda a: op.reshape(op.permute_dims(op.exp(a), [0, 1, 4, 2, 3]), (2, 12, 7, 9)), (2, 3, 7, 9, 4)),
 }
 POOL: dict[str, Operator] = {

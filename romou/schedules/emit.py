@@ -74,23 +74,35 @@ class Vectors:
         a[i, j] + c[i]      ->      a[i, 4 * vector + lane] + c[i]
 
     axes: each with its extent.   axis: the one of them whose place `vector` and `lane` take; `index` is what stands for it.
+
+    may_overlap: where `width` does not divide the axis, the last vector ends with it, so that `repeated` lanes are those of the vector before, too. `vector`
+    is then where a vector begins (`begin`):
+
+        a[i, j] + c[i]      ->      a[i, vector + lane] + c[i]
     """
 
-    def __init__(self, axes: Mapping[tirx.Var, int], axis: tirx.Var, width: int) -> None:
+    def __init__(self, axes: Mapping[tirx.Var, int], axis: tirx.Var, width: int, *, may_overlap: bool = False) -> None:
         self.axis, self.width = axis, width
+        self._extent = next((extent for var, extent in axes.items() if var.same_as(axis)), width)
+        self.repeated = -self._extent % width if may_overlap else 0
         self.vector, self.lane = tirx.Var("vector", axis.ty), tirx.Var("lane", axis.ty)
         self._known: list[tuple[tirx.Expr, bool]] = []
         self._analyzer = tvm.sym.Analyzer()
         for var, extent in axes.items():
             self._analyzer.bind(var, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent, var.ty)))
             if var.same_as(axis):
-                self._analyzer.bind(self.vector, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent // width, var.ty)))
+                vectors = extent - width + 1 if self.repeated else extent // width
+                self._analyzer.bind(self.vector, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(vectors, var.ty)))
         self._analyzer.bind(self.lane, tvm.ir.Range(tirx.const(0, axis.ty), tirx.const(width, axis.ty)))
 
     @property
     def index(self) -> tirx.Expr:
         """What stands for the axis."""
-        return self.vector * self.width + self.lane
+        return (self.vector if self.repeated else self.vector * self.width) + self.lane
+
+    def begin(self, number: tirx.Expr) -> tirx.Expr:
+        """What `vector` is in the vector of that number."""
+        return tirx.min(number * self.width, tirx.const(self._extent - self.width, number.ty)) if self.repeated else number
 
     def value_of(self, value: tirx.Expr) -> tirx.Expr:
         """An expression over `vector` and `lane`."""

@@ -18,7 +18,7 @@ from tvm.relax import op
 from romou.core.space import Config
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import set_image
+from romou.tir.primitives import LANES, set_image
 
 SEED = 20
 PHONE, SCOPE = Target("opencl -device=adreno640 -half=storage"), "global.texture"
@@ -84,6 +84,21 @@ def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype:
     expected = reference(task, arrays)
     for config in [task.default_config(PHONE), *task.space(PHONE).sample(rng, 1)]:
         assert_agrees(PHONE, task, config, arrays, expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", ["pack of odd rows", "transpose of odd rows"])
+def test_rows_of_odd_length_are_read_in_vectors(name: str, opencl_device: tvm.runtime.Device) -> None:
+    """On phones from the start; each number is stored once, by the first of the vectors that overlap, which Oclgrind sees elsewhere."""
+    (task,) = relax_tasks(*OPERATORS[name])
+    first, rng = task.default_config(PHONE), np.random.default_rng(SEED)
+    assert first["across"] == LANES
+    assert task.template.access_width(first["vector_width"], first["across"]) == LANES
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    space = task.space(PHONE)
+    for knobs in ({}, {"items": 4, "work_group": 16}, {"vector_width": 1}, {"vector_width": 2, "work_group": 16}):
+        assert space.is_valid(first.replace(**knobs))
+        assert_agrees(PHONE, task, first.replace(**knobs), arrays, expected, 1e-6)
 
 
 @pytest.mark.parametrize(

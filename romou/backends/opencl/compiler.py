@@ -18,6 +18,8 @@ Who a work-item is in kernels with functions of sub-groups, and how large these 
 What TIR cannot say of pointers (`passes/advancing_pointers.py`).
 
     float4* at = POINTER(x, i);   ADVANCE(at, 128);      ->      const __global float4* at = x + i;   at += 128;
+
+Vectors that are not known to be aligned (`unaligned_vectors.py`), which change before TVM writes the kernel.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from typing import Any
 from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, work_group
 from romou.backends.opencl import sub_groups
 from romou.backends.opencl.functions import definitions
+from romou.backends.opencl.unaligned_vectors import access_unaligned
 
 # A pointer's declaration, which TVM writes without the address space, and what lets it advance.
 _POINTERS = (
@@ -45,7 +48,7 @@ _READS = {PLAIN_IMAGE: ("READ_PLAIN_IMAGE", "(coord).xy"), INSIDE_IMAGE: ("READ_
 
 @functools.cache
 def install() -> None:
-    """Have TVM's OpenCL modules name the work groups of their kernels and the images of one layer."""
+    """Have TVM's OpenCL modules made of kernels that are told what the top of this file shows, with the functions that they call."""
     import tvm
     import tvm_ffi
 
@@ -62,7 +65,7 @@ def install() -> None:
             for var, func in sorted(mod.functions_items(), key=lambda item: str(item[1].attrs["global_symbol"])):
                 name = str(func.attrs["global_symbol"])
                 _building.kernels = {name: _Kernel(work_group(func), _images(func))}
-                generate(tvm.IRModule({var: func}, attrs=mod.attrs), target)
+                generate(tvm.IRModule({var: access_unaligned(func)}, attrs=mod.attrs), target)
         finally:
             _building.kernels, _building.pieces = {}, None
         data, text_formats, functions, texts = zip(*pieces, strict=True)

@@ -1,4 +1,5 @@
-"""Functions that stand before the kernels that call them, one for each number of lanes: short forms without a branch, within the errors that OpenCL allows.
+"""Functions that stand before the kernels that call them, one for each number of lanes: short forms without a branch, within the errors that OpenCL allows,
+and accesses of vectors that begin at any number.
 
 exp    a polynomial of x less whole multiples of 2 log 2, times a power of two twice, which always is a normal number
 sin    x less multiples of pi / 2, in three steps, of which two are exact up to 8192; beyond, 64 bits of 2 / pi, which the exponent chooses, give all that
@@ -6,6 +7,7 @@ sin    x less multiples of pi / 2, in three steps, of which two are exact up to 
 tanh   Eigen's rational function of the hyperbolic tangent
 erf    Eigen's rational function of the error function
 square_root, inverse_root    pow(x, 0.5) and pow(x, -0.5), which differ from roots for -0 and -infinity
+load_unaligned, store_unaligned    a vector in a packed structure, which has the alignment of a number; of vload4 Mesa's compilers make a load for each lane
 """
 
 from __future__ import annotations
@@ -62,7 +64,19 @@ _ERF = """TYPE erf_TYPE(TYPE x) {
 # As pow has it: zeros of either sign are those above zero, and of infinity it forgets the sign.
 _SQUARE_ROOT = "TYPE square_root_TYPE(TYPE x) { return select(sqrt(x + 0.0f), fabs(x), x == -INFINITY); }\n"
 _INVERSE_ROOT = "TYPE inverse_root_TYPE(TYPE x) { return select(rsqrt(x + 0.0f), 1.0f / fabs(x), isinf(x)); }\n"
-_DEFINITIONS = {"erf": _ERF, "exp": _EXP, "inverse_root": _INVERSE_ROOT, "sin": _SIN, "square_root": _SQUARE_ROOT, "tanh": _TANH}
+_PACKED = "struct __attribute__((packed, aligned(4))) packed { TYPE lanes; };"
+_LOAD = f"TYPE load_unaligned_TYPE(const __global float* at) {{ {_PACKED} return ((const __global struct packed*)at)->lanes; }}\n"
+_STORE = f"void store_unaligned_TYPE(TYPE value, __global float* at) {{ {_PACKED} ((__global struct packed*)at)->lanes = value; }}\n"
+_DEFINITIONS = {
+    "erf": _ERF,
+    "exp": _EXP,
+    "inverse_root": _INVERSE_ROOT,
+    "load_unaligned": _LOAD,
+    "sin": _SIN,
+    "square_root": _SQUARE_ROOT,
+    "store_unaligned": _STORE,
+    "tanh": _TANH,
+}
 _CALLED = re.compile(rf"\b({'|'.join(_DEFINITIONS)})_(float\d*)\(")
 # 2 / pi behind a zero: 192 bits.
 _WORDS = (0x0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041)

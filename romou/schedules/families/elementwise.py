@@ -10,6 +10,8 @@ The output's elements lie in one row, cut into work groups:
     across        so many neighbours of another axis, where the data's neighbours lie along that one: packing and transposing read vectors, too
 
         out[y, x] = a[x, y]      ->      tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
+
+Where four does not divide that axis, its last vector begins at its end less four, and what the vector before it stores is not stored again.
 """
 
 from __future__ import annotations
@@ -84,8 +86,10 @@ class Elementwise(StreamingTemplate):
         if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
             return None
         for place in reversed(range(len(others))):
-            vectors = Vectors(axes, others[place], LANES)
-            form = vectors.form_of(value) if self.shape[place] % LANES == 0 else None
+            if self.shape[place] < LANES:
+                continue
+            vectors = Vectors(axes, others[place], LANES, may_overlap=True)
+            form = vectors.form_of(value)
             if form is not None and any(vectors.moves(load) for load in loads_of(form)):
                 return place
         return None
@@ -108,7 +112,7 @@ class Elementwise(StreamingTemplate):
     def _grid(self, width: int, across: int) -> list[int]:
         """Vectors along each axis of the output, of several across one for all."""
         steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
-        return [extent // step for extent, step in zip(self.shape, [*steps, width], strict=True)]
+        return [-(-extent // step) for extent, step in zip(self.shape, [*steps, width], strict=True)]
 
     def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
         width, across = knobs["vector_width"], knobs["across"]
@@ -116,7 +120,7 @@ class Elementwise(StreamingTemplate):
         place = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
         place[-1] = place[-1] * width + np.arange(width)
         if self._across is not None:
-            place[self._across] = place[self._across] * across + np.arange(across)[:, None]
+            place[self._across] = np.minimum(place[self._across] * across, self.shape[self._across] - across) + np.arange(across)[:, None]
         return lambda _block: place
 
     def access_width(self, width: int, across: int = 1) -> int:
@@ -124,11 +128,17 @@ class Elementwise(StreamingTemplate):
         return super().access_width(width) if across == 1 else across
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Numbers of the output: what the group computes, but for what is beyond the end."""
-        return min(self.elements, math.prod(knobs[name] for name in self.knobs_of_traffic))
+        """Numbers of the output: what the group computes, but for what is beyond the end, or what the vector before stores."""
+        width, across = knobs["vector_width"], knobs["across"]
+        grid = self._grid(width, across)
+        vectors = min(knobs["work_group"] * knobs["items"], math.prod(grid))
+        if across == 1 or self._across is None or self.shape[self._across] % across == 0:
+            return vectors * width * across
+        last = np.unravel_index(np.arange(vectors), grid)[self._across] == grid[self._across] - 1
+        return int(vectors * across - last.sum() * (-self.shape[self._across] % across)) * width
 
     def work_groups(self, columns: Columns) -> Any:
-        return -(-self.elements // math.prod(columns[name] for name in self.knobs_of_traffic))
+        return -(-math.prod(self._grid(columns["vector_width"], columns["across"])) // (columns["work_group"] * columns["items"]))
 
     @property
     def _block(self) -> s_tir.SBlock:
@@ -161,20 +171,30 @@ class Elementwise(StreamingTemplate):
         assert self._across is not None, "the knob has no other choice"
         block, kind = self._block, str(self._block.body.buffer.dtype)
         axes = [axis.var for axis in block.iter_vars]
-        along = Vectors(axes_of(block), axes[self._across], across)
+        along = Vectors(axes_of(block), axes[self._across], across, may_overlap=True)
         form = along.form_of(bounded(block.body.value))
         assert form is not None, "`_across` found it"
         loaded, turned = (tirx.decl_buffer([width * across], register_type(kind), name, scope="local") for name in ("loaded", "turned"))
         lane, step = (tirx.Var(name, along.lane.ty) for name in ("lane", "step"))
-        values = {**dict(zip(axes, place, strict=True)), along.vector: place[self._across], axes[-1]: place[-1] * width + lane}
+        begin = along.begin(place[self._across])
+        values = {**dict(zip(axes, place, strict=True)), along.vector: begin, axes[-1]: place[-1] * width + lane}
         load = tirx.BufferStore(loaded, substitute(form, values).astype(str(loaded.dtype)), [lane * across + along.lane])
         turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [lane * across + step]), [step * width + lane])
         into = [*place[:-1], place[-1] * width + lane]
-        into[self._across] = place[self._across] * across + step
+        into[self._across] = substitute(along.index, {along.vector: begin, along.lane: step})
         store = tirx.BufferStore(block.body.buffer, tirx.BufferLoad(turned, [step * width + lane]).astype(kind), into)
         loads = loop(lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
         turns = loop(step, across, loop(lane, width, turn, "unrolled"), "unrolled")
-        return tirx.SeqStmt([loads, turns, loop(step, across, loop(lane, width, store, "vectorized"), "unrolled")]), [loaded, turned]
+
+        def stores(first: int, end: int) -> tirx.Stmt:
+            some = tirx.Var("step", step.ty)
+            return loop(some, end - first, substitute(loop(lane, width, store, "vectorized"), {step: some + first}), "unrolled")
+
+        new = stores(along.repeated, across)
+        # What two vectors compute, the first of them stores.
+        is_first = place[self._across] < self.shape[self._across] // across
+        old = [guarded(is_first, stores(0, along.repeated))] if along.repeated else []
+        return tirx.SeqStmt([loads, turns, *old, new]), [loaded, turned]
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:
@@ -217,7 +237,7 @@ class ElementwiseFamily(Family):
             Case(name="concat", inputs=[(5, 7), (5, 13)], build=lambda a, b: op.concat([a, b], axis=1), compute=lambda a, b: np.concatenate([a, b], axis=1)),
             Case(
                 name="transpose",
-                inputs=[(2, 13, 20)],
+                inputs=[(2, 12, 19)],
                 build=lambda a: op.exp(op.permute_dims(a, [0, 2, 1])),
                 compute=lambda a: np.exp(a.transpose(0, 2, 1)),
             ),
