@@ -84,7 +84,7 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     (cores, alus, hertz, l2, _), (in_flight, groups, items) = needed, occupied
     size = np.maximum(usage.work_group_size, 1)
 
-    # A load is one instruction for four numbers of any type, and for fewer lanes; tensor cores take fp16 in loads of 16 bytes. Local memory holds what is summed.
+    # A load is one instruction for four numbers of any type, and for fewer lanes; tensor cores load 16 bytes of fp16. Local memory holds what is summed.
     texel_bytes = np.where(usage.on_tensor_cores, _TEXEL_BYTES, LANES * usage.element_bytes)
     local_bytes = np.where(usage.multiplies_fp16, texel_bytes, _TEXEL_BYTES)
     texel = size * texel_bytes * usage.access_width / LANES
