@@ -2,7 +2,7 @@
 
     python scripts/bench_mobile_static.py                              the 20 convolutions of scripts/data/paper_ops_sample.csv
     python scripts/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
-    python scripts/bench_mobile_static.py --precision float16          the same in fp16; reads of fp16 images count four conversions too many
+    python scripts/bench_mobile_static.py --precision float16          the same in fp16
     python scripts/bench_mobile_static.py --places                     seven layers with default configs: buffers alone against images
 
 How it measures, and what it prints: docs/benchmarks.md.

@@ -80,6 +80,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         on_tensor_cores=kernel.on_tensor_cores,
         multiplies_fp16=kernel.multiplies_fp16,
         iterations_ahead=kernel.iterations_ahead,
+        element_bytes=template.element_bytes,
         transform_bytes=transform_bytes,
         transform_registers=transform_registers,
         is_prefetched=group.is_prefetched,

@@ -21,6 +21,7 @@ class KernelUsage:
     unshared_buffer_bytes, unshared_image_bytes: bytes of one work-item times the group's size (Romou paper, section 4.2): what work-items share counts for
         each of them. Where the group stages data in local memory, the bytes that one work-item carries there.
     access_width: lanes of the narrowest of these loads; a texel has 4.
+    element_bytes: of a number in memory.
     output_bytes: bytes that the launch writes.
     iterations, multiply_adds: iterations of a work-item, and the multiply-adds of one of them, each lane counted. Without products one for each number that
         it loads.
@@ -62,6 +63,7 @@ class KernelUsage:
     on_tensor_cores: Any = False
     multiplies_fp16: Any = False
     iterations_ahead: Any = 0
+    element_bytes: int = 4
     transform_bytes: Any = 0
     transform_registers: Any = 0
     reread_buffer_bytes: Any = 0

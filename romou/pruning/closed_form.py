@@ -212,6 +212,7 @@ class ClosedForm(Form):
             on_tensor_cores=on_tensor_cores,
             multiplies_fp16=columns["accumulate"] != FP32,
             iterations_ahead=ahead,
+            element_bytes=self._element_bytes,
             transform_bytes=self._transforms[0],
             transform_registers=self._transforms[1],
             is_prefetched=get("local_buffers") > 1,

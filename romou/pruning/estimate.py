@@ -84,9 +84,11 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     (cores, alus, hertz, l2, _), (in_flight, groups, items) = needed, occupied
     size = np.maximum(usage.work_group_size, 1)
 
-    # A load that takes fewer lanes takes as long as one of a whole texel.
-    texel = size * _TEXEL_BYTES * usage.access_width / LANES
-    from_buffers, from_images, from_local = usage.unshared_buffer_bytes / texel, usage.unshared_image_bytes / texel, usage.local_loads / _TEXEL_BYTES
+    # A load is one instruction for four numbers of any type, and for fewer lanes; tensor cores load 16 bytes of fp16. Local memory holds what is summed.
+    texel_bytes = np.where(usage.on_tensor_cores, _TEXEL_BYTES, LANES * usage.element_bytes)
+    local_bytes = np.where(usage.multiplies_fp16, texel_bytes, _TEXEL_BYTES)
+    texel = size * texel_bytes * usage.access_width / LANES
+    from_buffers, from_images, from_local = usage.unshared_buffer_bytes / texel, usage.unshared_image_bytes / texel, usage.local_loads / local_bytes
     rate = np.where(usage.on_tensor_cores, _TENSOR_CORE_RATE, np.where(usage.multiplies_fp16, spec.fp16_rate or 1, 1))
     iteration = usage.multiply_adds / rate + _ISSUED * (from_buffers + from_images + from_local)
     item_iterations = groups * items * usage.iterations
@@ -103,7 +105,7 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
 
     of_buffers = _rate(spec.l1_buffer_bandwidth_gbps if spec.l1_buffer_cache_bytes != 0 else None, l2)
     into_buffers = _rate(spec.buffer_write_bandwidth_gbps, l2)
-    first_level = item_iterations * cores * _MOVED * _TEXEL_BYTES
+    first_level = item_iterations * cores * _MOVED * texel_bytes
     return {
         "issuing": issuing,
         "waiting": waiting,

@@ -73,6 +73,7 @@ class StreamingForm(Form):
             images={role: name in template.images for role, name in template.names.items()},
             has_copies=False,
             padding=groups * counts["stored"] / template.elements - 1,
+            element_bytes=template.element_bytes,
         )
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:

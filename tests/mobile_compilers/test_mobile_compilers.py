@@ -153,6 +153,18 @@ SIZES = [16 * n for n in range(1, 13)]
 SIZED = "__kernel void f(__global float* a) { __local float t[SIZE]; t[get_local_id(0)] = a[0]; barrier(CLK_LOCAL_MEM_FENCE); a[1] = t[SIZE - 1]; }"
 REFUSED = "__kernel void f(__global flot* a) { a[0] = 1; }"
 SCALE = "__kernel void scale(__global float* a) { a[get_global_id(0)] *= 2.0f; }"
+# A read as Romou's kernels spell it, and its sum, in fp32 and in fp16.
+READS = """
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define READ_INSIDE_IMAGEH(image, sampler, coord) read_imageh(image, coord)
+#define READ_INSIDE_IMAGEF(image, sampler, coord) read_imagef(image, coord)
+__kernel void sum(__read_only image2d_array_t a, __global TYPE4* b, int n) {
+  TYPE4 sum = (TYPE4)(0);
+  for (int i = 0; i < n; ++i) sum = mad(READ(a, s, ((int4)(get_local_id(0), i, 0, 0))), b[0], sum);
+  b[get_local_id(0)] = sum;
+}
+"""
+FLOATS, HALFS = (READS.replace("TYPE", name).replace("READ(", f"READ_INSIDE_IMAGE{letter}(") for name, letter in (("float", "F"), ("half", "H")))
 EQUAL = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
 
 
@@ -160,12 +172,12 @@ EQUAL = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
 def answers(compilers: Path) -> Callable[[str], list[list[KernelStatistics] | BuildError]]:
     """What a compiler says of all files here, which it is given in one process: starting it takes longer than its work."""
     sources = [SOURCE, REFUSED, SOURCE.replace("n[0]", "n[2]")]
-    more = {"a630": [SCALE, *(SIZED.replace("SIZE", str(size)) for size in SIZES)], "g76": [EQUAL, EQUAL + "// the same"]}
+    more = {"a630": [SCALE, FLOATS, HALFS, *(SIZED.replace("SIZE", str(size)) for size in SIZES)], "g76": [EQUAL, EQUAL + "// the same"]}
     return cache(lambda gpu: compile_all([*sources, *more.get(gpu, [])], gpu, folder=compilers))
 
 
 def test_each_file_gets_its_own_answer(answers: Callable[[str], list[list[KernelStatistics] | BuildError]]) -> None:
-    results = answers("a630")[4:]
+    results = answers("a630")[6:]
     assert [r[0].local_memory_bytes if isinstance(r, list) else str(r) for r in results] == [4 * size for size in SIZES]
 
 
@@ -181,6 +193,14 @@ def test_the_script_spares_a_folder_of_something_else(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "holds something else; give another folder, or remove it" in done.stderr
     assert (tmp_path / "letter").read_text() == "mine"
+
+
+def test_an_fp16_image_is_read_without_conversions(answers: Callable[[str], list[list[KernelStatistics] | BuildError]]) -> None:
+    floats, halfs = answers("a630")[4:6]
+    assert isinstance(floats, list)
+    assert isinstance(halfs, list)
+    assert halfs[0].inner.multiply_adds == floats[0].inner.multiply_adds == 4
+    assert halfs[0].inner.instructions <= floats[0].inner.instructions
 
 
 @pytest.mark.parametrize("gpu", LIVE)

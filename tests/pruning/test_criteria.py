@@ -12,7 +12,7 @@ from operators import conv, task_of
 from romou.core.errors import UsageError
 from romou.hardware import HardwareSpec, load_device
 from romou.pruning import BOUNDED, CRITERIA, Choices, KernelUsage, Rules, Verdict, criteria, judge
-from romou.pruning.estimate import estimate_seconds
+from romou.pruning.estimate import estimate_parts, estimate_seconds
 from romou.report.spaces import criteria_table
 from romou.target import Target
 
@@ -144,6 +144,22 @@ def test_more_of_anything_takes_longer(changes: dict[str, Any]) -> None:
     more, fine = estimate_seconds(dataclasses.replace(FINE, **changes), ADRENO), estimate_seconds(FINE, ADRENO)
     assert more is not None
     assert more > fine
+
+
+def test_a_load_of_fp16_is_an_instruction_as_one_of_fp32_and_moves_half_the_bytes() -> None:
+    read = {"unshared_image_bytes": 4096, "unshared_buffer_bytes": 1024}
+    floats = estimate_parts(dataclasses.replace(FINE, **read), ADRENO)
+    halfs = estimate_parts(dataclasses.replace(FINE, **{name: count // 2 for name, count in read.items()}, element_bytes=2), ADRENO)
+    assert floats is not None
+    assert halfs is not None
+    assert (halfs["issuing"], halfs["waiting"]) == (floats["issuing"], floats["waiting"])
+    assert (halfs["images"], halfs["buffers"]) == (floats["images"] / 2, floats["buffers"] / 2)
+    # Local memory holds numbers of the type that is summed up.
+    staged = {"local_loads": 4096}, {"local_loads": 2048, "multiplies_fp16": True}
+    in_floats, in_halfs = (estimate_parts(dataclasses.replace(FINE, **one, element_bytes=2), ADRENO) for one in staged)
+    assert in_floats is not None
+    assert in_halfs is not None
+    assert in_halfs["issuing"] == in_floats["issuing"]
 
 
 def test_nothing_is_estimated_of_a_cpu_or_of_a_device_that_is_not_known() -> None:
