@@ -49,6 +49,7 @@ _PRELUDE = r"""
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define CUDART_INF_F INFINITY
 // In the preamble of CUDA kernels it is this one of two types of 64 bits.
 #define uint64_t unsigned long long
 typedef unsigned short ushort;
@@ -96,6 +97,15 @@ static void wait(Barrier& barrier, int members) {
   while (barrier.turn == turn) yield();
 }
 static Barrier group_barrier, warp_barriers[32];
+static float shuffled[32][32];
+static float __shfl_xor_sync(unsigned, float value, int lanes) {
+  int warp = current / 32, me = current % 32;
+  shuffled[warp][me] = value;
+  wait(warp_barriers[warp], 32);
+  float other = shuffled[warp][me ^ lanes];
+  wait(warp_barriers[warp], 32);
+  return other;
+}
 static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * blockDim.z); }
 
 // Copies past the registers are not there before they are waited for: so late that what is not waited for is not seen.

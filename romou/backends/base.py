@@ -183,11 +183,11 @@ class Backend:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of `romou.core.limits.Limits` that say what kernels can compute with; those left out keep their default."""
         return {}
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
         """Target options that keep kernels for one device within what another one allows.
 
         limits, abilities: of the target, see `device_limits` and `abilities`.   facts: of the attached device, see `list_devices`.
@@ -237,6 +237,14 @@ class Backend:
         if not 0 <= index < len(found):
             raise self.no_device_error(index, found)
         return found[index]
+
+    def identity(self, facts: Mapping[str, Any]) -> str:
+        """Name the piece of hardware behind an entry of `list_devices`, as part of a file's name; the same for all device kinds that reach it, if they tell."""
+        if facts["type"] == "cpu":
+            return "cpu"
+        uuid = str(facts.get("uuid", ""))
+        # Some drivers answer with zeros.
+        return re.sub(r"\W+", "-", uuid if uuid.strip("0") else f"{self.name} {facts['platform']} {facts['name']}")
 
     def device(self, index: int = 0) -> tvm.runtime.Device:
         """TVM's handle of a device."""

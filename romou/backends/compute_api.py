@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from romou.backends.base import BUFFER_BYTES, Backend, CapturedRun, TargetOption
+from romou.backends.base import BUFFER_BYTES, WITHOUT, Backend, CapturedRun, TargetOption
 from romou.backends.command_buffer import CommandBuffer
 from romou.core.errors import DeviceError
+from romou.core.limits import SubGroups
 from romou.hardware import HardwareSpec, load_device
 
 if TYPE_CHECKING:
@@ -66,11 +67,26 @@ class ComputeApi(Backend):
         found = super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
         return found | ({BUFFER_BYTES: spec.max_buffer_bytes} if spec.max_buffer_bytes else {})
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def sub_groups(self, spec: HardwareSpec) -> SubGroups | None:
+        """What kernels can do with sub-groups; None where that is nothing, or not known."""
+        reductions, shuffles = bool(spec.has_sub_group_reductions), bool(spec.has_sub_group_shuffles)
+        is_usable = spec.sub_group_size is not None and (reductions or shuffles)
+        return SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles) if is_usable else None  # type: ignore[arg-type]
+
+    def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
+        """What kernels for `wanted` find on an attached device, with the size they ask for where it lets them choose; None: nothing."""
+        raise NotImplementedError
+
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.narrower_options`; a buffer has no limit as long as none is known."""
+        found = super().narrower_options(limits, abilities, facts)
+        wanted: SubGroups | None = abilities["sub_groups"]
+        if wanted is not None:
+            there = self.sub_groups_there(wanted, facts)
+            found |= {} if there is not None and there.includes(wanted) else {WITHOUT.name: f"sub_group:{wanted.size}"}
         bytes_ = int(facts.get("max_alloc_bytes", _NO_LIMIT))
         is_narrower = bytes_ < limits.get(BUFFER_BYTES, _NO_LIMIT)
-        return super().narrower_options(limits, abilities, facts) | ({BUFFER_BYTES: bytes_} if is_narrower else {})
+        return found | ({BUFFER_BYTES: bytes_} if is_narrower else {})
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
         """See `Backend.allowed_limits`. Without images nothing fits into one texel: everything stays in buffers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -157,6 +158,23 @@ def multiply_matrices(sums: tirx.Var, rows: MatricesInMemory, columns: MatricesI
 def store_matrix(sums: tirx.Var, number: int, into: MatricesInMemory) -> tirx.Stmt:
     """Write sums[number] to local memory, column by column."""
     return tirx.Evaluate(tirx.call_extern("int32", "store_matrix", sums.data, number, into.buffer.data, into.start, tirx.const(into.stride, "int32")))
+
+
+# Functions of sub-groups, which each language's own folder spells: the operations of a reduction, and the size that they count on.
+SUB_GROUP_CALL = re.compile(r"\bsub_group_(add|max|min|max_with_nan|min_with_nan|shuffle_xor)_of_(\d+)\b")
+
+
+def sub_group_reduce(operation: str, value: tirx.Expr, size: int) -> tirx.Expr:
+    """Return the sum ("add"), largest or smallest number ("max", "min"; "max_with_nan", "min_with_nan") of a sub-group of `size`, for all of it.
+
+    value: an fp32 number. Every work-item of the group has to come here, and the result is NaN where sub-groups have another size.
+    """
+    return tirx.call_pure_extern("float32", f"sub_group_{operation}_of_{size}", value)
+
+
+def sub_group_shuffle_xor(value: tirx.Expr, lanes: int, size: int) -> tirx.Expr:
+    """Return the fp32 number that the work-item `lanes` apart has, its number in the sub-group of `size` xor `lanes`; else as `sub_group_reduce`."""
+    return tirx.call_pure_extern("float32", f"sub_group_shuffle_xor_of_{size}", value, tirx.const(lanes, "int32"))
 
 
 def vector_type(base: str, lanes: int) -> str:

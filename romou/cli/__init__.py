@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import click
 
 from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, print_json
-from romou.core.errors import EXIT_FAILED, EXIT_USAGE, RomouError, nearest_name
+from romou.core.errors import EXIT_FAILED, EXIT_USAGE, RomouError, UsageError, nearest_name
 
 # name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is quick.
 COMMANDS = {
@@ -32,6 +33,8 @@ COMMANDS = {
     "doctor": "Check this machine: build and run a tiny kernel on every device, with a hint for each problem.",
     "devices": "List attached devices and those that -device= knows.",
 }
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
 class RomouGroup(click.Group):
@@ -91,9 +94,21 @@ def _terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reporting(ctx: click.Context) -> Iterator[None]:
+def _telling_of_disks() -> Iterator[None]:
+    """A full disk, or a file that may not be written, is no bug."""
     try:
         yield
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        raise UsageError(f"{error.filename or 'a file'}: {error.strerror}", hint="Free some space, or choose a folder that may be written.") from error
+
+
+@contextlib.contextmanager
+def _reporting(ctx: click.Context) -> Iterator[None]:
+    try:
+        with _telling_of_disks():
+            yield
     except RomouError as error:
         if ctx.meta.get(DEBUG_KEY):
             import traceback

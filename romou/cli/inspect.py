@@ -101,6 +101,8 @@ def command(
     from romou.report.kernels import NOT_THE_VENDORS, print_kernel
 
     out = console(is_json=False)
+    if not kernels:
+        out.print("No kernels: the device computes nothing of this model.", markup=False)
     for one, statistics in zip(kernels, said, strict=True):
         print_kernel(one, statistics, out, has_source=has_source)
     if gpus:

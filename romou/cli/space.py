@@ -40,6 +40,9 @@ def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_ite
     from romou.report.table import print_table
 
     out = console(is_json=False)
+    if not found:
+        out.print("No tasks: no kernel of this model has knobs.", markup=False)
+        return
     rows = [(task.name, space.report) for task, space in found]
     print_table(space_table(rows, title=f"Configs on {parsed}"), out)
     print_table(criteria_table([report for _, report in rows]), out)

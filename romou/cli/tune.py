@@ -115,12 +115,14 @@ def command(
 
         check_library()  # before the long part
     import romou
+    from romou.module.saved import check_output
 
+    path = output or default_output(model)
+    check_output(path)  # before the long part
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
     how |= {"work_dir": False if no_records else work_dir, "measure": {name: value for name, value in measure.items() if value is not None}}
     how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "builders": builders, "strict": strict, "max_memory": max_memory, **precision}
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
-    path = output or default_output(model)
     tuned.save(path)
     summary = tuned.summary()
     if report is not None:

@@ -28,6 +28,7 @@ VARIABLES = {
     "PATH": Variable("where Mesa's compilers find their tools"),
     "ROMOU_CACHE_DIR": Variable("folder of compiled programs, and of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"),
     "ROMOU_DEBUG": Variable("1: show tracebacks of errors that are otherwise one message", "0"),
+    "ROMOU_DEVICE_LOCK": Variable("0: time kernels and models without waiting for other processes that time on the same device", "1"),
     "ROMOU_DEVICES": Variable("folder of device files, JSON as in romou/hardware/devices or reports of ArchProbe, whose names `-device=` knows"),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
     "ROMOU_MOBILE_COMPILERS": Variable("folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/mobile_compilers"),
@@ -53,6 +54,7 @@ class Settings:
     """Checked values of the variables of Romou's own; `unknown` holds complaints about ROMOU_ names that nothing reads."""
 
     is_debug: bool = False
+    has_device_lock: bool = True
     opencl_device: str | None = None
     cache_dir: Path = Path("~/.cache/romou")
     program_cache_mb: int = 256
@@ -73,6 +75,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     unknown = [_complaint(name) for name in sorted(env) if name.startswith("ROMOU_") and name not in VARIABLES]
     return Settings(
         is_debug=_flag("ROMOU_DEBUG", env),
+        has_device_lock=_flag("ROMOU_DEVICE_LOCK", env),
         opencl_device=env.get("ROMOU_OPENCL_DEVICE") or None,
         cache_dir=Path(env.get("ROMOU_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "romou"),
         program_cache_mb=_count("ROMOU_PROGRAM_CACHE_MB", env, Settings.program_cache_mb),
@@ -83,7 +86,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def _flag(name: str, env: Mapping[str, str]) -> bool:
-    text = env.get(name, "").strip().lower()
+    text = (env.get(name) or VARIABLES[name].default).strip().lower()
     if text not in _TRUE + _FALSE:
         raise UsageError(f"{name}={env[name]!r}: must be 1 or 0", name=name, value=env[name])
     return text in _TRUE

@@ -82,6 +82,16 @@ def _lock(path: str, *, is_ours: bool = False) -> int | None:
     return None
 
 
+def check_replaceable(folder: Path, *, marker: str, what: str) -> None:
+    """UsageError where `replacing` would raise it as things are; `folder` stays as it is."""
+    with contextlib.suppress(_UndoneError), replacing(folder, marker=marker, what=what):
+        raise _UndoneError
+
+
+class _UndoneError(Exception):
+    """Ends `replacing` before it replaces."""
+
+
 @contextlib.contextmanager
 def replacing(folder: Path, *, marker: str, what: str) -> Iterator[Path]:
     """A fresh folder to fill, which takes the place of `folder` at the end; after an error `folder` is as it was.

@@ -9,6 +9,24 @@ LOCAL_MEMORY_ALPHA = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class SubGroups:
+    """What kernels can do with the sub-groups (warps, waves) of a device.
+
+    size: work-items of a sub-group in kernels that use such functions: fixed by the kernel where the driver lets it, else the device's only one.
+    has_reductions: whether a function sums up over a whole sub-group, and finds its largest and smallest number.
+    has_shuffles: whether work-items of a sub-group read each other's registers.
+    """
+
+    size: int
+    has_reductions: bool
+    has_shuffles: bool
+
+    def includes(self, other: SubGroups) -> bool:
+        """Whether kernels for `other` run here as well."""
+        return self.size == other.size and self.has_reductions >= other.has_reductions and self.has_shuffles >= other.has_shuffles
+
+
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """What the device allows and likes.
 
@@ -28,6 +46,7 @@ class Limits:
     prefers_images: whether reads of buffers pass by the first-level cache, so that images are the better default.
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
     has_cooperative_matrices: whether its language multiplies matrices of fp16 that a warp of 32 holds together (VK_KHR_cooperative_matrix).
+    sub_groups: what kernels can do with sub-groups; None where that is nothing, or not known.
     without: (knob, choice as text) that spaces leave out, because a driver gets them wrong.
     allows_tf32: whether they may do so with fp32, which is rounded to TF32 then.
     """
@@ -49,4 +68,5 @@ class Limits:
     has_tensor_cores: bool = False
     allows_tf32: bool = False
     has_cooperative_matrices: bool = False
+    sub_groups: SubGroups | None = None
     without: tuple[tuple[str, str], ...] = ()

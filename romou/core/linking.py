@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import platform
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from romou.core.environment import variable
-from romou.core.errors import BuildError
+from romou.core.errors import BuildError, UsageError
 from romou.core.folders import HeldFolder
 
 _ANDROID_API = 24
 _LONGEST_ERROR = 1000
+# Room for the objects of a model without its weights.
+_LEAST_FREE = 4 << 20
 
 
-def export_library(module: Any, path: str | Path, *, host: str | None = None, entry: str | None = None) -> None:
+def export_library(module: Any, path: str | Path, *, host: str | None = None, entry: str | None = None, weight_bytes: int = 0) -> None:
     """Link a TVM module or executable into the shared library `path`.
 
     host: LLVM triple of the machine that loads it; None: this one.   entry: a second name for the module's function `main`.
+    weight_bytes: what the module holds besides code.
 
-    BuildError where there is no compiler for `host`, or it fails.
+    BuildError where there is no compiler for `host`, or it fails. UsageError where the folder of temporary files is full.
     """
     how: dict[str, Any] = {} if is_here(host) else {"cc": compiler_for(str(host))}
     if entry is not None:
         how["options"] = ["-shared", "-fPIC", f"-Wl,--defsym,__tvm_ffi_{entry}=__tvm_ffi_main"]
     try:
         with HeldFolder("link") as objects:
+            free = shutil.disk_usage(objects).free
+            if free < weight_bytes + _LEAST_FREE:
+                # LLVM would end the process.
+                text = f"{Path(path).name} cannot be linked: {tempfile.gettempdir()} has {free / 2**20:.1f} MiB left"
+                raise UsageError(f"{text}, and it takes {(weight_bytes + _LEAST_FREE) / 2**20:.0f}", hint="Free some space, or set TMPDIR to another folder.")
             module.export_library(str(path), workspace_dir=objects, **how)
     except RuntimeError as error:
         raise BuildError(f"{Path(path).name} cannot be linked: {str(error).strip()[:_LONGEST_ERROR]}") from error

@@ -238,7 +238,8 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
         except Exception as error:  # protobuf's DecodeError, or missing external data, by many types
             raise ModelError(f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); export the model again") from error
     try:
-        onnx.checker.check_model(model)
+        with _with_a_shape(_without_a_shape(model)):
+            onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{where}: not a valid ONNX model: {str(error).strip()}") from error
     except UnicodeDecodeError as error:
@@ -253,6 +254,23 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     if not model.graph.node:
         raise ModelError(f"{where}: the graph has no nodes; nothing to compile")
     return model
+
+
+def _without_a_shape(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    values = (*_graph_inputs(model), *model.graph.output)
+    return [value for value in values if value.type.WhichOneof("value") == "tensor_type" and not value.type.tensor_type.HasField("shape")]
+
+
+@contextlib.contextmanager
+def _with_a_shape(values: list[onnx.ValueInfoProto]) -> Iterator[None]:
+    """Give these inputs and outputs a shape meanwhile: ONNX's checker wants one; onnxruntime, shape inference and `_fix_shapes` do not."""
+    for value in values:
+        value.type.tensor_type.shape.SetInParent()
+    try:
+        yield
+    finally:
+        for value in values:
+            value.type.tensor_type.ClearField("shape")
 
 
 def _graph_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -297,7 +315,9 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             del dims[:]
             for d in wanted:
                 dims.add().dim_value = d
-        elif not value.type.tensor_type.HasField("shape") or any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
+        elif not value.type.tensor_type.HasField("shape"):
+            raise UsageError(f"input {value.name!r} has no shape in the model; give it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
+        elif any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
             shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims)
             raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
     if changed:

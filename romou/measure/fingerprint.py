@@ -49,5 +49,11 @@ def split_device(device: str) -> tuple[str, int]:
 
 def device_fingerprint(device: str) -> DeviceFingerprint:
     """Ask the driver of `device` ("opencl:0"). Runs in a worker process: a broken driver may take that down; DeviceError where the device does not exist."""
+    return identified_device(device)[0]
+
+
+def identified_device(device: str) -> tuple[DeviceFingerprint, str]:
+    """`device_fingerprint` of a device, and its `Backend.identity`."""
     kind, index = split_device(device)
-    return DeviceFingerprint.of_facts(kind, backend(kind).facts(index))
+    facts = backend(kind).facts(index)
+    return DeviceFingerprint.of_facts(kind, facts), backend(kind).identity(facts)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from romou.backends import backend
+from romou.core.device_lock import device_lock
 from romou.core.errors import DeviceError
 from romou.core.outcome import Outcome
 from romou.measure import verify
@@ -108,15 +109,29 @@ def compile_kernels(library: str, device: str) -> None:
             _compiled[library] = module
 
 
-def run(spec: RunSpec) -> RunReply:
-    """Load, run, compare and time one candidate. A candidate that is not right is not timed; DeviceError where the device is gone."""
+def take_device(path: Path) -> None:
+    """Wait for a device's lock, and hold it until the end of the call of `run` that follows.
+
+    It ends with this process, which may outlive the tuner by a candidate.
+    """
+    device_lock(path).acquire()
+
+
+def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
+    """Load, run, compare and time one candidate. A candidate that is not right is not timed; DeviceError where the device is gone.
+
+    lock: what `take_device` got.
+    """
     import tvm
 
-    device = _device(spec.device)
     try:
+        device = _device(spec.device)
         return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or tvm.runtime.load_module(spec.library))
     except KernelError as error:
         return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
+    finally:
+        if lock is not None:
+            device_lock(lock).release()
 
 
 def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunReply:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from romou.core.device_lock import lock_path, saying_that_it_waits
 from romou.core.errors import UsageError
 from romou.core.outcome import Outcome
 from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
@@ -93,7 +94,7 @@ class LocalRunner(CheckingRunner):
         for child in self._children:
             self._idle.put(child)
         self._device_lock = threading.Lock()
-        self._fingerprint: DeviceFingerprint | None = None
+        self._identified: tuple[DeviceFingerprint, str] | None = None
 
     @property
     def width(self) -> int:
@@ -102,11 +103,21 @@ class LocalRunner(CheckingRunner):
 
     def fingerprint(self) -> DeviceFingerprint:
         """Name, driver and platform of the device; DeviceError where there is none."""
-        if self._fingerprint is None:
-            found = self._children[0].call("romou.measure.fingerprint:device_fingerprint", self._device, timeout_s=_DEVICE_TIMEOUT_S)
-            assert isinstance(found, DeviceFingerprint)
-            self._fingerprint = found
-        return self._fingerprint
+        return self._identify(self._children[0])[0]
+
+    def _identify(self, child: ChildProcess) -> tuple[DeviceFingerprint, str]:
+        if self._identified is None:
+            self._identified = child.call("romou.measure.fingerprint:identified_device", self._device, timeout_s=_DEVICE_TIMEOUT_S)
+        return self._identified
+
+    def _take_device(self, child: ChildProcess, stop_at: float | None) -> Path | None:
+        """Have `child` hold the device's lock until it has run a candidate; its file, or None where there is none."""
+        found, identity = self._identify(child)
+        path = lock_path(identity)
+        if path is not None:
+            with saying_that_it_waits(found.name, path):
+                child.call("romou.measure.run_job:take_device", path, timeout_s=seconds_left(stop_at))
+        return path
 
     def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
         options = self._options
@@ -121,13 +132,18 @@ class LocalRunner(CheckingRunner):
                 child.call("romou.measure.run_job:compile_kernels", spec.library, self._device, timeout_s=limit_s)
             compile_s = time.monotonic() - start
             with self._device_lock:
+                lock = self._take_device(child, stop_at)
                 # Waiting for the device is no part of the candidate's time.
                 limit_s, start = min(options.run_timeout_s, seconds_left(stop_at)), time.monotonic() - compile_s
-                reply = child.call("romou.measure.run_job:run", spec, timeout_s=limit_s)
+                reply = child.call("romou.measure.run_job:run", spec, lock, timeout_s=limit_s)
         except ChildTimeoutError:
-            if limit_s < options.run_timeout_s:
+            if limit_s < options.run_timeout_s or not seconds_left(stop_at):
                 return None
             reply = timed_out(options)
+        except KeyboardInterrupt:
+            # Between its calls it would go on holding the device.
+            child.kill()
+            raise
         except ChildCrashError as crash:
             reply = RunReply(outcome=Outcome.RUN_ERROR, error=str(crash))
         finally:

@@ -71,6 +71,10 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
 _READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
 
 
+# Kernels that call functions of sub-groups (`backends/opencl/sub_groups.py`). Mesa 25.0.7's OpenCL offers these for neither Adreno nor Mali.
+_SUB_GROUPS = re.compile(r"\bsub_group_\w+_of_\d+\(")
+
+
 def compile_all(
     sources: Sequence[str], gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None, timeout_s: float = 120.0
 ) -> list[list[KernelStatistics] | BuildError]:
@@ -81,14 +85,21 @@ def compile_all(
         sides = ", ".join(str(int(side)) for side in [*work_group, 1, 1][:3])
         sources = [re.sub(r"\b(?:__)?kernel\s+void\b", f"__kernel __attribute__((reqd_work_group_size({sides}))) void", s) for s in sources]
     results: list[list[KernelStatistics] | BuildError] = []
+    has_sub_groups = [_SUB_GROUPS.search(source) is not None for source in sources]
     with HeldFolder("mesa") as scratch:
         files = []
         for index, source in enumerate(sources):
-            files.append(Path(scratch) / f"{index}.cl")
-            files[-1].write_text(_READ_IMAGEH.sub(r"convert_half4(read_imagef\1)", source), encoding="utf-8")
+            if not has_sub_groups[index]:
+                files.append(Path(scratch) / f"{index}.cl")
+                files[-1].write_text(_READ_IMAGEH.sub(r"convert_half4(read_imagef\1)", source), encoding="utf-8")
         while len(results) < len(files):
             results += _run_batch(root, gpu, files[len(results) :], timeout_s)
-    return results
+    found = iter(results)
+    return [_no_sub_groups(gpu) if has else next(found) for has in has_sub_groups]
+
+
+def _no_sub_groups(gpu: str) -> BuildError:
+    return BuildError(f"Mesa's compiler for {gpu} has no sub-groups, whose functions the kernel calls", hint="Look at a config with sub_group=1.")
 
 
 def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) -> list[list[KernelStatistics] | BuildError]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ import numpy as np
 from romou.backends import backend
 from romou.backends.base import CapturedRun
 from romou.backends.programs import ProgramReport, Programs
+from romou.core.device_lock import alone_on
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
 from romou.module.host_nodes import LEDGER
@@ -109,8 +111,7 @@ class Machine:
 
     def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
         """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
-        with self._lock, self._driver():
-            self._hold_clocks()
+        with self._lock, self._driver(), self._alone():
             self._set(inputs)
             self._launch()
             captured = self._captured_run() if is_captured else None
@@ -145,15 +146,28 @@ class Machine:
 
         def times(number: int, repeat: int) -> list[float]:
             check_process()
-            self._hold_clocks()
-            found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
+            with self._alone():
+                found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
             return [1e3 * float(t) for t in found.results]
 
         return times
 
-    def _hold_clocks(self) -> None:
-        if self._kind is not None:
+    @functools.cached_property
+    def _hardware(self) -> tuple[str, str]:
+        """Name and identity of the device."""
+        assert self._kind is not None
+        facts = backend(self._kind).facts(self._device.index)
+        return facts["name"], backend(self._kind).identity(facts)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For what is timed: no other process of this user times on the device meanwhile, and its clocks hold. Sessions of a server come one by one."""
+        if self._kind is None:
+            yield
+            return
+        with alone_on(*self._hardware):
             backend(self._kind).hold_clocks(self._device.index)
+            yield
 
     def _set(self, inputs: Sequence[np.ndarray]) -> None:
         """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
@@ -198,7 +212,8 @@ class Machine:
         if not self._is_open:
             return self._captured
         try:
-            self._captured, self.launching = self._capture()
+            with self._alone():
+                self._captured, self.launching = self._capture()
             self._is_open = False
         except (DeviceError, RuntimeError) as error:
             self._is_open = self._is_required

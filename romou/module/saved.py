@@ -8,6 +8,7 @@ import numpy as np
 
 from romou.core.arguments import path_of, whole_of
 from romou.core.errors import ModelError, UsageError
+from romou.core.folders import check_replaceable
 from romou.frontend.declared import Settled
 from romou.module.manifest import META, read_manifest
 from romou.module.remote import RemoteDevice
@@ -15,6 +16,11 @@ from romou.module.summary import Summary
 from romou.module.tuned_model import TunedModel
 from romou.rpc import Address
 from romou.target import Target
+
+
+def check_output(path: Path) -> None:
+    """UsageError where a model cannot be saved in the folder `path`: it is something else, or may not be written."""
+    check_replaceable(path, marker=META, what="a saved model")
 
 
 def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:

@@ -74,7 +74,9 @@ class Summary:
         """Share of the tuned model's time that its host nodes take; None where that was not measured."""
         if self.tuned_ms is None or any(row.ms is None for row in self.host):
             return None
-        return min(1.0, sum(row.ms or 0.0 for row in self.host) / self.tuned_ms)
+        # A model without kernels takes no time.
+        host_ms = sum(row.ms or 0.0 for row in self.host)
+        return min(1.0, host_ms / self.tuned_ms) if host_ms else 0.0
 
     @property
     def is_right(self) -> bool | None:

@@ -222,7 +222,8 @@ class TunedModel:
             copy_library(self._given, path)
             return
         with quiet_stderr():
-            export_library(self._executable, path, host=self.target.host)
+            memory = self._summary.memory
+            export_library(self._executable, path, host=self.target.host, weight_bytes=memory.weights if memory else 0)
 
     def release(self) -> None:
         """Let go of the device: of one behind a connection, so that others get it; of the memory on one here. The next run takes it anew."""

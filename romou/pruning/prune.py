@@ -210,7 +210,9 @@ def prune_each(
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
     form, blocks = form_of(template, limits), list(space.blocks())
     if not blocks:
-        raise SpaceEmptyError(f"{template.name}: the template admits none of {space.size} configs on this device")
+        room = f"work groups of at most {limits.max_work_group_size} work-items and {limits.local_memory_bytes} bytes of local memory"
+        hint = "Raise -max_num_threads and -max_shared_memory_per_block in the target, or leave them out."
+        raise SpaceEmptyError(f"{template.name}: none of {space.size} configs is valid with {room}", hint=hint, task=template.name)
     usages = [form.usage_of_valid(block) for block in blocks]
     choices = form.choices(space, spec, usages, template.default_config(limits))
     found = []

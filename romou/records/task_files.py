@@ -27,8 +27,12 @@ def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
             if not path.exists():
                 # Never a torn file under the name.
                 fresh = path.with_suffix(f".{os.getpid()}")
-                fresh.write_text(TunableTask.to_json(task), encoding="utf-8")
-                fresh.replace(path)
+                try:
+                    fresh.write_text(TunableTask.to_json(task), encoding="utf-8")
+                    fresh.replace(path)
+                except OSError:
+                    fresh.unlink(missing_ok=True)
+                    raise
 
 
 def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
 
+from romou.backends.dialect import sub_group_reduce, sub_group_shuffle_xor
 from romou.core.space import Config
 from romou.schedules.blocks import Reduction, loads_of, replace_loads
 from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, register_type, substitute
@@ -35,6 +36,15 @@ def second_partials(threads: Any) -> Any:
     return 2 ** np.ceil(np.log2(threads) / 2).astype(int)
 
 
+# What sub-groups find by a function of their own.
+SUB_GROUP_OPERATIONS: dict[type, str] = {tirx.Add: "add", tirx.Max: "max", tirx.Min: "min"}
+
+
+def parts_left(threads: Any, sub_group: Any) -> Any:
+    """Partial results of a row after each of its sub-groups has added up its own; numbers or arrays."""
+    return np.maximum(threads // sub_group, 1)
+
+
 # Numbers that are added up one after another in fp32: 1,024 equal ones lose up to 6e-5.
 _MOST_IN_A_SUM = 1024
 
@@ -48,11 +58,15 @@ def sums_of(share: int) -> tuple[int, int]:
 
 
 class RowKernel:
-    """Writes the passes of one config of a function as a kernel."""
+    """Writes the passes of one config of a function as a kernel.
 
-    def __init__(self, func: tirx.PrimFunc, rows: Rows, config: Config) -> None:
-        self.func, self.rows, self.config = func, rows, config
-        self.width, self.threads = config["vector_width"], config["threads"]
+    has_reductions: whether sub-groups have functions that reduce; else their work-items exchange what they have in pairs.
+    """
+
+    def __init__(self, func: tirx.PrimFunc, rows: Rows, config: Config, *, has_reductions: bool = True) -> None:
+        self.func, self.rows, self.config, self.has_reductions = func, rows, config, has_reductions
+        self.width, self.threads, self.sub_group = config["vector_width"], config["threads"], int(config.get("sub_group", 1))
+        self.parts = int(parts_left(self.threads, self.sub_group))
         self.count, self.elements = rows.count(self.width)
         self.share = -(-self.elements // self.threads)
         self.is_across = rows.is_across
@@ -74,7 +88,7 @@ class RowKernel:
         """A module with the one function `main`."""
         steps = [self._keep()] if self.config["keep"] != "memory" else []
         kinds = {register_type(str(p.reduction.buffer.dtype)) for p in self.rows.passes if p.reduction is not None}
-        sizes = {"partial": self.threads} if self.threads > 1 else {}
+        sizes = {"partial": self.parts} if self.parts > 1 else {}
         if self.config.get("combine") == TREE:
             sizes["second"] = int(second_partials(self.threads))
         kind = kinds.pop()
@@ -94,6 +108,12 @@ class RowKernel:
         if self.is_across:
             values[self.vectors.vector] = values.pop(self.rows.axis)
         body = substitute(tirx.SeqStmt(steps), values)
+        if self.sub_group > 1:
+            # Sub-groups are made along x first, by some drivers along no other axis.
+            item = tirx.Var("item", self.thread.ty)
+            body = substitute(body, {self.thread: item % self.threads, self.row: item // self.threads})
+            in_row = {"blockIdx.x": (self.group, groups), "threadIdx.x": (item, self.threads * self.config["rows"])}
+            return launch(self.func, in_row, body, self.buffers)
         threads = {"blockIdx.x": (self.group, groups), "threadIdx.y": (self.row, self.config["rows"]), "threadIdx.x": (self.thread, self.threads)}
         return launch(self.func, threads, body, self.buffers)
 
@@ -192,12 +212,13 @@ class RowKernel:
 
     def _reduced(self, each: Pass, partials: Sequence[tirx.Buffer]) -> list[tirx.Stmt]:
         """What `_reduce` gives; a maximum that other passes subtract from what it is of (softmax) may ignore NaN, as they read that again."""
-        steps = self._reduce(each, partials)
         assert each.reduction is not None
         is_one_of_many = each is not self.rows.passes[-1] and each.reduction.operation in (tirx.Max, tirx.Min)
-        return [ignore_nan(tirx.SeqStmt(steps))] if is_one_of_many and self.rows.shared_load is not None else steps
+        may_lose_nan = is_one_of_many and self.rows.shared_load is not None
+        steps = self._reduce(each, partials, keeps_nan=not may_lose_nan and each.reduction.operation is not tirx.Add)
+        return [ignore_nan(tirx.SeqStmt(steps))] if may_lose_nan else steps
 
-    def _reduce(self, each: Pass, partials: Sequence[tirx.Buffer]) -> list[tirx.Stmt]:
+    def _reduce(self, each: Pass, partials: Sequence[tirx.Buffer], *, keeps_nan: bool) -> list[tirx.Stmt]:
         """Each work-item its share, then all of the row together."""
         reduction, lane, dtype = each.reduction, self.vectors.lane, self.vectors.lane.ty
         assert reduction is not None
@@ -216,12 +237,16 @@ class RowKernel:
             total: tirx.Expr = mine
         else:
             total = functools.reduce(reduction.combine, (tirx.BufferLoad(sums, [tirx.const(at, dtype)]) for at in range(self.width)))
-        if not partials:
+        if not partials or self.sub_group > 1:
             steps.append(loop(lane, self.lanes, tirx.BufferStore(result, total, [lane]), "vectorized"))
-        else:
-            (partial, *second), count = partials, self.threads
-            place = (self.row * count + self.thread) * self.lanes + lane
-            steps.append(loop(lane, self.lanes, tirx.BufferStore(partial, total, [place]), "vectorized"))
+            total = tirx.BufferLoad(result, [lane])
+        if self.sub_group > 1:
+            steps += self._in_sub_groups(reduction, result, keeps_nan=keeps_nan)
+        if partials:
+            (partial, *second), count = partials, self.parts
+            place = (self.row * count + self.thread // self.sub_group) * self.lanes + lane
+            is_first = None if self.sub_group == 1 else self.thread % self.sub_group < 1
+            steps.append(guarded(is_first, loop(lane, self.lanes, tirx.BufferStore(partial, total, [place]), "vectorized")))
             if second:
                 # A few work-items add up as many neighbours each.
                 count = int(second_partials(self.threads))
@@ -233,6 +258,28 @@ class RowKernel:
             # Every work-item adds up all that is left: one barrier, and reads that the whole row shares.
             steps += self._together(reduction, partial, result, first, self.row * count, count)
         self.results[reduction.buffer] = result
+        return steps
+
+    def _in_sub_groups(self, reduction: Reduction, result: tirx.Buffer, *, keeps_nan: bool) -> list[tirx.Stmt]:
+        """Reduce `result` over the work-items of a row that are in the same sub-group, for each of them.
+
+        Every call is a statement of its own: passes repeat operands, and no call may stand where only some work-items come by.
+        """
+        lane, together = self.vectors.lane, min(self.threads, self.sub_group)
+        mine = tirx.BufferLoad(result, [lane])
+
+        def in_lanes(buffer: tirx.Buffer, value: tirx.Expr) -> tirx.Stmt:
+            return loop(lane, self.lanes, tirx.BufferStore(buffer, value, [lane]), "unrolled")
+
+        if together == self.sub_group and self.has_reductions:
+            operation = SUB_GROUP_OPERATIONS[reduction.operation] + ("_with_nan" if keeps_nan else "")
+            return [in_lanes(result, sub_group_reduce(operation, mine, self.sub_group))]
+        other = self._buffer("other_share", self.lanes, str(result.dtype))
+        steps, apart = [], together // 2
+        while apart:
+            steps.append(in_lanes(other, sub_group_shuffle_xor(mine, apart, self.sub_group)))
+            steps.append(in_lanes(result, reduction.combine(mine, tirx.BufferLoad(other, [lane]))))
+            apart //= 2
         return steps
 
     def _together(self, reduction: Reduction, partial: tirx.Buffer, result: tirx.Buffer, first: tirx.Expr, start: tirx.Expr, count: int) -> list[tirx.Stmt]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from romou.core.errors import SpaceEmptyError
 from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.core.version import __version__
@@ -237,13 +238,13 @@ class TuningSession:
         room = min(max(self._options.batch_size, 2 * self._runner.width), self._options.trials - self._proposed)
         if room <= 0 or self._is_over():
             return []
-        batch = [(state, config) for state in self._untried(room) for config in state.explorer.propose(1, state.measured)]
+        batch = [(state, config) for state in self._untried(room) for config in self._configs(state, 1)]
         while not batch:
             index = next_task([self._expected(state) for state in self._states], patience=self._options.patience)
             if index is None:
                 return []
             state = self._states[index]
-            batch = [(state, config) for config in state.explorer.propose(room, state.measured)]
+            batch = [(state, config) for config in self._configs(state, room)]
             if not batch:
                 state.progression.is_exhausted = True
         candidates = []
@@ -252,6 +253,14 @@ class TuningSession:
             candidates.append(Candidate(task=state.task, config=config, trial=self._proposed))
             self._proposed += 1
         return candidates
+
+    def _configs(self, state: TaskSearch, count: int) -> list[Config]:
+        """The next configs of a task; none where its space, which is pruned only now, turns out to be empty: the default config stays."""
+        try:
+            return state.explorer.propose(count, state.measured)
+        except SpaceEmptyError as error:
+            logger.warning("%s; only its default config is tried. %s", error.message, error.hint)
+            return []
 
     def _untried(self, count: int) -> list[TaskSearch]:
         return [state for state in self._states if not state.measured and not state.waiting][:count]

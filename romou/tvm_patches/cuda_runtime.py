@@ -53,6 +53,14 @@ def device_count() -> int:
     return count.value
 
 
+def device_uuid(index: int) -> str:
+    """Hex digits that name a GPU of the driver, the same for OpenCL and Vulkan; "" where it does not tell."""
+    driver, device, uuid = ctypes.CDLL(_DRIVER), ctypes.c_int(0), (ctypes.c_ubyte * 16)()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), index) != 0 or driver.cuDeviceGetUuid(uuid, device) != 0:
+        return ""
+    return bytes(uuid).hex()
+
+
 def _cudart_of_wheels() -> list[str]:
     """Return the paths of NVIDIA's wheels' CUDA runtime."""
     try:

@@ -105,6 +105,19 @@ def test_dynamic_shape_must_be_fixed() -> None:
     assert import_onnx(dynamic_model(), {"image": (2, 4, 8, 8)}).inputs == {"image": ((2, 4, 8, 8), "float32")}
 
 
+def test_inputs_and_outputs_need_no_shape() -> None:
+    """onnxruntime asks for none either; an output's is inferred, an input's has to be given."""
+    model = dynamic_model()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    with pytest.raises(UsageError, match=r"input 'image' has no shape in the model; give it with shapes={'image': \(…\)} or --shape image=…"):
+        import_onnx(model)
+    found = import_onnx(model, {"image": (2, 4, 8, 8)})
+    assert found.onnx_model is not None
+    assert [dim.dim_value for dim in found.onnx_model.graph.output[0].type.tensor_type.shape.dim] == [2, 6, 6, 6]
+    assert not model.graph.output[0].type.tensor_type.HasField("shape")
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [({"imag": (1, 4, 8, 8)}, "did you mean 'image'"), ({"image": (1, 4, 8)}, "4 dimensions"), ({"image": (-1, 4, 8, 8)}, "no dimension may be negative")],

@@ -169,6 +169,27 @@ def test_every_phone_has_images_and_keeps_to_what_its_facts_say(name: str) -> No
     assert limits.prefers_images == (name != "maleoon910")
 
 
+def test_vulkan_images_have_as_many_layers_as_the_file_knows() -> None:
+    """Where it knows none, as many as every device has; OpenCL promises more by itself."""
+    layers = {
+        "adreno530": 256,
+        "adreno640": 2048,
+        "adreno740": 2048,
+        "adreno830": 2048,
+        "mali_g76": 256,
+        "mali_g615": 4096,
+        "mali_g715": 256,
+        "maleoon910": 256,
+    }
+    for name, count in layers.items():
+        image = Target(f"vulkan -device={name}").limits.max_image
+        assert image is not None
+        assert image[2] == count, name
+        assert load_device(name).max_image_layers == (None if name in ("adreno530", "maleoon910") else count)
+    asked = backend("vulkan").list_devices()[0]
+    assert backend("vulkan").spec(None).max_image_layers == asked["max_image_layers"]
+
+
 @pytest.mark.parametrize("name", ["adreno740", "mali_g78", "maleoon910"])
 def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
     """With images where the target prefers them, and work groups that the device takes."""

@@ -205,3 +205,13 @@ def test_a_fixed_work_group_saves_address_arithmetic(compilers: Path, answers: C
     (any_group,) = answer
     (fixed,) = compile_statistics(SCALE, "a630", (8, 8, 1), folder=compilers)
     assert fixed.instructions < any_group.instructions
+
+
+def test_a_kernel_of_sub_groups_is_said_to_be_one(tmp_path: Path) -> None:
+    """Mesa's OpenCL knows no functions of these; without the check its answer is that names are not declared."""
+    (tmp_path / "ready.json").write_text("{}", encoding="utf-8")
+    source = "__kernel void sums(__global float *a) { a[0] = sub_group_add_of_64(a[get_local_id(0)]); }"
+    (result,) = compile_all([source], "a630", folder=tmp_path)
+    assert isinstance(result, BuildError)
+    assert "no sub-groups" in str(result)
+    assert "sub_group=1" in str(result.hint)

@@ -27,7 +27,7 @@ from romou.target import Target
 from romou.tasks.tunable import TunableTask
 
 PHONE, GPU = Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")
-TARGETS = [PHONE, GPU, Target("cuda -device=nvidia_h200"), Target("cuda -device=nvidia_h200 -tf32=allow")]
+TARGETS = [PHONE, Target("opencl -device=adreno730"), GPU, Target("cuda -device=nvidia_h200"), Target("cuda -device=nvidia_h200 -tf32=allow")]
 PADDED = (1, 1, 1, 1)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from romou.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
 from romou.core.errors import DeviceError, UsageError
+from romou.core.limits import SubGroups
 from romou.hardware import HardwareSpec
 
 if TYPE_CHECKING:
@@ -103,10 +104,16 @@ class Cuda(Backend):
         local = min(spec.local_mem_bytes or _LOCAL_BYTES, _LOCAL_BYTES)
         return dict(zip(COMMON_LIMITS, (spec.max_work_group_size or 1024, local, 32), strict=True))
 
-    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so there is none."""
         has_tensor_cores = int(re.sub(r"\D", "", self.architecture(options))) >= _TENSOR_CORES_FROM
-        return {"has_vector_arithmetic": False, "has_tensor_cores": has_tensor_cores, "allows_tf32": has_tensor_cores and "tf32" in options}
+        return {
+            "has_vector_arithmetic": False,
+            "has_tensor_cores": has_tensor_cores,
+            "allows_tf32": has_tensor_cores and "tf32" in options,
+            # Of floats no instruction of a warp makes a sum.
+            "sub_groups": SubGroups(size=32, has_reductions=False, has_shuffles=True),
+        }
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """See `Backend.tvm_config`; from here on TVM compiles CUDA with NVRTC."""
@@ -135,6 +142,7 @@ class Cuda(Backend):
                     "platform": "NVIDIA CUDA",
                     "vendor": "NVIDIA Corporation",
                     "driver": _driver(),
+                    "uuid": cuda_runtime.device_uuid(len(found)),
                     "type": "gpu",
                     "compute_units": int(device.multi_processor_count),
                     "clock_mhz": int(device.max_clock_rate) // 1000,

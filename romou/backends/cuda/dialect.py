@@ -47,6 +47,12 @@ __device__ __forceinline__ unsigned short half_of_float(float value) {
   return bits;
 }
 """,
+    # Of `SUB_GROUP_CALL`, with warps for sub-groups, which CUDA numbers along x first.
+    "sub_group_shuffle_xor_of_32": """
+__device__ __forceinline__ float sub_group_shuffle_xor_of_32(float x, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, x, lanes);
+}
+""",
     "load_texel": """
 __device__ __forceinline__ unsigned long long load_texel(int offset, const void* texels) {
   return ((const unsigned long long*)texels)[offset];

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from romou.backends.base import BUFFER_BYTES, COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend
 from romou.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
+from romou.backends.opencl.extensions import QUALCOMM_SIZED, QUALCOMM_SIZES, REDUCTIONS, SHUFFLES, has_any
 from romou.core.errors import DeviceError, RomouError
-from romou.hardware import HardwareSpec
+from romou.core.limits import SubGroups
+from romou.hardware import HardwareSpec, load_device
 from romou.tvm_patches import pypi_driver
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ _NO_PLATFORM = (
     f"Install an OpenCL platform: {_BY_PIP} Or: apt-get install pocl-opencl-icd for the CPU, or the GPU vendor's driver. "
     "If one is installed, OCL_ICD_VENDORS may point past it; the usual place is /etc/OpenCL/vendors."
 )
+
+# Where a driver offers several sizes (cl_intel_required_subgroup_size): what Intel's GPUs offer, and a vector of floats of a CPU with AVX-512.
+_USUAL_SUB_GROUP = 16
 
 _CLOCK_KERNEL = """
 __kernel void clock_check(__global float *out, int iterations) {
@@ -60,15 +65,32 @@ class OpenCL(ComputeApi):
         return OpenCLC()
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        return {"constant_mem_bytes": facts["constant_mem_bytes"], "has_half_arithmetic": _has_fp16(facts)}
+        return {
+            "constant_mem_bytes": facts["constant_mem_bytes"],
+            "has_half_arithmetic": _has_fp16(facts),
+            # Of other drivers only a device's file tells the size.
+            "sub_group_size": max((size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None),
+            "has_sub_group_reductions": has_any(facts, *REDUCTIONS),
+            "has_sub_group_shuffles": has_any(facts, *SHUFFLES),
+        }
 
-    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
+    def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
+        """See `ComputeApi.sub_groups_there`."""
+        name = self.device_of(facts)
+        only = load_device(name).sub_group_size if name else None
+        sizes = facts.get("sub_group_sizes") or (tuple(QUALCOMM_SIZES) if has_any(facts, QUALCOMM_SIZED) else (only,))
+        if wanted.size not in sizes:
+            return None
+        return SubGroups(size=wanted.size, has_reductions=has_any(facts, *REDUCTIONS), has_shuffles=has_any(facts, *SHUFFLES))
+
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         # What is not known of a device, the user may say.
         asked = options.get("half")
         has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
-        return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)}
+        prefers_fp16 = has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)
+        return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": prefers_fp16, "sub_groups": self.sub_groups(spec)}
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
         found = super().narrower_options(limits, abilities, facts)
         return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
 
@@ -143,4 +165,4 @@ class OpenCL(ComputeApi):
 
 
 def _has_fp16(facts: Mapping[str, Any]) -> bool:
-    return "cl_khr_fp16" in facts["extensions"].split()
+    return has_any(facts, "cl_khr_fp16")

@@ -14,6 +14,8 @@ instructions; a read with a sampler takes floats, into which compilers convert t
     READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))        ->      READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
                                                                         for a parameter in scope "global.texture-inside"
 
+Who a work-item is in kernels with functions of sub-groups, and how large these are (`sub_groups.py`).
+
 What TIR cannot say of pointers (`passes/advancing_pointers.py`).
 
     float4* at = POINTER(x, i);   ADVANCE(at, 128);      ->      const __global float4* at = x + i;   at += 128;
@@ -30,6 +32,7 @@ from types import MappingProxyType
 from typing import Any
 
 from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROWS_IMAGE, work_group
+from romou.backends.opencl import sub_groups
 from romou.backends.opencl.functions import definitions
 
 # A pointer's declaration, which TVM writes without the address space, and what lets it advance.
@@ -112,7 +115,7 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     told = [_told_of(text, kernels) for text in texts]
     reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in told)]
     defined = (f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n" for name, place in reads for t in "HF")
-    return before + definitions(told) + "".join(defined) + "".join(told)
+    return before + definitions(told) + sub_groups.definitions(told) + "".join(defined) + "".join(told)
 
 
 def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
@@ -127,5 +130,8 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[place].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
+    size = ""
+    if (sub_group := sub_groups.size_of(body)) is not None:
+        body, size = sub_groups.numbered_by_sub_groups(body), f" {sub_groups.attribute_name(sub_group)}"
     sides = ", ".join(map(str, kernel.work_group))
-    return f"__kernel __attribute__((reqd_work_group_size({sides}))) void {head[1]}({', '.join(declared)}){body}"
+    return f"__kernel __attribute__((reqd_work_group_size({sides}))){size} void {head[1]}({', '.join(declared)}){body}"

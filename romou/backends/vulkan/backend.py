@@ -12,6 +12,7 @@ from romou.backends.base import BUFFER_BYTES, COMMON_LIMITS, DEVICE, FACTS, HOST
 from romou.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
 from romou.backends.vulkan import clocks, compiler
 from romou.core.errors import DeviceError, RomouError
+from romou.core.limits import SubGroups
 from romou.hardware import HardwareSpec
 
 if TYPE_CHECKING:
@@ -73,27 +74,39 @@ class Vulkan(ComputeApi):
         found = super().device_limits(spec)
         if "max_num_threads" in found:
             found["max_num_threads"] = min(found["max_num_threads"], _MOST_WORK_ITEMS)
-        return found | ({_BUFFERS: spec.max_storage_buffers} if spec.max_storage_buffers else {})
+        known = {_BUFFERS: spec.max_storage_buffers, "texture_depth_limit": spec.max_image_layers}
+        return found | {name: value for name, value in known.items() if value}
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "max_storage_buffers": int(facts["max_storage_buffers"]),
+            "max_image_layers": int(facts["max_image_layers"]),
             "has_half_arithmetic": bool(facts["has_fp16_arithmetic"] and facts["has_16bit_storage"]),
             "has_cooperative_matrices": bool(facts["has_cooperative_matrix"]),
             "warp_sizes": (int(facts["subgroup_size"]),) if facts["subgroup_size"] else None,
+            "sub_group_size": int(facts["subgroup_size"]),
+            "has_sub_group_reductions": bool(facts.get("has_subgroup_reductions")),
+            "has_sub_group_shuffles": bool(facts.get("has_subgroup_shuffles")),
         }
 
-    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, bool]:
+    def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
+        """See `ComputeApi.sub_groups_there`. The runtime has drivers keep to the size that they say."""
+        reductions, shuffles = bool(facts.get("has_subgroup_reductions")), bool(facts.get("has_subgroup_shuffles"))
+        return SubGroups(size=int(facts["subgroup_size"]), has_reductions=reductions, has_shuffles=shuffles)
+
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         has_matrices = spec.has_cooperative_matrices if spec.has_cooperative_matrices is not None else spec.name in _WITH_MATRICES
         return {
             "has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic),
             "has_cooperative_matrices": bool(has_matrices) and compiler.knows_matrices(),
+            "sub_groups": self.sub_groups(spec),
         }
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, bool], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
         """See `Backend.narrower_options`; a kernel for the device may bind as many buffers as the device does."""
         found = super().narrower_options(limits, abilities, facts)
-        found |= {"without": "multiply_add:coopmat"} if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"] else {}
+        if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"]:
+            found[WITHOUT.name] = "+".join(filter(None, (found.get(WITHOUT.name), "multiply_add:coopmat")))
         found |= {"half": "storage"} if abilities["has_fp16_arithmetic"] and not facts["has_fp16_arithmetic"] else {}
         buffers = int(facts["max_storage_buffers"])
         return found | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})

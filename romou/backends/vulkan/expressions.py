@@ -12,6 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
+from romou.backends.dialect import SUB_GROUP_CALL
 from romou.backends.vulkan.branches import is_harmless, is_simple, loaded_anyway, terms_of
 from romou.backends.vulkan.calls import extern_of, op_of, pointed
 from romou.backends.vulkan.functions import BUILT_IN, DEFINITIONS
@@ -57,6 +58,8 @@ class Expressions(Text):
         # Functions of DEFINITIONS, with the lanes of what they are called with; Vulkan features, in the order in which they were found.
         self.calls: set[tuple[str, int]] = set()
         self.needs: dict[str, None] = {}
+        # Functions of subgroups, each an operation and the size that it counts on.
+        self.sub_groups: set[tuple[str, int]] = set()
         # Buffer -> name, type of its elements, and how many there are.
         self.arrays: dict[Any, tuple[str, Type, int]] = {}
         self.parameters: dict[Any, Parameter] = {}
@@ -297,7 +300,7 @@ class Expressions(Text):
             offset, pointer = arguments
             return f"{self.view(self.parameters[pointed(pointer)[0]], 'uvec2')}[{self.index(offset)}]"
         texts = [self.text(argument) for argument in arguments]
-        if name == "fma" or (name in BUILT_IN.values() and name not in DEFINITIONS):
+        if name == "fma" or SUB_GROUP_CALL.match(name) or (name in BUILT_IN.values() and name not in DEFINITIONS):
             return f"{name}({', '.join(texts)})"
         if name not in DEFINITIONS:
             self.fail(f"a call of {name}")

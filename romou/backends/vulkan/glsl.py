@@ -18,9 +18,9 @@ from tvm import tirx
 from tvm.ir import Call, PointerType, TensorLoad
 from tvm_ffi.structural import structural_walk
 
-from romou.backends.dialect import MATRICES
+from romou.backends.dialect import MATRICES, SUB_GROUP_CALL
 from romou.backends.launch import work_group
-from romou.backends.vulkan import matrices
+from romou.backends.vulkan import matrices, sub_groups
 from romou.backends.vulkan.calls import extern_of, op_of, pointed
 from romou.backends.vulkan.expressions import LANES, Expressions, Parameter
 from romou.backends.vulkan.functions import definitions
@@ -64,7 +64,7 @@ class _Writer(Expressions):
         self.shared: list[tuple[str, Type, int]] = []
         self.scalars: list[tuple[str, Type]] = []
         self.is_unrolled = False
-        self.item = ""  # the variable with a work-item's number in its group, in kernels with cooperative matrices
+        self.item = ""  # the variable with a work-item's number in its group, in kernels of subgroups
         self.sides = {f"threadIdx.{axis}": 1 for axis in "xyz"}
 
     def kernel(self) -> Kernel:
@@ -115,7 +115,7 @@ class _Writer(Expressions):
         extensions = [EXTENSIONS[need] for need in self.needs]
         if self.item:
             # In a row, as subgroups are whole only along x.
-            extensions += matrices.EXTENSIONS
+            extensions += sub_groups.extensions(self.sub_groups) if self.sub_groups else matrices.EXTENSIONS
             local_size = (math.prod(local_size), 1, 1)
         if any(p.is_image and p.is_read for p in self.parameters.values()):
             extensions.append("GL_EXT_samplerless_texture_functions")
@@ -131,6 +131,7 @@ class _Writer(Expressions):
             yield f"layout(push_constant) uniform Scalars {{ {' '.join(f'{kind.register} {name};' for name, kind in self.scalars)} }};"
         yield from (f"shared {kind.register} {name}[{count}];" for name, kind, count in self.shared)
         yield definitions(self.calls)
+        yield from sub_groups.definitions(self.sub_groups)
 
     def image(self, found: Parameter) -> Iterator[str]:
         if found.is_read:
@@ -162,6 +163,10 @@ class _Writer(Expressions):
             self.parameters[access.buffer].is_written = True
 
     def note_call(self, call: Call) -> None:
+        if (of_sub_groups := SUB_GROUP_CALL.match(extern_of(call))) is not None:
+            self.sub_groups.add((of_sub_groups[1], int(of_sub_groups[2])))
+            self.number_items(sub_groups.ITEM)
+            return
         is_half, is_texel = extern_of(call).startswith(("vload_half", "vstore_half", "load_texel")), op_of(call).startswith("tirx.texture2d")
         if not is_half and not is_texel:
             return
@@ -174,10 +179,15 @@ class _Writer(Expressions):
             found.is_read = True
 
     def note_matrices(self, stmt: tirx.AllocBuffer) -> None:
-        if str(stmt.buffer.scope()) == MATRICES and not self.item:
-            self.item = self.unique("item")
+        if str(stmt.buffer.scope()) == MATRICES:
             self.needs.update(dict.fromkeys(matrices.NEEDS))
-            self.lines.append(f"  int {self.item} = int(gl_SubgroupID * {matrices.SUBGROUP} + gl_SubgroupInvocationID);")
+            self.number_items(matrices.ITEM)
+
+    def number_items(self, text: str) -> None:
+        """Let a work-item's place in its group follow from its subgroup."""
+        if not self.item:
+            self.item = self.unique("item")
+            self.lines.append(f"  int {self.item} = {text};")
 
     # Statements
 

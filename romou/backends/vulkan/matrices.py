@@ -1,6 +1,6 @@
 """Cooperative matrices in GLSL (GL_KHR_cooperative_matrix): how kernels declare, load, multiply and store them.
 
-A subgroup of `SUBGROUP` work-items holds a matrix together. All matrices are 16 x 16, of fp16 as factors and of fp32 as sums, and lie in local memory column
+A subgroup of 32 work-items holds a matrix together. All matrices are 16 x 16, of fp16 as factors and of fp32 as sums, and lie in local memory column
 by column. The driver numbers subgroups as it likes, so kernels with matrices ask it who they are:
 
     int item = int(gl_SubgroupID * 32 + gl_SubgroupInvocationID);      the work-item's number in its work group
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from romou.backends.dialect import MATRIX
 
-SUBGROUP = 32
+ITEM = "int(gl_SubgroupID * 32 + gl_SubgroupInvocationID)"
 # Vulkan features and extensions of GLSL that they take.
 NEEDS = ("cooperativeMatrix", "shaderFloat16")
 EXTENSIONS = ("GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic")

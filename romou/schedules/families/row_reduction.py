@@ -6,6 +6,7 @@ row           the elements that are reduced together; `threads` work-items share
               combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long reduction)
 work group    `rows` rows
 vector        `vector_width` neighbours in memory: of a row, each lane with a partial result of its own, or of as many rows
+sub_group     work-items that combine what they have by functions of their sub-group before; rows may share one, and have several
 combine       how partial results become one: "serial": each work-item adds up all; "tree": a few add up a share each, then each work-item those
 keep          where the row stays between the passes over it: "memory" reads it again, "registers" and "local" read it once
 """
@@ -27,10 +28,10 @@ from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
 from romou.schedules.blocks import is_regular, reduction_of, reductions_of, split_tuples
-from romou.schedules.emit import Vectors
+from romou.schedules.emit import Vectors, register_type
 from romou.schedules.family import Case, Family
 from romou.schedules.loops import VECTOR_WIDTH
-from romou.schedules.row_kernel import LEAST_OF_TREE, MOST_UNROLLED, SERIAL, TREE, RowKernel, second_partials, sums_of
+from romou.schedules.row_kernel import LEAST_OF_TREE, MOST_UNROLLED, SERIAL, SUB_GROUP_OPERATIONS, TREE, RowKernel, parts_left, second_partials, sums_of
 from romou.schedules.rows import Rows, rows_of
 from romou.schedules.streaming import Points, StreamingTemplate
 from romou.tir.primitives import LANES
@@ -47,6 +48,14 @@ KNOBS = (
         help="how work-items that share a row add up their parts: each of them all parts, or in two steps",
         devices="GPUs",
         exists_on=lambda limits: limits.warp_size > 1,
+    ),
+    Knob(
+        name="sub_group",
+        choices=(1, 4, 8, 16, 32, 64, 128),
+        default=1,
+        help="work-items of a sub-group, whose functions add up their parts without local memory; 1: none are used",
+        devices="those with sub-groups of a known size",
+        exists_on=lambda limits: limits.sub_groups is not None,
     ),
     Knob(name="keep", choices=("registers", "local", "memory"), default="registers", help="where a row stays between the passes over it"),
 )
@@ -80,6 +89,7 @@ class RowReduction(StreamingTemplate):
             "vector_width": self._widths(self._rows.axes[self._rows.axis]),
             "threads": [t for t in _THREADS if t <= most and t < 2 * elements],
             "rows": [r for r in _GROUP_ROWS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)],
+            "sub_group": self._sub_groups(limits),
             "keep": ["memory"] if self._rows.shared_load is None else ["registers", "local", "memory"],
         }
         space = Space.of(self.knobs, limits, own)
@@ -95,11 +105,27 @@ class RowReduction(StreamingTemplate):
                 # A register has no address: what is kept there is written out.
                 & ((config["keep"] != "registers") | ((share * width <= _MOST_KEPT) & (share <= MOST_UNROLLED)))
                 & ((config.get("combine", SERIAL) != TREE) | (config["threads"] >= LEAST_OF_TREE))
+                & self._fits_sub_groups(config, limits)
                 & (self.local_memory_bytes(config) <= limits.local_memory_bytes)
             )
 
         space.add_constraint(is_allowed)
         return space
+
+    def _sub_groups(self, limits: Limits) -> list[int]:
+        """Choices for the size of sub-groups; their functions take single floats."""
+        found = [p.reduction for p in self._rows.passes if p.reduction is not None]
+        is_fit = all(r.operation in SUB_GROUP_OPERATIONS and register_type(str(r.buffer.dtype)) == "float32" for r in found)
+        return [1, limits.sub_groups.size] if is_fit and limits.sub_groups is not None else [1]
+
+    @staticmethod
+    def _fits_sub_groups(config: Columns, limits: Limits) -> Any:
+        """Whether a work group is whole sub-groups, and those that several rows share can exchange what they have."""
+        size, threads = config.get("sub_group", 1), config["threads"]
+        has_shuffles = limits.sub_groups is not None and limits.sub_groups.has_shuffles
+        is_whole = (threads > 1) & (threads * config["rows"] % size == 0) & (has_shuffles | (threads % size == 0))
+        # What they leave is little, and added up in one step.
+        return (size == 1) | (is_whole & (np.asarray(config.get("combine", SERIAL)) == SERIAL))
 
     def default_config(self, limits: Limits) -> Config:
         """Up to four vectors of a row for each work-item, six on phones, groups of 64, the row kept in registers where it fits.
@@ -126,9 +152,14 @@ class RowReduction(StreamingTemplate):
         """Partial results, and rows that are kept there; numbers are single precision."""
         rows, width = columns["rows"], columns["vector_width"]
         _, elements = self._rows.count(1)
-        partial = ((columns["threads"] > 1) * columns["threads"] + self._second_partials(columns)) * rows
+        partial = (self._partials(columns) + self._second_partials(columns)) * rows
         kept = (columns["keep"] == "local") * rows * elements
         return _FLOAT_BYTES * (partial + kept) * (width if self._rows.is_across else 1)
+
+    @staticmethod
+    def _partials(columns: Columns) -> Any:
+        left = parts_left(columns["threads"], columns.get("sub_group", 1))
+        return (left > 1) * left
 
     @staticmethod
     def _second_partials(columns: Columns) -> Any:
@@ -143,8 +174,8 @@ class RowReduction(StreamingTemplate):
         share = -(-self._rows.count(width)[1] // threads) * width
         reductions = sum(p.reduction is not None for p in self._rows.passes)
         # In two steps, few work-items read more than the second one's.
-        count = np.where(self._second_partials(columns), second_partials(threads), threads)
-        partial = (threads > 1) * count * (width if self._rows.is_across else 1)
+        count = np.where(self._second_partials(columns), second_partials(threads), self._partials(columns))
+        partial = count * (width if self._rows.is_across else 1)
         return (columns["keep"] == "local") * _FLOAT_BYTES * (len(self._rows.passes) * share + reductions * partial)
 
     def work_group_size(self, columns: Columns) -> Any:
@@ -220,7 +251,8 @@ class RowReduction(StreamingTemplate):
     # The kernel
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        return RowKernel(self.simplified, self._rows, config).module()
+        has_reductions = limits.sub_groups is None or limits.sub_groups.has_reductions
+        return RowKernel(self.simplified, self._rows, config, has_reductions=has_reductions).module()
 
 
 class RowReductionFamily(Family):

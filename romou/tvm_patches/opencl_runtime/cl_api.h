@@ -91,7 +91,9 @@ constexpr cl_uint CL_DEVICE_VERSION = 0x102F;
 constexpr cl_uint CL_DEVICE_EXTENSIONS = 0x1030;
 constexpr cl_uint CL_DEVICE_IMAGE_MAX_ARRAY_SIZE = 0x1041;
 constexpr cl_uint CL_DEVICE_IMAGE_PITCH_ALIGNMENT = 0x104A;
+constexpr cl_uint CL_DEVICE_UUID_KHR = 0x106A;
 constexpr cl_uint CL_DEVICE_WARP_SIZE_NV = 0x4003;
+constexpr cl_uint CL_DEVICE_SUB_GROUP_SIZES_INTEL = 0x4108;
 constexpr cl_uint CL_DEVICE_WAVEFRONT_WIDTH_AMD = 0x4043;
 
 // Queues, memory, images

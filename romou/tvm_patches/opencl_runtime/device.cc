@@ -4,6 +4,7 @@
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <sstream>
@@ -46,6 +47,15 @@ void read_work_item_sizes(cl_device_id id, size_t* sizes) {
   std::copy_n(found.begin(), std::min<size_t>(3, found.size()), sizes);
 }
 
+/// The sizes among which kernels may choose.
+std::vector<size_t> read_sub_group_sizes(cl_device_id id) {
+  size_t bytes = 0;
+  if (api().clGetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, 0, nullptr, &bytes) != CL_SUCCESS) return {};
+  std::vector<size_t> sizes(bytes / sizeof(size_t));
+  if (api().clGetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, bytes, sizes.data(), nullptr) != CL_SUCCESS) return {};
+  return sizes;
+}
+
 std::string platform_text(cl_platform_id id, cl_uint what) {
   return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetPlatformInfo(id, what, bytes, out, need); });
 }
@@ -80,6 +90,12 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
     facts.image_max_width = query<size_t>(id, CL_DEVICE_IMAGE2D_MAX_WIDTH);
     facts.image_max_height = query<size_t>(id, CL_DEVICE_IMAGE2D_MAX_HEIGHT);
     facts.image_max_layers = query<size_t>(id, CL_DEVICE_IMAGE_MAX_ARRAY_SIZE);
+  }
+  if (facts.extensions.find("cl_intel_required_subgroup_size") != std::string::npos) facts.sub_group_sizes = read_sub_group_sizes(id);
+  if (facts.extensions.find("cl_khr_device_uuid") != std::string::npos) {
+    for (const uint8_t byte : query<std::array<uint8_t, 16>>(id, CL_DEVICE_UUID_KHR)) {
+      for (const int digit : {byte >> 4, byte & 15}) facts.uuid += "0123456789abcdef"[digit];
+    }
   }
   // OpenCL 1.2 has no question for the warp size; these two vendors answer one of their own.
   if (facts.extensions.find("cl_nv_device_attribute_query") != std::string::npos) {

@@ -24,10 +24,12 @@ class EventLog;
 /// What was asked of the driver once, at enumeration.
 struct DeviceFacts {
   std::string platform, platform_version, name, vendor, version, driver, extensions;
+  std::string uuid;     ///< of the hardware, in hex digits, the same in other APIs; empty where the driver does not tell
   std::string library;  ///< the ICD loader or driver that lists the platform
   cl_bitfield type = 0;
   size_t max_work_group_size = 0;
   size_t max_work_item_sizes[3] = {0, 0, 0};
+  std::vector<size_t> sub_group_sizes;  ///< among which kernels may choose (cl_intel_required_subgroup_size)
   cl_ulong local_mem_bytes = 0, constant_mem_bytes = 0, global_mem_bytes = 0, global_cache_bytes = 0, max_alloc_bytes = 0;
   cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, global_cache_line_bytes = 0, mem_base_align_bits = 0, image_pitch_align_texels = 0;
   bool has_images = false;

@@ -37,6 +37,7 @@ String devices() {
     object.Set("name", String(facts.name));
     object.Set("vendor", String(facts.vendor));
     object.Set("version", String(facts.version));
+    object.Set("uuid", String(facts.uuid));
     object.Set("library", String(facts.library));
     object.Set("driver", String(facts.driver));
     object.Set("type", String(type_name(facts.type)));
@@ -45,6 +46,9 @@ String devices() {
     object.Set("clock_mhz", number(facts.clock_mhz));
     object.Set("max_work_group_size", number(facts.max_work_group_size));
     object.Set("warp_size", number(facts.warp_size));
+    json::Array sub_group_sizes;
+    for (const size_t size : facts.sub_group_sizes) sub_group_sizes.push_back(number(size));
+    object.Set("sub_group_sizes", sub_group_sizes);
     object.Set("local_mem_bytes", number(facts.local_mem_bytes));
     object.Set("constant_mem_bytes", number(facts.constant_mem_bytes));
     object.Set("global_mem_bytes", number(facts.global_mem_bytes));

@@ -129,6 +129,7 @@ DeviceFacts read_facts(VkPhysicalDevice device, const std::vector<std::string>& 
   facts.limits = properties.limits;
   facts.api_version = properties.apiVersion;
   facts.subgroup_size = subgroup.subgroupSize;
+  if (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) facts.subgroup_operations = subgroup.supportedOperations;
   // Vulkan has no question for compute units; these vendors answer one of their own.
   facts.compute_units = nvidia.shaderSMCount + arm.shaderCoreCount + amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
   if (facts.type == VK_PHYSICAL_DEVICE_TYPE_CPU) facts.compute_units = std::thread::hardware_concurrency();

@@ -43,13 +43,15 @@ struct DeviceFunctions {
 /// What was asked of the driver once, at enumeration.
 struct DeviceFacts {
   std::string platform, name, vendor, driver, version, extensions;
-  std::string uuid;  ///< of device and driver: compiled pipelines fit where it is the same
+  std::string uuid;  ///< of the hardware, then of its driver: compiled pipelines fit where it is the same
   VkPhysicalDeviceType type = VK_PHYSICAL_DEVICE_TYPE_OTHER;
   VkPhysicalDeviceLimits limits{};
   uint32_t api_version = 0, compute_units = 0, subgroup_size = 1;
   uint64_t global_mem_bytes = 0, max_alloc_bytes = 0;
   bool has_images = false, has_unified_memory = false;
   uint32_t queue_family = 0, timestamp_bits = 0;
+  VkSubgroupFeatureFlags subgroup_operations = 0;  ///< of compute shaders
+  bool has_subgroup(VkSubgroupFeatureFlags wanted) const { return (subgroup_operations & wanted) == wanted; }
 };
 
 /// One Vulkan device, with a logical device of its own and one queue. Thread-safe.

@@ -49,6 +49,9 @@ Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vec
   robustness_.robustBufferAccess2 = robustness_.nullDescriptor = VK_FALSE;
   matrix_.cooperativeMatrixRobustBufferAccess = VK_FALSE;
   memory_model_.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
+  VkPhysicalDeviceProperties2 asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &subgroup_sizes_};
+  const bool has_sizes = subgroup_size_.subgroupSizeControl != 0 && subgroup_size_.computeFullSubgroups != 0;
+  if (has_sizes) instance().vkGetPhysicalDeviceProperties2(device, &asked);
   if (matrix_.cooperativeMatrix != 0) ask_for_matrices(device);
 }
 
@@ -65,12 +68,8 @@ void Features::ask_for_matrices(VkPhysicalDevice device) {
     const std::string sides = std::to_string(one.rows) + "x" + std::to_string(one.columns) + "x" + std::to_string(one.depth);
     matrix_products_.push_back(sides + " " + component_name(one.a) + " " + component_name(one.b) + " " + component_name(one.c));
   }
-  VkPhysicalDeviceSubgroupSizeControlProperties sizes{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
-  VkPhysicalDeviceProperties2 asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &sizes};
-  const bool has_sizes = subgroup_size_.subgroupSizeControl != 0 && subgroup_size_.computeFullSubgroups != 0;
-  if (has_sizes) instance().vkGetPhysicalDeviceProperties2(device, &asked);
-  const bool may_choose = (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
-  const bool has_size = has_sizes && may_choose && sizes.minSubgroupSize <= kMatrixSubgroup && kMatrixSubgroup <= sizes.maxSubgroupSize;
+  const VkPhysicalDeviceSubgroupSizeControlProperties& sizes = subgroup_sizes_;
+  const bool has_size = has_subgroup_sizes() && sizes.minSubgroupSize <= kMatrixSubgroup && kMatrixSubgroup <= sizes.maxSubgroupSize;
   const bool has_product = std::find(matrix_products_.begin(), matrix_products_.end(), "16x16x16 float16 float16 float32") != matrix_products_.end();
   has_matrices_ = has_size && has_product && has_fp16_arithmetic() && memory_model_.vulkanMemoryModel != 0;
 }

@@ -53,6 +53,8 @@ class Features {
   bool has_cooperative_matrix() const { return has_matrices_; }
   /// All products that the driver lists for subgroups, as "16x16x16 float16 float16 float32" (rows x columns x depth; types of A, B and the sums).
   const std::vector<std::string>& matrix_products() const { return matrix_products_; }
+  /// Whether pipelines may ask for whole subgroups of a size.
+  bool has_subgroup_sizes() const { return subgroup_sizes_.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT; }
   bool has_push_descriptors() const { return has_push_descriptors_; }
   /// The name of a SPIR-V capability that is off, if it is one of those that kernels use; null otherwise.
   const char* missing(uint32_t capability) const;
@@ -68,6 +70,7 @@ class Features {
   VkPhysicalDeviceShaderSubgroupExtendedTypesFeatures subgroup_types_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SUBGROUP_EXTENDED_TYPES_FEATURES};
   VkPhysicalDeviceShaderIntegerDotProductFeatures dot_product_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES};
   VkPhysicalDeviceSubgroupSizeControlFeatures subgroup_size_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
+  VkPhysicalDeviceSubgroupSizeControlProperties subgroup_sizes_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
   VkPhysicalDeviceRobustness2FeaturesEXT robustness_{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ROBUSTNESS_2_FEATURES_EXT};
   CooperativeMatrixFeatures matrix_{kCooperativeMatrixFeatures, nullptr, 0, 0};
   std::vector<const char*> extensions_;

@@ -18,6 +18,8 @@ using tvm::ffi::Map;
 using tvm::ffi::String;
 
 constexpr uint32_t kMagic = 0x07230203, kOpCapability = 17, kCooperativeMatrix = 6022;
+// What work-items of a subgroup do together.
+constexpr uint32_t kVote = 62, kArithmetic = 63, kShuffle = 65;
 constexpr size_t kHeaderWords = 5;
 
 template <typename T>
@@ -42,10 +44,20 @@ std::vector<uint32_t> capabilities_of(const std::vector<uint32_t>& words) {
   return found;
 }
 
+/// The name of an operation of subgroups that compute shaders do not have on the device; null for any other capability.
+const char* missing_of_subgroups(const Device& device, uint32_t capability) {
+  const auto unless = [&](VkSubgroupFeatureFlags wanted, const char* name) { return device.facts().has_subgroup(wanted) ? nullptr : name; };
+  if (capability == kVote) return unless(VK_SUBGROUP_FEATURE_VOTE_BIT, "votes of subgroups (SPIR-V capability GroupNonUniformVote)");
+  if (capability == kArithmetic) return unless(VK_SUBGROUP_FEATURE_ARITHMETIC_BIT, "sums of subgroups (SPIR-V capability GroupNonUniformArithmetic)");
+  if (capability == kShuffle) return unless(VK_SUBGROUP_FEATURE_SHUFFLE_BIT, "shuffles of subgroups (SPIR-V capability GroupNonUniformShuffle)");
+  return nullptr;
+}
+
 /// Raise RuntimeError for a capability that the device has not: a driver would crash, or compute anything.
 void require_capabilities(const Device& device, const std::string& kernel, const std::vector<uint32_t>& capabilities) {
   for (const uint32_t capability : capabilities) {
     const char* missing = device.features().missing(capability);
+    if (missing == nullptr) missing = missing_of_subgroups(device, capability);
     if (missing != nullptr) TVM_FFI_THROW(RuntimeError) << "kernel " << kernel << " needs " << missing << ", which " << device.label() << " has not";
   }
 }
@@ -156,10 +168,11 @@ Kernel::Kernel(Device& device, const KernelText& text, VkPipelineCache cache) : 
   const VkSpecializationInfo constants{2, entries, sizeof(values), values};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   info.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, nullptr, 0, VK_SHADER_STAGE_COMPUTE_BIT, shader, "main", &constants};
-  // A subgroup holds a matrix together: it has to be of the size that the kernel is written for, and whole.
+  // A subgroup holds a matrix or a sum together: it has to be of the size that the kernel is written for, and whole.
+  const auto needs = [&](uint32_t capability) { return std::find(capabilities.begin(), capabilities.end(), capability) != capabilities.end(); };
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
-  subgroup.requiredSubgroupSize = kMatrixSubgroup;
-  if (std::find(capabilities.begin(), capabilities.end(), kCooperativeMatrix) != capabilities.end()) {
+  subgroup.requiredSubgroupSize = needs(kCooperativeMatrix) ? kMatrixSubgroup : device.facts().subgroup_size;
+  if (needs(kCooperativeMatrix) || ((needs(kArithmetic) || needs(kShuffle)) && device.features().has_subgroup_sizes())) {
     info.stage.pNext = &subgroup;
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }

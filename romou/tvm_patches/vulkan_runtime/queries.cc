@@ -32,6 +32,7 @@ String devices() {
     object.Set("name", String(facts.name));
     object.Set("vendor", String(facts.vendor));
     object.Set("version", String(facts.version));
+    object.Set("uuid", String(facts.uuid.substr(0, 2 * VK_UUID_SIZE)));
     object.Set("library", String(instance().library));
     object.Set("driver", String(facts.driver));
     const char* types[] = {"gpu", "cpu", "other"};
@@ -43,6 +44,8 @@ String devices() {
     const auto& sides = limits.maxComputeWorkGroupSize;
     object.Set("max_work_group_sides", json::Array{int64_t{sides[0]}, int64_t{sides[1]}, int64_t{sides[2]}});
     number("subgroup_size", facts.subgroup_size);
+    object.Set("has_subgroup_reductions", facts.has_subgroup(VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT));
+    object.Set("has_subgroup_shuffles", facts.has_subgroup(VK_SUBGROUP_FEATURE_SHUFFLE_BIT));
     number("local_mem_bytes", limits.maxComputeSharedMemorySize);
     number("global_mem_bytes", facts.global_mem_bytes);
     number("max_alloc_bytes", facts.max_alloc_bytes);

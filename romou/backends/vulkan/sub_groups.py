@@ -1,0 +1,40 @@
+"""Functions of subgroups in GLSL (GL_KHR_shader_subgroup), for kernels that call those of `SUB_GROUP_CALL`.
+
+A kernel that calls one lays its work group out in a row and asks the driver who it is, as one with cooperative matrices does (`matrices.py`):
+
+    int item = int(gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID);      the work-item's number in its work group
+
+Groups are multiples of a subgroup, and the runtime asks for whole ones of the size that the driver names. Where that is another than the kernel's, results
+are NaN, which no check takes for right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+ITEM = "int(gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID)"
+_IS_NAN = "(floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u"
+_NAN = "uintBitsToFloat(0x7FC00000u)"
+# Operation -> its value, and the extensions of GLSL that it takes besides the basic one.
+_VALUES = {
+    "add": ("subgroupAdd(x)", ("arithmetic",)),
+    "max": ("subgroupMax(x)", ("arithmetic",)),
+    "min": ("subgroupMin(x)", ("arithmetic",)),
+    "max_with_nan": (f"subgroupAny({_IS_NAN}) ? {_NAN} : subgroupMax(x)", ("arithmetic", "vote")),
+    "min_with_nan": (f"subgroupAny({_IS_NAN}) ? {_NAN} : subgroupMin(x)", ("arithmetic", "vote")),
+    "shuffle_xor": ("subgroupShuffleXor(x, uint(lanes))", ("shuffle",)),
+}
+
+
+def extensions(called: Collection[tuple[str, int]]) -> list[str]:
+    """Return the extensions of GLSL that functions take, each an operation and a size."""
+    parts = sorted({part for operation, _ in called for part in _VALUES[operation][1]})
+    return [f"GL_KHR_shader_subgroup_{part}" for part in ["basic", *parts]]
+
+
+def definitions(called: Collection[tuple[str, int]]) -> Iterator[str]:
+    """Define the functions."""
+    for operation, size in sorted(called):
+        lanes = ", int lanes" if operation == "shuffle_xor" else ""
+        value = f"gl_SubgroupSize == {size}u ? ({_VALUES[operation][0]}) : {_NAN}"
+        yield f"float sub_group_{operation}_of_{size}(float x{lanes}) {{ return {value}; }}"

@@ -1,0 +1,79 @@
+"""Full disks, places that may not be written, and models of which a device computes nothing."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import faulty_kernels
+import onnx
+import pytest
+from click.testing import CliRunner
+from small_networks import Graph
+
+from romou.cli import main
+from romou.core.errors import UsageError
+from romou.core.linking import export_library
+from romou.records import task_files
+
+HINT = "Free some space, or choose a folder that may be written.\n"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    graph = Graph({"x": (1, 8, 9, 9)})
+    onnx.save(graph.model(graph.conv("x", 8, 12)), tmp_path / "model.onnx")
+    return str(tmp_path / "model.onnx")
+
+
+def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = importlib.import_module("romou.cli.devices")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/output_0.npy")
+
+    monkeypatch.setattr(devices.command, "callback", full)
+    result = CliRunner().invoke(main, ["devices"])
+    assert (result.exit_code, result.stderr) == (2, f"romou: out/output_0.npy: No space left on device\n{HINT}")
+
+
+def test_where_the_model_cannot_be_saved_is_said_before_the_search(model: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    records = tmp_path / "records"
+    for place, text in ((tmp_path / "file", "exists and is not a saved model"), (tmp_path / "file" / "x", "a saved model cannot be written here")):
+        result = CliRunner().invoke(main, ["tune", model, "--target", "null", "--trials", "1", "--work-dir", str(records), "-o", str(place)])
+        assert result.exit_code == 2
+        assert text in result.stderr
+    assert not records.exists()
+    assert (tmp_path / "file").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model.onnx"]
+
+
+def test_no_room_for_objects_is_said_before_llvm_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 << 20))
+    with pytest.raises(UsageError, match=r"x.so cannot be linked: .* has 3.0 MiB left, and it takes 9\nFree some space, or set TMPDIR"):
+        export_library(None, tmp_path / "x.so", weight_bytes=5 << 20)
+
+
+def test_a_task_that_cannot_be_kept_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def replace(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(Path, "replace", replace)
+    task_files.keep_tasks(tmp_path, [faulty_kernels.task()])
+    assert list((tmp_path / task_files.FOLDER_NAME).iterdir()) == []
+
+
+def test_a_model_without_kernels_is_tuned_and_looked_at(tmp_path: Path) -> None:
+    graph = Graph({"x": (1, 8)})
+    onnx.save(graph.model(graph.add("Identity", "x")), tmp_path / "identity.onnx")
+    model = str(tmp_path / "identity.onnx")
+    result = CliRunner().invoke(main, ["tune", model, "--trials", "1", "-o", str(tmp_path / "saved")])
+    assert result.exit_code == 0, result.output
+    assert CliRunner().invoke(main, ["inspect", model, "--target", "null"]).stdout == "No kernels: the device computes nothing of this model.\n"
+    assert CliRunner().invoke(main, ["space", model, "--target", "null"]).stdout == "No tasks: no kernel of this model has knobs.\n"
