@@ -89,7 +89,7 @@ def test_images_go_there_and_back(vulkan_device: tvm.runtime.Device, dtype: str,
     array = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     image = tvm.runtime.empty(shape, dtype, vulkan_device, mem_scope=scope).copyfrom(array)
     np.testing.assert_array_equal(image.numpy(), array)
-    for other in ("global", scope, "global.texture", "global.texture-weight"):
+    for other in ("global", scope, *(("global.texture", "global.texture-weight") if shape[-1] == 4 else ())):
         copied = tvm.runtime.empty(shape, dtype, vulkan_device, mem_scope=other).copyfrom(image)
         np.testing.assert_array_equal(copied.numpy(), array)
 
