@@ -16,6 +16,7 @@ class KernelUsage:
 
     registers: 32-bit registers that a compiler gives a work-item, estimated.
     needed_registers: registers without which it would spill or stall (`RegisterEstimate`).
+    registers_as_written: the same for compilers that move no load ahead (`RegisterEstimate.as_written`).
     buffer_bytes, image_bytes: distinct bytes of the operator's data and weight that a work group addresses in one iteration, in buffers and in images. They
         are those of the first group in the middle iteration. What a condition skips does not count, what an image gives as zero does.
     unshared_buffer_bytes, unshared_image_bytes: bytes of one work-item times the group's size (Romou paper, section 4.2): what work-items share counts for
@@ -69,3 +70,4 @@ class KernelUsage:
     reread_buffer_bytes: Any = 0
     reread_image_bytes: Any = 0
     is_prefetched: Any = False
+    registers_as_written: Any = 0

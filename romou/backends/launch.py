@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # Scope of weights: one layer, and no read is outside, so that OpenCL kernels read an image2d_t by whole numbers (`romou.backends.opencl.compiler`).
 PLAIN_IMAGE = "global.texture-2d"
+# Scope of matrices, whose last axis is cut into texels: rows of the image are those of the tensor, however many axes number them. No read is outside.
+ROWS_IMAGE = "global.texture-rows"
 # Scope of activations; and the one that a lowered kernel gives to those of which it reads nothing outside (`romou.passes.image_bounds`).
 IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
 

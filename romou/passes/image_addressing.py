@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_map
 
-from romou.backends.launch import IMAGE, INSIDE_IMAGE
+from romou.backends.launch import IMAGE, INSIDE_IMAGE, ROWS_IMAGE
 from romou.core.errors import BuildError
 from romou.passes.image_bounds import read_inside
 from romou.tir.calls import op_name
@@ -32,6 +32,8 @@ def _coordinates(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tuple[tir
             total = total * buffer.shape[axis] + indices[axis]
         return total
 
+    if str(buffer.scope()) == ROWS_IMAGE:
+        return tvm.sym.Analyzer().simplify(tirx.floordiv(indices[-1].base, LANES)), flat(0, len(indices) - 1), tirx.const(0, "int32")
     return flat(rows, len(indices) - 1), flat(rows - 1, rows), flat(0, rows - 1)
 
 
@@ -41,6 +43,7 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 
         image[n, c, y, x, 0:4]            ->  texture2d_load(image, x, y, n * C + c)      a read_only image
         image[n, c, y, x, 0:4] = value    ->  texture2d_store(image, x, y, n * C + c, value)      write_only
+        matrix[y, x * 4:x * 4 + 4]        ->  texture2d_load(matrix, x, y, 0)                     in scope `ROWS_IMAGE`
 
     Reads outside the image give zero; one that is read inside alone is marked by its scope.
 
@@ -59,7 +62,8 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 
     def whole_texel(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Ramp:
         lanes = indices[-1]
-        if not is_texel(lanes):
+        # A column of a matrix may be the first one of no texel.
+        if not is_texel(lanes) or not tvm.sym.Analyzer().can_prove_equal(tirx.floormod(lanes.base, LANES), 0):
             raise BuildError(
                 f"image {buffer.name}: lane {lanes} of a texel is accessed by itself; an image is read and written in texels of {LANES} lanes",
                 hint="Vectorize the lane axis by 4, or keep the tensor in a buffer.",

@@ -110,7 +110,8 @@ class ClosedForm(Form):
         apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.spacing_w
         channels: Any = 1 if self._varies == "never" else get("wg_o") * get("tile_o")
         tap = np.where(phases.ahead > 0, tabulate(reads.middle_tap, phases.first, phases.together, phases.ahead), -1) if np.any(phases.ahead) else -1
-        row = (columns.get("pixels", "flat"), get("data") == Place.IMAGE, phases.has_window, tap, get("tile_h"))
+        gives_zeros = (get("data") == Place.IMAGE) & self._forms["flat"].is_padded
+        row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap, get("tile_h"))
 
         def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
             found, where = combinations(*row, width, stride)
@@ -193,6 +194,7 @@ class ClosedForm(Form):
         return KernelUsage(
             registers=registers.allocated,
             needed_registers=registers.needed,
+            registers_as_written=registers.as_written,
             buffer_bytes=buffer_bytes,
             image_bytes=image_bytes,
             unshared_buffer_bytes=unshared_buffer_bytes,
@@ -266,7 +268,7 @@ class ClosedForm(Form):
         # What is summed up at one go is done pixel by pixel.
         sums = (vector + LANES * (columns["accumulate"] == MIXED)) * columns["tile_o"] * pixels * (reads.first * reads.window > 1)
         if self._varies == "by lane":
-            return RegisterEstimate(sums)
+            return RegisterEstimate(sums, as_written=sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
         is_guarded = (columns["data"] == Place.BUFFER) & reads.is_guarded
@@ -274,7 +276,9 @@ class ClosedForm(Form):
         ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
         # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes four.
         weights = np.where(tensor_core.takes_fp16(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
-        return RegisterEstimate(sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead))
+        # The whole tile of data, then the first texel of weights.
+        as_written = sums + np.where(tensor_core.fills_warps(columns), 0, data + vector)
+        return RegisterEstimate(sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead), as_written=as_written)
 
 
 @dataclass(frozen=True, kw_only=True)

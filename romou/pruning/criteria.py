@@ -19,7 +19,7 @@ from romou.analysis.usage import KernelUsage
 from romou.core.errors import UsageError
 from romou.core.limits import LOCAL_MEMORY_ALPHA
 from romou.hardware import HardwareSpec
-from romou.pruning.estimate import estimate_seconds
+from romou.pruning.estimate import estimate_seconds, needed_registers
 
 PAPER = "Romou paper, section 4.2"
 # Multiply-adds of one tensor core instruction for each of its 32 work-items, at least: mma.sync.m16n8k8.
@@ -271,15 +271,15 @@ def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
 @bounded
 def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: overuse available registers for the work group size. A pooled file is shared by the group, a dedicated one is not."""
-    most = spec.registers_per_lane
-    if most is None or spec.register_file is None:
+    most, found = spec.registers_per_lane, needed_registers(usage, spec)
+    if most is None or found is None or spec.register_file is None:
         return None
-    limit: Any = most
+    needed, limit = found
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
-        limit = np.minimum(most, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
+        limit = np.minimum(limit, spec.registers_per_core // np.maximum(usage.work_group_size, 1))
     # Groups of transforms are small: each of their work-items has all registers that it can have. The tighter one decides.
-    is_tighter = usage.transform_registers * limit > usage.needed_registers * most
-    used, limit = np.where(is_tighter, usage.transform_registers, usage.needed_registers), np.where(is_tighter, most, limit)
+    is_tighter = usage.transform_registers * limit > needed * most
+    used, limit = np.where(is_tighter, usage.transform_registers, needed), np.where(is_tighter, most, limit)
     return _verdict("registers", used, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
 
 

@@ -167,7 +167,7 @@ class DirectAlgorithm(Algorithm):
         if len(pixels) > 1:
             # An image is addressed by row and column: pixels in one row would need a division for each texel.
             space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
-        if any(is_image(p) for p in self.contracted.func.params):
+        if flat.vector and any(is_image(p) for p in self.contracted.func.params):
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         return space
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Generic, TypeVar
 
 from tvm import s_tir, te
@@ -41,6 +41,10 @@ class Operator(ABC, Generic[W]):
     def has_whole_texels(self, w: W) -> bool:
         """Whether the four lanes of every output texel are stored."""
         return True
+
+    def matrices(self, w: W) -> Set[str]:
+        """Which of "data" and "weight" are matrices that the schedule reads in whole texels of their last axis."""
+        return frozenset()
 
     def pixel_rows(self, w: W) -> int | None:
         """Rows of pixels that the knob `pixels` lays out; None for operators without the knob."""

@@ -95,7 +95,8 @@ class ContractionTemplate(Template):
         if operator.has_constant_weight and self._is_vector and not self.contracted.is_weight_computed:
             texels.add(WEIGHT)
         buffers = {"data": self.data, WEIGHT: self.contracted.weight, "output": self.func.params[-1]}
-        return Placement(func=self.func, buffers=buffers, texels=texels)
+        is_constant = operator.has_constant_weight
+        return Placement(func=self.func, buffers=buffers, texels=texels, matrices=operator.matrices(self.workload), has_constant_weight=is_constant)
 
     @cached_property
     def algorithms(self) -> dict[str, Algorithm]:

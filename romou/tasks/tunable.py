@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from romou.target import Target
 
 
-# Of a kernel's registers more is known than of a formula's, but not all: Mesa's compiler for Mali fits kernels into 64 of which 100 are expected.
+# Of a kernel's registers more is known than of a formula's, but not all, where a compiler moves loads ahead.
 _SURE = 2.0
 # On any GPU a kernel that moves less takes no longer than its launch.
 _SMALL_BYTES = 1 << 16
@@ -190,10 +190,11 @@ class PrunedTask(TunableTask):
             return
         registers = estimate_registers(kernel)
         # Each kernel of several by itself: their groups differ in size.
-        own = {"registers": registers.allocated, "needed_registers": registers.needed, "work_group_size": launch_size(thread_extents(kernel))[1]}
-        verdicts = judge(replace(self.usage(config, target), **own), target.spec)
+        counts = {"registers": registers.allocated, "needed_registers": registers.needed, "registers_as_written": registers.as_written}
+        verdicts = judge(replace(self.usage(config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1]), target.spec)
+        sure = 1 if target.spec.register_file == "dedicated" else _SURE
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
-            if not verdicts[name].keep_within(_SURE * self.slacks[name]):
+            if not verdicts[name].keep_within(sure * self.slacks[name]):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
 
     def to_json(self) -> str:

@@ -9,13 +9,14 @@ import numpy as np
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE
+from romou.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE, ROWS_IMAGE
 from romou.core.errors import BuildError
 
 LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The runtimes lay images out by the same rule (tvm_patches/device_runtime/image_shape.h).
-SEPARATORS = {IMAGE: -2, INSIDE_IMAGE: -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1}
+# Matrices (..., columns) lie as (rows, columns / 4, 4).
+SEPARATORS = {IMAGE: -2, INSIDE_IMAGE: -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1, ROWS_IMAGE: 1}
 # Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
 AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
 
@@ -50,13 +51,16 @@ def is_texel(index: tirx.Expr) -> bool:
 
 def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
     """(width, height, layers) in texels of a tensor under a texture scope."""
+    if scope == ROWS_IMAGE:
+        shape = (int(np.prod(shape[:-1])), int(shape[-1]) // LANES, LANES)
     rows = SEPARATORS[scope] % len(shape)
     return int(np.prod(shape[rows:-1])), int(shape[rows - 1]), int(np.prod(shape[: rows - 1]))
 
 
 def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
-    """Return the axes of a tensor that are rows or columns of its image by themselves; none where it lies in a buffer. Outside of them an image gives zero."""
-    if not is_image(buffer):
+    """Return the axes of a tensor that are rows or columns of its image by themselves; outside of them an image gives zero. None where it lies in a buffer, or
+    nothing outside may be read."""
+    if not is_image(buffer) or str(buffer.scope()) == ROWS_IMAGE:
         return ()
     columns = SEPARATORS[str(buffer.scope())] % len(buffer.shape)
     return (columns - 1, columns) if columns == len(buffer.shape) - 2 else (columns - 1,)
@@ -67,11 +71,12 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
 
     The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is built.
 
-    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel.
+    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel; in scope `ROWS_IMAGE`, those of whole texels.
     """
     old = _parameter(func, name)
-    if int(old.shape[-1]) != LANES:
-        raise BuildError(f"{name} cannot be an image: its last axis is {int(old.shape[-1])}, not the {LANES} lanes of a texel", buffer=name)
+    columns = int(old.shape[-1])
+    if columns != LANES and not (scope == ROWS_IMAGE and columns % LANES == 0):
+        raise BuildError(f"{name} cannot be an image: its last axis is {columns}, not the {LANES} lanes of a texel", buffer=name)
     return replace_parameter(func, name, scope=scope)
 
 

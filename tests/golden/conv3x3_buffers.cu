@@ -12,65 +12,52 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   acc_local_ptr[3] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
   int at = (group_x >> 1);
   int at_1 = (group_x & 1);
-  int at_2 = ((local_x * 4) + (at_1 * 16));
-  int at_3 = min(at_2, 27);
+  int at_2 = (local_x + (at_1 * 4));
+  int at_3 = (min(at_2, 6) * 4);
   int at_4 = (at * 28);
   int at_5 = ((at_4 + at_3) - 29);
-  int at_6 = min((at_2 + 1), 27);
-  int at_7 = ((at_4 + at_6) - 29);
-  int at_8 = min((at_2 + 2), 27);
-  int at_9 = ((at_4 + at_8) - 29);
-  int at_10 = min((at_2 + 3), 27);
-  int at_11 = ((at_4 + at_10) - 29);
-  int at_12 = ((group_y * 4) + local_y);
+  int at_6 = ((group_y * 4) + local_y);
   for (int ax6 = 0; ax6 < 8; ++ax6) {
-    int at_13 = (ax6 * 784);
-    int at_14 = (at_5 + at_13);
-    int at_15 = (at_7 + at_13);
-    int at_16 = (at_9 + at_13);
-    int at_17 = (at_11 + at_13);
-    int at_18 = (at_12 + (ax6 * 576));
+    int at_7 = (at_5 + (ax6 * 784));
+    int at_8 = (at_6 + (ax6 * 576));
     for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_19 = (at + ax7);
-      bool inside = ((at_19 >= 1) && (at_19 < 29));
-      int at_20 = (ax7 * 28);
-      int at_21 = (at_14 + at_20);
-      int at_22 = (at_15 + at_20);
-      int at_23 = (at_16 + at_20);
-      int at_24 = (at_17 + at_20);
-      int at_25 = (at_18 + (ax7 * 192));
+      int at_9 = (at + ax7);
+      bool inside = ((at_9 >= 1) && (at_9 < 29));
+      int at_10 = (at_7 + (ax7 * 28));
+      int at_11 = (at_8 + (ax7 * 192));
       for (int ax8 = 0; ax8 < 3; ++ax8) {
-        int at_26 = (at_3 + ax8);
+        int at_12 = (at_3 + ax8);
+        int at_13 = (at_10 + ax8);
         float4 condval;
-        if (inside && ((at_26 >= 1) && (at_26 < 29))) {
-          condval = data_ptr[(at_21 + ax8)];
+        if (inside && (at_12 >= 1)) {
+          condval = data_ptr[at_13];
         } else {
           condval = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[0] = condval;
         float4 condval_1;
-        if (inside && ((at_6 + ax8) < 29)) {
-          condval_1 = data_ptr[(at_22 + ax8)];
+        if (inside) {
+          condval_1 = data_ptr[(at_13 + 1)];
         } else {
           condval_1 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[1] = condval_1;
         float4 condval_2;
-        if (inside && ((at_8 + ax8) < 29)) {
-          condval_2 = data_ptr[(at_23 + ax8)];
+        if (inside) {
+          condval_2 = data_ptr[(at_13 + 2)];
         } else {
           condval_2 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
-        if (inside && ((at_10 + ax8) < 29)) {
-          condval_3 = data_ptr[(at_24 + ax8)];
+        if (inside && (at_12 < 26)) {
+          condval_3 = data_ptr[(at_13 + 3)];
         } else {
           condval_3 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[3] = condval_3;
-        int at_27 = (at_25 + (ax8 * 64));
-        float4 value = weight_ptr[at_27];
+        int at_14 = (at_11 + (ax8 * 64));
+        float4 value = weight_ptr[at_14];
         float4 read = patch_local_ptr[0];
         float4 read_1 = acc_local_ptr[0];
         float4 __1;
@@ -107,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __4.z = fma(v__3.z, value.z, read_7.z);
         __4.w = fma(v__3.w, value.w, read_7.w);
         acc_local_ptr[3] = __4;
-        float4 value_1 = weight_ptr[(at_27 + 16)];
+        float4 value_1 = weight_ptr[(at_14 + 16)];
         float4 read_8 = patch_local_ptr[0];
         float4 read_9 = acc_local_ptr[0];
         float4 __5;
@@ -144,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __8.z = fma(v__7.z, value_1.z, read_15.z);
         __8.w = fma(v__7.w, value_1.w, read_15.w);
         acc_local_ptr[3] = __8;
-        float4 value_2 = weight_ptr[(at_27 + 32)];
+        float4 value_2 = weight_ptr[(at_14 + 32)];
         float4 read_16 = patch_local_ptr[0];
         float4 read_17 = acc_local_ptr[0];
         float4 __9;
@@ -181,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __12.z = fma(v__11.z, value_2.z, read_23.z);
         __12.w = fma(v__11.w, value_2.w, read_23.w);
         acc_local_ptr[3] = __12;
-        float4 value_3 = weight_ptr[(at_27 + 48)];
+        float4 value_3 = weight_ptr[(at_14 + 48)];
         float4 read_24 = patch_local_ptr[0];
         float4 read_25 = acc_local_ptr[0];
         float4 __13;
@@ -221,12 +208,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       }
     }
   }
-  bool inside_1 = ((local_x + (at_1 * 4)) < 7);
-  int at_28 = (((at_2 + (group_y * 3136)) + (local_y * 784)) + at_4);
+  bool inside_1 = (at_2 < 7);
+  int at_15 = (((((group_y * 3136) + (local_x * 4)) + (local_y * 784)) + at_4) + (at_1 * 16));
   if (inside_1) {
     float4 read_32 = acc_local_ptr[0];
     float4 __17;
-      float4 v__16 = bias_ptr[at_12];
+      float4 v__16 = bias_ptr[at_6];
       __17.x = (read_32.x+v__16.x);
       __17.y = (read_32.y+v__16.y);
       __17.z = (read_32.z+v__16.z);
@@ -244,12 +231,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __18.y = (bool(__19.y)?v__18.y:operand.y);
     __18.z = (bool(__19.z)?v__18.z:operand.z);
     __18.w = (bool(__19.w)?v__18.w:operand.w);
-    relu_ptr[at_28] = __18;
+    relu_ptr[at_15] = __18;
   }
   if (inside_1) {
     float4 read_33 = acc_local_ptr[1];
     float4 __20;
-      float4 v__19 = bias_ptr[at_12];
+      float4 v__19 = bias_ptr[at_6];
       __20.x = (read_33.x+v__19.x);
       __20.y = (read_33.y+v__19.y);
       __20.z = (read_33.z+v__19.z);
@@ -267,12 +254,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __21.y = (bool(__22.y)?v__21.y:operand_1.y);
     __21.z = (bool(__22.z)?v__21.z:operand_1.z);
     __21.w = (bool(__22.w)?v__21.w:operand_1.w);
-    relu_ptr[(at_28 + 1)] = __21;
+    relu_ptr[(at_15 + 1)] = __21;
   }
   if (inside_1) {
     float4 read_34 = acc_local_ptr[2];
     float4 __23;
-      float4 v__22 = bias_ptr[at_12];
+      float4 v__22 = bias_ptr[at_6];
       __23.x = (read_34.x+v__22.x);
       __23.y = (read_34.y+v__22.y);
       __23.z = (read_34.z+v__22.z);
@@ -290,12 +277,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __24.y = (bool(__25.y)?v__24.y:operand_2.y);
     __24.z = (bool(__25.z)?v__24.z:operand_2.z);
     __24.w = (bool(__25.w)?v__24.w:operand_2.w);
-    relu_ptr[(at_28 + 2)] = __24;
+    relu_ptr[(at_15 + 2)] = __24;
   }
   if (inside_1) {
     float4 read_35 = acc_local_ptr[3];
     float4 __26;
-      float4 v__25 = bias_ptr[at_12];
+      float4 v__25 = bias_ptr[at_6];
       __26.x = (read_35.x+v__25.x);
       __26.y = (read_35.y+v__25.y);
       __26.z = (read_35.z+v__25.z);
@@ -313,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __27.y = (bool(__28.y)?v__27.y:operand_3.y);
     __27.z = (bool(__28.z)?v__27.z:operand_3.z);
     __27.w = (bool(__28.w)?v__27.w:operand_3.w);
-    relu_ptr[(at_28 + 3)] = __27;
+    relu_ptr[(at_15 + 3)] = __27;
   }
 }
 

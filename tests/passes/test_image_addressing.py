@@ -99,6 +99,37 @@ def test_extents_by_scope() -> None:
     assert image_extents(shape, "global.texture") == (7, 5, 6)
     assert image_extents(shape, "global.texture-weight") == image_extents(shape, "global.texture-2d") == (105, 2, 1)
     assert image_extents(shape, "global.texture-nhwc") == (35, 3, 2)
+    assert image_extents((2, 3, 20), "global.texture-rows") == (5, 6, 1)
+
+
+@pytest.mark.parametrize(("first", "is_texel"), [(4, True), (3, False)])
+def test_a_matrix_is_read_in_whole_texels_of_its_rows(opencl_device: tvm.runtime.Device, first: int, is_texel: bool) -> None:
+    """Texel x of a row is columns 4 x to 4 x + 3; vectors that begin elsewhere lie in two texels."""
+
+    @I.ir_module
+    class Rows:
+        @T.prim_func(s_tir=True)
+        def main(A: T.Buffer((2, 3, 20), "float32", scope="global.texture-rows"), B: T.Buffer((2, 3, 12), "float32")):
+            for b in T.thread_binding(2, thread="blockIdx.x"):
+                for y in T.thread_binding(3, thread="threadIdx.x"):
+                    for x in T.serial(3):
+                        for lane in T.vectorized(4):
+                            with T.sblock("double"):
+                                vb, vy, vx, vl = T.axis.remap("SSSS", [b, y, x, lane])
+                                B[vb, vy, vx * 4 + vl] = 2.0 * A[vb, vy, vx * 4 + vl + first]
+
+    target = Target("opencl -device=mali_g76").tvm_target
+    if not is_texel:
+        with pytest.raises(BuildError, match="an image is read and written in texels of 4 lanes"):
+            tvm.tirx.build(Rows, target, pipeline="romou")
+        return
+    built = tvm.tirx.build(Rows, target, pipeline="romou")
+    array = np.random.default_rng(0).standard_normal((2, 3, 20)).astype("float32")
+    source = tvm.runtime.empty(array.shape, "float32", opencl_device, mem_scope="global.texture-rows").copyfrom(array)
+    result = tvm.runtime.empty((2, 3, 12), "float32", opencl_device)
+    built["main"](source, result)
+    np.testing.assert_array_equal(result.numpy(), 2 * array[..., first : first + 12])
+    assert "__read_only image2d_t A_ptr" in built.imports[0].inspect_source()
 
 
 def test_a_single_lane_is_refused() -> None:

@@ -81,7 +81,7 @@ def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> Kern
     # Registers are those of the kernel with pointers that advance, but addresses can only be read where they are indices.
     kernels = inspect_function(scheduled, target, without=["advance_pointers"])
     indexed = read_usage([kernel.lowered for kernel in kernels], task.template, config)
-    return dataclasses.replace(indexed, registers=usage.registers, needed_registers=usage.needed_registers)
+    return dataclasses.replace(indexed, registers=usage.registers, needed_registers=usage.needed_registers, registers_as_written=usage.registers_as_written)
 
 
 def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
@@ -219,7 +219,7 @@ def test_formulas_of_filter_gradients_agree_with_tir(groups: int) -> None:
         exact, formula = usage_of(task, config), row(columns, index, len(configs))
         for field in dataclasses.fields(exact):
             found, told = getattr(exact, field.name), getattr(formula, field.name)
-            if field.name in ("registers", "needed_registers"):
+            if field.name in ("registers", "needed_registers", "registers_as_written"):
                 assert told <= found, (field.name, config)
             elif field.name not in ("buffer_bytes", "unshared_buffer_bytes"):
                 assert told == pytest.approx(found), (field.name, config)
@@ -233,10 +233,11 @@ def closed_form_and_tir_agree(target: Target, task: TunableTask, configs: list[C
         exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
         assert formula.registers <= exact.registers + 1e-6, config
         assert formula.needed_registers <= exact.needed_registers + 1e-6, config
+        assert formula.registers_as_written <= exact.registers_as_written, config
         assert formula.padding == pytest.approx(exact.padding), config
         # Where a tile's place in its row is known, TVM leaves out what would be multiplied with padding.
         assert 0.5 * formula.multiply_adds <= exact.multiply_adds <= formula.multiply_adds, config
-        rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "padding", "multiply_adds")}
+        rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "registers_as_written", "padding", "multiply_adds")}
         same = dataclasses.replace(formula, **rough)
         assert same == exact, config
         for device in devices:
@@ -287,7 +288,7 @@ def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) 
                 # In straight-line code a number that is read in two passes is read once.
                 assert exact.local_loads <= formula.local_loads, config
                 assert bool(exact.local_loads) == bool(formula.local_loads), config
-                rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "has_copies", "local_loads")}
+                rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "registers_as_written", "has_copies", "local_loads")}
                 assert dataclasses.replace(formula, **rough) == exact, config
                 for device in DEVICES:
                     by_tir, by_form = (judge(u, load_device(device), rules=Rules(), choices=choices[device]) for u in (exact, formula))

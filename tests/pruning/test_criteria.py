@@ -59,7 +59,8 @@ def test_a_fine_kernel_passes_everything() -> None:
         (ADRENO, "registers", {"needed_registers": 181}, {"needed_registers": 182}),
         # 384 x 181 registers are shared by 1024 work-items.
         (ADRENO, "registers", {"needed_registers": 67, "work_group_size": 1024}, {"needed_registers": 68, "work_group_size": 1024}),
-        (MALI, "registers", {"needed_registers": 64, "work_group_size": 384}, {"needed_registers": 65, "work_group_size": 8}),
+        # Mali's compiler moves no load ahead, and leaves a kernel 57 of 64.
+        (MALI, "registers", {"registers_as_written": 57, "needed_registers": 90, "work_group_size": 384}, {"registers_as_written": 58, "work_group_size": 8}),
         # Transforms are groups of their own, and small.
         (MALI, "registers", {"transform_registers": 64}, {"transform_registers": 65}),
         (ADRENO, "registers", {"transform_registers": 181, "work_group_size": 1024, "needed_registers": 67}, {"transform_registers": 182}),

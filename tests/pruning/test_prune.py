@@ -204,7 +204,7 @@ def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> 
     tile = {"algorithm": "direct", "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}
     large = space.at(space.index_of({**task.default_config(TARGET), **tile}))
     build_task(task, large, TARGET)
-    with pytest.raises(InvalidConfigError, match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 64 registers"):
+    with pytest.raises(InvalidConfigError, match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 57 registers"):
         build_task(cut, large, TARGET)
     build_task(cut, cut.default_config(TARGET), TARGET)
     least = next(config for config in cut.space(TARGET) if config["algorithm"] != "winograd4" and config["unroll"] == "lanes" and config["tile_w"] == 1)

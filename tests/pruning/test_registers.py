@@ -48,6 +48,24 @@ def test_addresses_are_computed_ahead_and_loads_of_a_buffer_follow_each_other() 
     assert sum_of(30) - sum_of(20) < 10 * 2
 
 
+def test_in_the_order_of_the_text_a_load_has_registers_when_it_is_used() -> None:
+    """Mali's compiler moves no load ahead: a sum needs itself, one load and its address, however many loads follow."""
+
+    def as_written(loads: int) -> float:
+        @T.prim_func(s_tir=True, private=True)
+        def sums(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
+            acc = T.alloc_buffer((1,), "float32x4", scope="local")
+            acc[0] = T.Broadcast(T.float32(0), 4)
+            for j in range(loads):
+                acc[0] = acc[0] + a[j * 2048]
+            b[0] = acc[0]
+
+        return float(estimate_registers(sums).as_written)
+
+    assert as_written(16) == as_written(8) < sum_of(8)
+    assert 8 <= as_written(8) <= 8 + 2
+
+
 def texel(image: tirx.Var, place: tirx.Expr) -> tirx.Expr:
     return tirx.call_intrin("float32x4", "tirx.texture2d_load", image, place, place * 3, 0, 128, tirx.Ramp(0, 1, 4))
 

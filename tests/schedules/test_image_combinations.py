@@ -11,6 +11,7 @@ import tvm
 from exhaustive import few
 from operators import conv, error_of, random_arrays, reference, run, task_of
 
+from romou.schedules.families.batch_matmul import BatchMatmul, matmul
 from romou.schedules.families.dense import Dense
 from romou.schedules.workload import Conv2d
 from romou.target import Target
@@ -28,6 +29,10 @@ SHAPES = {
     conv(18, (13, 13), 18, (5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=18): ("data", "weight", "output"),
     conv(12, (9, 9), 9, (3, 3), padding=(1, 1, 1, 1), groups=3): (),
     Dense(m=13, k=31, n=101, dtype="float32"): ("weight",),
+    # Matrices of which the schedule reads whole texels: along the sum on the left, and on the right where it is transposed; else along the columns.
+    matmul((2,), 13, 32, 20): ("data", "weight"),
+    matmul((3,), 12, 8, 10, is_transposed=True): ("data", "weight"),
+    matmul((), 13, 31, 20): ("weight",),
 }
 
 
@@ -35,8 +40,8 @@ CASES = list(itertools.product(SHAPES, TOLERANCE))
 
 
 # Each family in one type, by few kernels: the first, an uneven stride, depthwise, what has no images, a product of matrices.
-@pytest.mark.parametrize(("work", "dtype"), few(CASES, 1, 2, 11, 12, 14), ids=lambda v: getattr(v, "name", v))
-def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense, dtype: str, opencl_device: tvm.runtime.Device) -> None:
+@pytest.mark.parametrize(("work", "dtype"), few(CASES, 1, 2, 11, 12, 14, 16, 19), ids=lambda v: getattr(v, "name", v))
+def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMatmul, dtype: str, opencl_device: tvm.runtime.Device) -> None:
     task, rng = task_of(replace(work, dtype=dtype)).with_free_images(), np.random.default_rng(7)
     space = task.space(TARGET)
     free = {name for name in ("data", "weight", "output") if space.knobs[name] == ("buffer", "image")}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from operators import conv, task_of
 
-from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.inspection.kernels import inspect_function
+from romou.schedules.families.batch_matmul import BatchMatmul, matmul
 from romou.schedules.families.dense import Dense
 from romou.target import Target
 
@@ -41,6 +42,24 @@ def test_products_out_of_buffers_have_larger_tiles_on_mali(dtype: str, side: int
     config = task.default_config(MALI)
     assert config["tile_o"] == tile_o
     assert tile_o == 1 or task.pruned_space(MALI).is_valid(config)
+
+
+def test_products_out_of_images_have_larger_tiles_on_mali() -> None:
+    """Two texels are read in a cycle: with twelve reads for 128 products, arithmetic takes longer."""
+    task = task_of(matmul((), 512, 512, 512)).with_free_images()
+    config = task.default_config(MALI)
+    assert {name: config[name] for name in ("data", "weight", "tile_o", "tile_w")} == {"data": "image", "weight": "image", "tile_o": 2, "tile_w": 4}
+    assert task.pruned_space(MALI).is_valid(config)
+
+
+def test_beyond_the_end_of_a_row_a_tile_is_compared_as_a_whole() -> None:
+    """A group of eight pairs has two pixels more than a row of 14: one comparison for a pair that lies side by side, and no sampler, as no pixel is padding."""
+    task = task_of(POINTWISE).with_free_images()
+    config = task.default_config(MALI).replace(tile_o=1, tile_h=1, tile_w=2, wg_w=8, wg_o=8)
+    (kernel,) = inspect_function(task.schedule(config, MALI)["main"], MALI, config=config)
+    body = kernel.source[kernel.source.index("__kernel") :]
+    assert body.count("min(") == 1
+    assert "READ_IMAGEF(" not in body
 
 
 @pytest.mark.parametrize(("stride", "tile_w"), [(1, 7), (2, 4)])

@@ -11,7 +11,7 @@ from tvm import tirx
 from romou.analysis.registers.instructions import ADDRESS, DELAY, SLOTS
 from romou.analysis.registers.liveness import blocks_of
 from romou.analysis.registers.reader import Reader
-from romou.analysis.registers.scheduler import Scheduler
+from romou.analysis.registers.scheduler import Scheduler, live_as_written
 
 # Beyond so many live registers Mesa spills; of the same GPU fewer were measured, which is what its device file knows and `needed` is told in.
 _MOST, _MOST_MEASURED = 192, 181
@@ -27,10 +27,13 @@ class RegisterEstimate:
 
     live: registers that are live at once, in the compiler's order of instructions.
     written: registers written one after the other in the longest basic block, with those that are live through it.
+    as_written: registers that are live at once in the order of the kernel's text, by which Mesa's compiler for Mali goes: it moves no load ahead that it
+        has no register for.
     """
 
     live: Any
     written: Any = 0
+    as_written: Any = 0
 
     @property
     def allocated(self) -> Any:
@@ -52,8 +55,10 @@ def estimate_registers(func: tirx.PrimFunc) -> RegisterEstimate:
     """Return the registers of a work-item of a lowered device function. Short loops are unrolled; two fp16 share a register."""
     reader = Reader(func.body)
     sizes = reader.values.sizes
-    found = [Scheduler(block, sizes).run() for block in blocks_of(reader.code, sizes)]
-    return RegisterEstimate(float(max((live for live, _ in found), default=0)), float(max((written for _, written in found), default=0)))
+    blocks = list(blocks_of(reader.code, sizes))
+    found = [Scheduler(block, sizes).run() for block in blocks]
+    live, written = (float(max(numbers, default=0)) for numbers in ([one[place] for one in found] for place in (0, 1)))
+    return RegisterEstimate(live, written, float(max((live_as_written(block, sizes) for block in blocks), default=0)))
 
 
 def address_registers(loads: Any, *, is_image: Any) -> Any:

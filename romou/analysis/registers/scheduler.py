@@ -66,6 +66,21 @@ class _Dependences:
         ]
 
 
+def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
+    """Return the most registers that are live at once where instructions stay in their order, each address right before its access."""
+    found = _Dependences(block, sizes)
+    left = dict(found.uses_left)
+    now = peak = sum(sizes[value] for value in block.before)
+    for number, one in enumerate(found.instructions):
+        for definition in found.used[number]:
+            left[definition] -= 1
+        last = {definition for definition in found.used[number] if not left[definition] and definition not in found.final}
+        peak = max(peak, now + one.address * (one.kind == "load"))
+        now += found.defined[number] - sum(sizes[value] for value, _ in last)
+        peak = max(peak, now)
+    return peak
+
+
 class Scheduler:
     """One basic block, put in order instruction by instruction. A load and a store are put in order twice, first their address."""
 

@@ -8,7 +8,8 @@ Mesa's for Adreno then lets fewer waves run at a time.
 Which images are read inside only, and which of them have one layer, as weights do. A read of an array also passes the layer, which costs registers and
 instructions; a read with a sampler takes floats, into which compilers convert the coordinates.
 
-    __read_only image2d_array_t weight      ->      __read_only image2d_t weight      for a parameter in scope "global.texture-2d"
+    __read_only image2d_array_t weight      ->      __read_only image2d_t weight      for a parameter in scope "global.texture-2d",
+                                                                                           or "global.texture-rows"
     READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))      ->      READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
     READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))        ->      READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
                                                                         for a parameter in scope "global.texture-inside"
@@ -32,7 +33,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, work_group
+from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROWS_IMAGE, work_group
 from romou.backends.opencl import sub_groups
 from romou.backends.opencl.functions import definitions
 from romou.backends.opencl.unaligned_vectors import access_unaligned
@@ -43,7 +44,8 @@ _POINTERS = (
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
 )
 # Scope -> what its reads are called, and how they pass the place.
-_READS = {PLAIN_IMAGE: ("READ_PLAIN_IMAGE", "(coord).xy"), INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
+_PLAIN = "READ_PLAIN_IMAGE", "(coord).xy"
+_READS = {PLAIN_IMAGE: _PLAIN, ROWS_IMAGE: _PLAIN, INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
 
 
 @functools.cache
@@ -114,7 +116,7 @@ def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
 def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
     told = [_told_of(text, kernels) for text in texts]
-    reads = [read for read in _READS.values() if any(read[0] in text for text in told)]
+    reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in told)]
     defined = (f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n" for name, place in reads for t in "HF")
     return before + definitions(told) + sub_groups.definitions(told) + "".join(defined) + "".join(told)
 
@@ -126,7 +128,7 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
         return text
     kernel, declared, body = kernels[head[1]], head[2].split(", "), text[head.end() :]
     for place, scope in kernel.images.items():
-        if scope == PLAIN_IMAGE:
+        if scope in (PLAIN_IMAGE, ROWS_IMAGE):
             declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[place].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:

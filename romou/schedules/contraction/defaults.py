@@ -95,14 +95,15 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
     is_depthwise = contraction.lhs_varies == "by lane"
     _, *window, lanes = contraction.reduce.values()
 
-    # Floats out of buffers, under a compiler with few registers: it loads one weight after the other, and a pointer advances on each side. In fp16 it spills.
-    is_plain = space.knobs["accumulate"] == (FP32,) and config["data"] == Place.BUFFER and contraction.rhs_vector == "lanes" and math.prod(window) == 1
+    # Floats without a window, under a compiler with few registers: it loads one weight after the other. In fp16 it spills.
+    is_plain = space.knobs["accumulate"] == (FP32,) and contraction.rhs_vector == "lanes" and math.prod(window) == 1
     is_lean = is_plain and limits.registers <= _FEW_REGISTERS
 
     def registers(tile: Config) -> int:
         sums = tile["tile_o"] * tile["tile_w"]
         if is_lean:
-            return int(LANES * (sums + tile["tile_w"] + 1) + 2)
+            # A place for each pixel where some of a tile may lie beyond the end of the row.
+            return int(LANES * (sums + tile["tile_w"] + 1) + 2 + tile["tile_w"] * (w % tile["tile_w"] > 0))
         if is_depthwise:
             # A row of the window; a compiler writes out all of them where they are few.
             loaded, is_ahead = row(tile["tile_w"]), LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT

@@ -45,7 +45,8 @@ class Contraction:
     columns: of the right side in memory, where they do not fill their last texel.
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
-    is_image: whether the data lies in an image, where reads outside do no harm.
+    is_image: whether the data lies in an image, where reads outside give zero.
+    is_padded: whether taps may lie outside of the data. Where none does, an image is read inside alone, which takes no sampler.
     stride: pixels of the data between the windows of neighbours in a row.
     """
 
@@ -64,6 +65,7 @@ class Contraction:
     texel: int | None = None
     columns: int | None = None
     is_image: bool = False
+    is_padded: bool = True
     is_batched: bool = False
     stride: int = 1
 

@@ -144,7 +144,8 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
             tile <= MAX_TILE,
             # Where both arrangements are the same, there is one.
             (config["arrangement"] == "blocked") | (is_dense == False),  # noqa: E712  `not` does not judge columns
-            (config["vector_width"] == LANES) | (has_image == False),  # noqa: E712  `not` does not judge columns
+            # Without vectors along the channels, an image is read in vectors along the reduction.
+            (config["vector_width"] == LANES) | (has_image == False) | (not flat.vector),  # noqa: E712  `not` does not judge columns
             config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size,
             # A group more than twice as large as the whole operator computes mostly padding.
             (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),

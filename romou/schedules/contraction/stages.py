@@ -92,18 +92,26 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
         round_up(w, config["wg_w"] * config["tile_w"]),
     )
 
-    def clamp(is_image: bool, index: Expr, extent: int, padded: int) -> Expr:
-        # What is read outside of an image is nobody's memory, and what is computed from it is not stored.
-        return index if is_image or padded == extent else te.min(index, extent - 1)
+    def clamp(index: Expr, extent: int, padded: int, tile: int = 1) -> Expr:
+        if padded == extent:
+            return index
+        # A tile is inside or outside as a whole where its size divides the extent: then one comparison is enough.
+        return te.min(index // tile, extent // tile - 1) * tile + index % tile if tile > 1 and extent % tile == 0 else te.min(index, extent - 1)
+
+    # Neighbours of a tile that lie side by side.
+    tile_w = 1 if config["arrangement"] == "striped" or tensor_core.is_mma(config) else config["tile_w"]
 
     def lhs(oo: Expr, hh: Expr, ww: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        inside = (clamp(c.is_image, i, e, p) for i, e, p in zip((oo, hh, ww), c.extents, domain, strict=True))
-        return c.lhs(*inside, lane, *r)
+        # What is read outside of an image is nobody's memory, and what is computed from it is not stored.
+        if not (c.is_image and c.is_padded):
+            tiles = (1, config["tile_h"], tile_w)
+            oo, hh, ww = (clamp(*of_axis) for of_axis in zip((oo, hh, ww), c.extents, domain, tiles, strict=True))
+        return c.lhs(oo, hh, ww, lane, *r)
 
     def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         pair = tensor_core.pair_of_weights(config, o)
         # Weights are read inside even where they lie in an image: without a sampler.
-        inside = clamp(False, oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
+        inside = clamp(oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
         return c.rhs(inside, lane, *r, *([hh] if c.is_batched else []))
 
     names, extents = list(c.reduce), list(c.reduce.values())

@@ -8,7 +8,7 @@ rows into, are read and written where they lie. An operand whose batch is 1 serv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -222,10 +222,15 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             rhs_vector=rhs_vector,
             lhs_neighbours="reduction" if w.lhs_axes[-1] == len(w.lhs_axes) - 1 else "pixels",
             columns=w.n,
+            is_padded=False,
         )
 
     def has_whole_texels(self, w: BatchMatmul) -> bool:
         return w.n % LANES == 0
+
+    def matrices(self, w: BatchMatmul) -> Set[str]:
+        lhs, rhs = w.lhs_axes[-1] == len(w.lhs_axes) - 1 and w.k % LANES == 0, (w.k if w.is_rhs_transposed else w.n) % LANES == 0
+        return {role for role, is_read in (("data", lhs), ("weight", rhs)) if is_read}
 
     def output_loops(self, sch: s_tir.Schedule, output: Block, w: BatchMatmul, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """The output as loops (o, h, w, lane): columns are cut into texels, the axes of the batch are one."""

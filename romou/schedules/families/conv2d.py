@@ -78,6 +78,7 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
             output=output,
             output_shape=w.output_shape,
             is_image=is_zero_outside,
+            is_padded=any(w.padding),
             stride=w.stride[1],
             texel=LANES,
             lhs_varies="by texel" if w.groups > 1 else "never",

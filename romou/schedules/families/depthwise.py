@@ -68,6 +68,7 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
             output=output,
             output_shape=w.output_shape,
             is_image=is_zero_outside,
+            is_padded=any(w.padding),
             stride=w.stride[1],
             lhs_varies="by lane",
         )

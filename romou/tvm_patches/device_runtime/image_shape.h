@@ -13,6 +13,10 @@
 //     "global.texture-nhwc"     2           (n, h, w, c, 4)  ->  layers n, height h, width w*c
 //     "global.texture-2d"       1           as "global.texture-weight", but a plain 2D image (image2d_t) where the API has such (OpenCL)
 //
+// Of a matrix the last axis is cut into texels:
+//
+//     "global.texture-rows"                 (b, m, 4 * k)    ->  layers 1, height b*m, width k; an image as that of "global.texture-2d"
+//
 // Two scopes more are for OpenCL kernels written by hand, which declare image1d_t and image2d_t; texels may be of int32 there as well:
 //
 //     "global.image1d"          (w, 4)           "global.image2d"          (h, w, 4)
@@ -78,9 +82,12 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
     if (has_plain_images && scope == "global.texture-2d") kind = ImageKind::kPlain2D;
   } else if (scope == "global.texture-nhwc") {
     separator = 2;
+  } else if (scope == "global.texture-rows") {
+    separator = 1;
+    if (has_plain_images) kind = ImageKind::kPlain2D;
   } else {
     TVM_FFI_THROW(ValueError) << "unknown memory scope '" << scope << "' for " << api
-                              << "; known are global, global.texture, global.texture-weight, global.texture-nhwc, global.texture-2d"
+                              << "; known are global, global.texture, global.texture-weight, global.texture-nhwc, global.texture-2d, global.texture-rows"
                               << (has_plain_images ? ", global.image1d, global.image2d" : "");
   }
   std::ostringstream axes;
@@ -89,8 +96,9 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
   if (ndim < 2 || separator >= ndim) {
     TVM_FFI_THROW(ValueError) << what << " has too few axes for an image (" << std::max(2, separator + 1) << " are needed)";
   }
-  if (shape[ndim - 1] != 4 || dtype.lanes != 1) {
-    TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be 4, the lanes of a texel";
+  const bool is_matrix = scope == "global.texture-rows";
+  if ((is_matrix ? shape[ndim - 1] % 4 != 0 : shape[ndim - 1] != 4) || dtype.lanes != 1) {
+    TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be " << (is_matrix ? "a multiple of 4" : "4") << ", the lanes of a texel";
   }
   const bool is_integer = kind != ImageKind::kArray2D && dtype.code == kDLInt && dtype.bits == 32;
   if (!is_integer && (dtype.code != kDLFloat || (dtype.bits != 32 && dtype.bits != 16))) {
@@ -98,11 +106,14 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
   }
   ImageShape image{1, 1, 1, static_cast<size_t>(dtype.bits) / 2, kind, is_integer};
   size_t bytes = image.texel_bytes;
-  for (int i = 0; i < ndim - 1; ++i) {
-    if (shape[i] <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
-    size_t& extent = i + 1 < separator ? image.layers : i + 1 == separator ? image.height : image.width;
-    extent *= static_cast<size_t>(shape[i]);
-    if (__builtin_mul_overflow(bytes, static_cast<size_t>(shape[i]), &bytes)) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is too large";
+  for (int i = 0; i < ndim; ++i) {
+    const bool is_last = i + 1 == ndim;
+    const int64_t texels = is_last ? shape[i] / 4 : shape[i];
+    if (texels <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
+    const bool is_height = is_matrix ? !is_last : i + 1 == separator;
+    size_t& extent = is_height ? image.height : i + 1 < separator ? image.layers : image.width;
+    extent *= static_cast<size_t>(texels);
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(texels), &bytes)) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is too large";
   }
   return image;
 }
