@@ -45,7 +45,7 @@ ALGORITHM = Knob(
 # convolution take about 19 for each number that they move. Two launches more take as long as some millions.
 _PRODUCT, _MOVED, _LAUNCHED = 2, 25, 3e7
 # Side of an input tile from which on transforms lose digits that a default config should keep, by the type of what lies between the kernels.
-_LOSING = {"float32": 8, "float16": 6}
+_LOSING = {"float32": 7, "float16": 5}
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class WinogradAlgorithm(Algorithm):
             # The digits that such tiles lose are for a search to accept.
             return math.inf
         products = form.products * form.work.in_channels * form.work.out_channels
-        between = LANES * form.products * (form.in_texels + form.work.out_texels)
+        between = LANES * form.side**2 * form.tiles * (form.in_texels + form.work.out_texels)
         transforms = self._kernel_slots(limits, _MOVED * form.transform_elements, form.transform_elements)
         return transforms + self._kernel_slots(limits, _PRODUCT * products, between + math.prod(form.weight_shape)) + _LAUNCHED
 
@@ -246,7 +246,7 @@ class WinogradAlgorithm(Algorithm):
     def stored_weight(self) -> StoredWeight | None:
         if not self._is_weight_stored:
             return None
-        return StoredWeight(name=str(self.contracted.weight.name), shape=self.form.weight_shape, tile=self.form.tile)
+        return StoredWeight(name=str(self.contracted.weight.name), shape=self.form.weight_shape, tile=self.form.tile, stride=self.form.work.stride)
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         one = self.contracted

@@ -1,4 +1,4 @@
-"""Winograd's way to convolve windows of 3x3 and 5x5, F(m x m, r x r) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", section 4).
+"""Winograd's way to convolve windows of 2x2 to 5x5, F(m x m, r x r) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", section 4).
 
     output tile (m x m) = A^T ((G g G^T) * (B^T d B)) A        d: input tile of m + r - 1 pixels a side, g: window of r x r
 
@@ -11,13 +11,15 @@ Three kernels with two workspaces between them; in a model, they are tensors of 
 A work-item transforms a tile of four pixels a side in its registers. A larger one, half transformed, would not fit into them: a row of work-items
 shares it through local memory, each first with a column of the tile and then with a row of it.
 
+A convolution with a stride is one of stride 1 over the phases of its data, with as many taps as the fullest phase has: 11x11 at stride 4 is 3x3 of 16
+times the channels. The transform of the data reads a phase's pixels where they lie. That of the weight cuts the window, with zeros for taps that a phase lacks.
+
 G g G^T is computed ahead: such a config stores its weight in another shape (`StoredWeight`). Where weights change, a fourth kernel makes it in each call.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,21 +30,23 @@ from romou.core.space import Config
 from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, contract
-from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
+from romou.schedules.loops import Block, bind_threads, load_texels, loops_below, unroll_tile
+from romou.schedules.packed_weight import guarded
 from romou.schedules.splice import as_module, renest
+from romou.schedules.winograd_loops import GROUP, bind_items, padded_items, place_rows, share_rows
 from romou.schedules.winograd_matrices import Matrices, matrices, row_of
-from romou.schedules.workload import Conv2d, window_index
+from romou.schedules.workload import Conv2d, Expr, window_index
 from romou.tir.primitives import LANES
 
 # Value of the knob `algorithm` -> side of an output tile.
 TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
 # Sides of windows -> those of the output tiles whose numbers are right: the error grows with the points.
-SIDES = {3: (2, 4, 6), 5: (2, 4)}
+SIDES = {2: (2, 4, 6), 3: (2, 4, 6), 4: (2, 4), 5: (2, 4)}
 # The workspace that the contraction reads, and all stages that are scheduled, not inlined.
 TRANSFORMED = "transformed"
 STAGES = frozenset({"data_tile", "data_rows", TRANSFORMED, "weight_rows", "stored_weight", "products", "output_column", "output_rows", "output_tile"})
-# Work-items of a group of the transforms, at least where they share tiles, and the tiles that such a group has at least: neighbours are read together.
-GROUP, SHARED_TILES = 64, 16
+# Tiles that a group has at least where its work-items share them: neighbours are read together.
+SHARED_TILES = 16
 # Side of the largest tile that fits into registers.
 _LARGEST_OWN = 4
 _FLOAT_BYTES = 4
@@ -50,33 +54,42 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWeight:
-    """The way in which a config's kernel wants its weight: called with the packed one, (ic, r, r, 4, oc, 4) in texels, it gives that of `shape`.
+    """The way in which a config's kernel wants its weight: called with the packed one, (ic, kh, kw, lanes, oc, 4) in texels, it gives that of `shape`.
 
-    name: of the parameter.   shape: (ic, (m + r - 1)^2, 4, oc, 4) in texels.   tile: m, the side of an output tile.
+    name: of the parameter.   shape: (phases * ic, (m + r - 1)^2, lanes, oc, 4) in texels.   tile: m, the side of an output tile.
+    stride: rows and columns of phases that the window is cut into.
     """
 
     name: str
     shape: tuple[int, ...]
     tile: int
+    stride: tuple[int, int]
 
     def __call__(self, packed: np.ndarray) -> np.ndarray:
         """G g G^T of each window, in double precision, rounded to the type of `packed`."""
-        g = np.asarray(matrices(self.tile, packed.shape[1]).weight, dtype=np.float64)
-        found = np.einsum("ai,bj,cijlom->cablom", g, g, packed.astype(np.float64), optimize=True)
+        texels, height, width, _, outputs, _ = packed.shape
+        (sh, sw), lanes, window = self.stride, self.shape[2], -(-height // self.stride[0])
+        full = np.zeros((texels, window * sh, window * sw, lanes, outputs, LANES))
+        full[:, :height, :width] = packed[:, :, :, :lanes]
+        phases = full.reshape(texels, window, sh, window, sw, *full.shape[3:])
+        g = np.asarray(matrices(self.tile, window).weight, dtype=np.float64)
+        found = np.einsum("ai,bj,ciyjxlom->yxcablom", g, g, phases, optimize=True)
         return np.ascontiguousarray(found.reshape(self.shape).astype(packed.dtype))
 
 
 def algorithms(w: Conv2d) -> list[str]:
-    """Algorithms besides the direct one that can compute a convolution; of larger tiles, the ones that save products."""
-    side = w.kernel[0] if w.kernel[0] == w.kernel[1] else 0
-    is_plain = w.stride == w.dilation == (1, 1) and w.groups == 1 and min(w.in_channels, w.out_channels) >= LANES
+    """Algorithms besides the direct one that can compute a convolution with fewer products; of larger tiles, those that need fewer than smaller ones."""
+    windows = {-(-taps // stride) for taps, stride in zip(w.kernel, w.stride, strict=True)}
+    side = windows.pop() if len(windows) == 1 else 0
+    has_texels = min(w.in_channels * math.prod(w.stride), w.out_channels) >= LANES
+    is_plain = w.dilation == (1, 1) and w.groups == 1 and has_texels
     forms = {name: Winograd(w, tile) for name, tile in TILES.items() if is_plain and tile in SIDES.get(side, ()) and min(w.out_hw) >= tile}
-    found: list[str] = []
+    found: dict[str, int] = {"direct": w.batch * math.prod((*w.out_hw, *w.kernel))}
     for name, form in forms.items():
-        # Tiles of eight pixels a side lose too much where fp16 lies between the kernels.
-        if (w.dtype == "float32" or form.side < 8) and all(form.products < forms[other].products for other in found):
-            found.append(name)
-    return found
+        # Tiles of seven pixels a side lose too much where fp16 lies between the kernels.
+        if (w.dtype == "float32" or form.side < 7) and form.products < min(found.values()):
+            found[name] = form.products
+    return list(found)[1:]
 
 
 @dataclass(frozen=True)
@@ -87,19 +100,39 @@ class Winograd:
     tile: int
 
     @property
+    def window(self) -> int:
+        """Side of the window in one phase of the data, in taps."""
+        return -(-self.work.kernel[0] // self.work.stride[0])
+
+    @property
     def side(self) -> int:
-        """Side of an input tile, in pixels."""
-        return self.tile + self.work.kernel[0] - 1
+        """Side of an input tile, in pixels of its phase."""
+        return self.tile + self.window - 1
+
+    @property
+    def phases(self) -> int:
+        """Phases of the data: the pixels of one lie a stride apart."""
+        return math.prod(self.work.stride)
 
     @property
     def products(self) -> int:
         """Products for one channel of data and one of the weight."""
-        return self.side**2 * self.tiles
+        return self.phases * self.side**2 * self.tiles
+
+    @property
+    def data_texels(self) -> int:
+        """Texels of input channels."""
+        return -(-self.work.in_channels // LANES)
 
     @property
     def in_texels(self) -> int:
-        """Texels of input channels."""
-        return -(-self.work.in_channels // LANES)
+        """Texels of input channels of all phases."""
+        return self.phases * self.data_texels
+
+    @property
+    def in_lanes(self) -> int:
+        """Lanes of an input texel that are multiplied: those that hold channels."""
+        return min(self.work.in_channels, LANES)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -120,19 +153,41 @@ class Winograd:
     @property
     def weight_shape(self) -> tuple[int, ...]:
         """Shape of the transformed weight."""
-        return (self.in_texels, self.side**2, LANES, self.work.out_texels, LANES)
+        return (self.in_texels, self.side**2, self.in_lanes, self.work.out_texels, LANES)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the operator's packed output."""
+        return self.work.output_shape
 
     @property
     def transform_elements(self) -> int:
         """Numbers that the two transforms read and write; those of input tiles that overlap count once."""
         w, tiles = self.work, self.side**2 * self.tiles
-        data, output = w.batch * self.in_texels * math.prod(w.in_hw), math.prod(w.output_shape) // LANES
+        data, output = w.batch * self.data_texels * math.prod(w.in_hw), math.prod(self.output_shape) // LANES
         return LANES * (data + tiles * (self.in_texels + w.out_texels) + output)
 
     @property
     def is_shared(self) -> bool:
         """Whether work-items share a tile: half transformed, it lies in local memory."""
         return self.side > _LARGEST_OWN
+
+    @property
+    def is_over_tiles(self) -> bool:
+        """Whether the output nest runs over tiles, not over the pixels of the output."""
+        return self.is_shared
+
+    def source_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
+        """The texel and pixel of the convolution `work` that are the output's (o, y, x)."""
+        return o, y, x
+
+    def place_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
+        """The inverse of `source_of`."""
+        return o, y, x
+
+    def is_output(self, y: Expr, x: Expr) -> list[tirx.Expr]:
+        """Conditions under which the output has a pixel that `place_of` gives."""
+        return [v < extent for v, extent in zip((y, x), self.output_shape[2:4], strict=True)]
 
     def fits(self, limits: Limits) -> bool:
         """Whether a device runs work groups of the transforms."""
@@ -150,11 +205,12 @@ class Winograd:
         return Contraction(
             inputs=[transformed, weight],
             extents=(self.work.out_texels, self.side**2, self.tiles),
-            reduce={"ic": self.in_texels, "ilane": LANES},
+            reduce={"ic": self.in_texels, "ilane": self.in_lanes},
             lhs=lambda _o, p, t, _lane, ic, ilane: transformed[p, ic * self.tiles + t, ilane],
             rhs=lambda o, lane, ic, ilane, p: weight[ic, p, ilane, o, lane],
             output=lambda p, o, t, lane: (o, p, t, lane),
             output_shape=(self.side**2, self.work.out_texels, self.tiles, LANES),
+            texel=LANES,
             is_batched=True,
         )
 
@@ -167,39 +223,52 @@ class Winograd:
 
     def _transformed_weight(self, packed: te.Tensor) -> te.Tensor:
         """G g G^T of each window, as `StoredWeight` makes it ahead."""
-        side, matrix = self.side, self._matrices.weight
-        texels, window, _, lanes, outputs, _ = (int(extent) for extent in packed.shape)
+        side, matrix, (kh, kw), (sh, sw) = self.side, self._matrices.weight, self.work.kernel, self.work.stride
 
-        def column(a: tirx.Expr, j: tirx.Expr, *at: tirx.Expr) -> tirx.Expr:
-            ic, *others = at
-            return row_of(matrix, a, lambda i: packed[(ic, i, j, *others)].astype("float32"))
+        def column(a: tirx.Expr, j: tirx.Expr, c: tirx.Expr, *at: tirx.Expr) -> tirx.Expr:
+            texel, top, left = self.phase_of(c)
 
-        rows = te.compute((side, window, texels, lanes, outputs, LANES), column, name="weight_rows")
+            def tap(i: int) -> tirx.Expr:
+                y, x = i * sh + top, j * sw + left
+                checks = [y < kh if (i + 1) * sh > kh else True, x < kw if self.window * sw > kw else True]
+                return guarded(self.work.dtype, packed[(texel, y, x, *at)], *checks).astype("float32")
+
+            return row_of(matrix, a, tap)
+
+        rows = te.compute((side, self.window, self.in_texels, self.in_lanes, self.work.out_texels, LANES), column, name="weight_rows")
         return te.compute(
             self.weight_shape,
-            lambda ic, p, *at: row_of(matrix, p % side, lambda j: rows[(p // side, j, ic, *at)]).astype(self.work.dtype),
+            lambda c, p, *at: row_of(matrix, p % side, lambda j: rows[(p // side, j, c, *at)]).astype(self.work.dtype),
             name="stored_weight",
         )
 
+    def phase_of(self, c: Expr) -> tuple[Expr, Expr, Expr]:
+        """The data's texel that texel `c` of all phases is of, and the row and column of its phase."""
+        if self.phases == 1:
+            return c, 0, 0
+        phase, across = c // self.data_texels, self.work.stride[1]
+        return c % self.data_texels, phase // across, phase % across
+
     @property
     def _matrices(self) -> Matrices:
-        return matrices(self.tile, self.work.kernel[0])
+        return matrices(self.tile, self.window)
 
     def transformed_data(self, data: te.Tensor, is_zero_outside: bool) -> te.Tensor:
         side, (down, across), count = self.side, self.grid, self.in_texels * self.tiles
         padded = padded_items(count)
-        top, left, _, _ = self.work.padding
-        # Tiles that stick out over the edge are padding too.
-        reach = self.work.kernel[0] - 1
-        bottom, right = (cells * self.tile + reach - before - extent for cells, before, extent in zip(self.grid, (top, left), self.work.in_hw, strict=True))
-        work = replace(self.work, padding=(top, left, max(0, bottom), max(0, right)))
+        (sh, sw), (before, first, _, _) = self.work.stride, self.work.padding
+        # Tiles that stick out over the edge are padding too, and so are the taps that a phase lacks.
+        reach = self.window - 1
+        sides = zip(self.grid, self.work.stride, (before, first), self.work.in_hw, strict=True)
+        after, last = ((cells * self.tile + reach) * stride - pad - extent for cells, stride, pad, extent in sides)
+        work = replace(self.work, padding=(before, first, max(0, after), max(0, last)))
 
         def load(f: tirx.Expr, i: tirx.Expr, j: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             f = f if padded == count else te.min(f, count - 1)
-            ic, t = f // self.tiles, f % self.tiles
+            (texel, top, left), t = self.phase_of(f // self.tiles), f % self.tiles
             n, y, x = t // (down * across), t // across % down, t % across
-            value = window_index(work, y * self.tile, x * self.tile, i, j, lambda iy, ix: data[n, ic, iy, ix, lane], is_zero_outside=is_zero_outside)
-            return value.astype("float32")
+            at = y * self.tile, x * self.tile, i * sh + top, j * sw + left
+            return window_index(work, *at, lambda iy, ix: data[n, texel, iy, ix, lane], is_zero_outside=is_zero_outside).astype("float32")
 
         tile = te.compute((padded, side, side, LANES), load, name="data_tile")
         matrix = self._matrices.data
@@ -221,15 +290,16 @@ class Winograd:
         column = te.compute((side, side, padded, LANES), load, name="output_column").__getitem__ if self.is_shared else lambda i: load(*i)
         rows = te.compute((tile, side, padded, LANES), lambda y, b, f, lane: row_of(matrix, y, lambda a: column((a, b, f, lane))), name="output_rows")
         tiles = te.compute((padded, tile, tile, LANES), lambda f, y, x, lane: row_of(matrix, x, lambda b: rows[y, b, f, lane]), name="output_tile")
-        return te.compute(
-            self.work.output_shape,
-            lambda n, o, y, x, lane: tiles[((o * batch + n) * down + y // tile) * across + x // tile, y % tile, x % tile, lane],
-            name=Stage.CROP,
-        )
+
+        def crop(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+            o, y, x = self.source_of(o, y, x)
+            return tiles[((o * batch + n) * down + y // tile) * across + x // tile, y % tile, x % tile, lane]
+
+        return te.compute(self.output_shape, crop, name=Stage.CROP)
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
         """The schedule with the three nests bound; `output` is the block that the epilogue ends in."""
-        if self.is_shared:
+        if self.is_over_tiles:
             sch, output = self._over_tiles(sch, output)
         self.schedule_data(sch)
         self._schedule_weight(sch)
@@ -245,8 +315,8 @@ class Winograd:
 
         def place(f: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
             o, n = f // self.tiles, f % self.tiles // (down * across)
-            y, x = f // across % down * self.tile + y, f % across * self.tile + x
-            return [n, o, y, x, lane], [v < extent for v, extent in zip((y, x), self.work.out_hw, strict=True)]
+            o, y, x = self.place_of(o, f // across % down * self.tile + y, f % across * self.tile + x)
+            return [n, o, y, x, lane], self.is_output(y, x)
 
         name, extents = str(sch.get(output).name_hint), (self.work.out_texels * self.tiles, self.tile, self.tile, LANES)
         sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "output_tile", extents, place)))
@@ -261,7 +331,7 @@ class Winograd:
             sch.reorder(group, a, item, b, lane)
             sch.bind(group, "blockIdx.x")
             bind_threads(sch, a, item)
-            column = _share_rows(sch, "data_rows", group, self.side)
+            column = share_rows(sch, "data_rows", group, self.side)
             load_texels(sch, sch.cache_read(transformed, 0, "local"), item)
             load_texels(sch, tile, column)
             unroll_tile(sch, [b, lane])
@@ -293,52 +363,20 @@ class Winograd:
             sch.bind(group, "blockIdx.x")
             bind_threads(sch, y, item)
             load_texels(sch, tile, item)
-            column = _share_rows(sch, "output_rows", group, self.tile)
+            column = share_rows(sch, "output_rows", group, self.tile)
             load_texels(sch, sch.cache_read(tile, 0, "local"), item)
             load_texels(sch, sch.get_sblock("output_column"), column)
             unroll_tile(sch, [x, lane])
             return
-        n, o, y, x, lane = sch.get_loops(output)
-        (down, inner_y), (across, inner_x) = (sch.split(loop, [None, self.tile]) for loop in (y, x))
-        sch.reorder(o, n, down, across, inner_y, inner_x, lane)
-        item = bind_items(sch, sch.fuse(o, n, down, across), [inner_y, inner_x, lane])
-        load_texels(sch, tile, inner_y)
+        if self.is_over_tiles:
+            items, *inner = sch.get_loops(output)
+        else:
+            n, o, y, x, lane = sch.get_loops(output)
+            (down, inner_y), (across, inner_x) = (sch.split(loop, [None, self.tile]) for loop in (y, x))
+            inner = [inner_y, inner_x, lane]
+            sch.reorder(o, n, down, across, *inner)
+            items = sch.fuse(o, n, down, across)
+        item = bind_items(sch, items, inner)
+        load_texels(sch, tile, inner[0])
         place_rows(sch, "output_rows", item)
-        unroll_tile(sch, [inner_y, inner_x, lane])
-
-
-def padded_items(items: int) -> int:
-    return -(-items // GROUP) * GROUP
-
-
-def bind_items(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
-    """Bind `items`, so that each iteration is a work-item, with the loops `inner` inside."""
-    group, item = sch.split(items, [None, GROUP])
-    sch.reorder(group, item, *inner)
-    sch.bind(group, "blockIdx.x")
-    sch.bind(item, "threadIdx.x")
-    return item
-
-
-def place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
-    """The first half of a transform, which makes rows of a tile, in a work-item's registers; returns its loop over columns."""
-    block = sch.get_sblock(name)
-    sch.set_scope(block, 0, "local")
-    sch.compute_at(block, item, preserve_unit_loops=True)
-    row, column, _, lane = loops_below(sch, block, item)
-    sch.reorder(column, row, lane)
-    unroll_tile(sch, [column, row, lane])
-    return column
-
-
-def _share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> Loop:
-    """Stage the tiles of a group in local memory, a column at a time for each of `across` work-items of a tile; return the loop around a column."""
-    block = sch.get_sblock(name)
-    sch.set_scope(block, 0, "shared")
-    sch.compute_at(block, group, preserve_unit_loops=True)
-    row, column, item, lane = loops_below(sch, block, group)
-    outer, column = sch.split(column, [None, across])
-    sch.reorder(outer, column, item, row, lane)
-    bind_threads(sch, column, item)
-    unroll_tile(sch, [row, lane])
-    return item
+        unroll_tile(sch, inner)

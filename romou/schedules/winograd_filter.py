@@ -1,4 +1,4 @@
-"""Winograd's way to the gradient of a filter: the adjoint of the convolution's, for windows of 3x3 and 5x5 (Lavin and Gray, section 4, transposed).
+"""Winograd's way to the gradient of a filter: the adjoint of the convolution's, for windows of 2x2 to 5x5 (Lavin and Gray, section 4, transposed).
 
     output tile   Y = A^T ((G g G^T) * (B^T d B)) A
     gradient      by g = G^T (sum over all tiles of (A dY A^T) * (B^T d B)) G        dY: tile of the output's gradient
@@ -8,7 +8,9 @@ Four kernels with three workspaces between them:
     data      -> transformed (positions, input texels * tiles, 4)          as the convolution's own
     gradient  -> stored_gradient (positions, output texels * tiles, 4)     A dY A^T of each tile and texel
     both      -> products (positions, output texels, input channels, 4)    for each position a contraction over the tiles of the batch
-    products  -> output (oc, ic, r, r)                                     G^T m G of each texel and channel
+    products  -> output (oc, ic, kh, kw)                                   G^T m G of each texel and channel
+
+With a stride, the input channels are those of all phases of the data, and a tile of the last kernel is the taps of one phase.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from romou.schedules.contraction.stages import Stage, contract
 from romou.schedules.loops import Block, load_texels, unroll_tile
 from romou.schedules.packed_weight import guarded
 from romou.schedules.splice import as_module, renest
-from romou.schedules.winograd import Winograd, bind_items, padded_items, place_rows
+from romou.schedules.winograd import Winograd
+from romou.schedules.winograd_loops import bind_items, padded_items, place_rows
 from romou.schedules.winograd_matrices import row_of
 from romou.tir.primitives import LANES
 
@@ -39,9 +42,14 @@ class WinogradFilter(Winograd):
     """The gradient of a convolution by its filter, in tiles of `tile` x `tile` outputs. Its second factor is the gradient of the output."""
 
     @property
+    def inputs(self) -> int:
+        """Input channels of all phases."""
+        return self.phases * self.work.in_channels
+
+    @property
     def columns(self) -> int:
         """Texels of output channels, with each input channel."""
-        return self.work.out_texels * self.work.in_channels
+        return self.work.out_texels * self.inputs
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -51,8 +59,9 @@ class WinogradFilter(Winograd):
     @property
     def transform_elements(self) -> int:
         w, oh, ow = self.work, *self.work.out_hw
-        pixels = w.batch * (self.in_texels * w.in_hw[0] * w.in_hw[1] + w.out_texels * oh * ow)
-        return LANES * (pixels + self.side**2 * (self.tiles * (self.in_texels + w.out_texels) + 2 * self.columns) + self.columns * w.kernel[0] ** 2)
+        pixels = w.batch * (self.data_texels * w.in_hw[0] * w.in_hw[1] + w.out_texels * oh * ow)
+        taps = w.out_texels * w.in_channels * w.kernel[0] * w.kernel[1]
+        return LANES * (pixels + self.side**2 * (self.tiles * (self.in_texels + w.out_texels) + 2 * self.columns) + taps)
 
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
         """The sums of all positions: o counts output texels, h positions, w input channels; four tiles are a step of the sum."""
@@ -61,8 +70,10 @@ class WinogradFilter(Winograd):
         is_padded = steps * LANES > tiles
 
         def lhs(_o: tirx.Expr, p: tirx.Expr, c: tirx.Expr, _lane: tirx.Expr, k: tirx.Expr, step: tirx.Expr) -> tirx.Expr:
-            t = k * LANES + step
-            return guarded(w.dtype, transformed[p, c // LANES * tiles + t, c % LANES], t < tiles if is_padded else True)
+            t, texel, lane = k * LANES + step, c // LANES, c % LANES
+            if self.phases > 1:
+                texel, lane = c // w.in_channels * self.data_texels + c % w.in_channels // LANES, c % w.in_channels % LANES
+            return guarded(w.dtype, transformed[p, texel * tiles + t, lane], t < tiles if is_padded else True)
 
         def rhs(o: tirx.Expr, lane: tirx.Expr, k: tirx.Expr, step: tirx.Expr, p: tirx.Expr) -> tirx.Expr:
             t = k * LANES + step
@@ -70,12 +81,12 @@ class WinogradFilter(Winograd):
 
         return Contraction(
             inputs=[transformed, weight],
-            extents=(w.out_texels, self.side**2, w.in_channels),
+            extents=(w.out_texels, self.side**2, self.inputs),
             reduce={"tile": steps, "step": LANES},
             lhs=lhs,
             rhs=rhs,
             output=lambda p, o, c, lane: (o, p, c, lane),
-            output_shape=(self.side**2, w.out_texels, w.in_channels, LANES),
+            output_shape=(self.side**2, w.out_texels, self.inputs, LANES),
             lhs_vector=False,
             is_batched=True,
         )
@@ -106,7 +117,8 @@ class WinogradFilter(Winograd):
         )
 
     def _filter(self, products: te.Tensor) -> te.Tensor:
-        side, window, inputs = self.side, self.work.kernel[0], self.work.in_channels
+        side, window, inputs = self.side, self.window, self.inputs
+        (kh, kw), (sh, sw), channels = self.work.kernel, self.work.stride, self.work.in_channels
         padded, matrix = padded_items(self.columns), list(zip(*self._matrices.weight, strict=True))
 
         def load(a: int, b: tirx.Expr, f: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
@@ -116,18 +128,19 @@ class WinogradFilter(Winograd):
         rows = te.compute((window, side, padded, LANES), lambda i, b, f, lane: row_of(matrix, i, lambda a: load(a, b, f, lane)), name="filter_rows")
         tiles = te.compute((padded, window, window, LANES), lambda f, i, j, lane: row_of(matrix, j, lambda b: rows[i, b, f, lane]), name="filter_tile")
         return te.compute(
-            (self.work.out_channels, inputs, window, window),
-            lambda o, c, i, j: tiles[o // LANES * inputs + c, i, j, o % LANES],
+            (self.work.out_channels, channels, kh, kw),
+            lambda o, c, i, j: tiles[o // LANES * inputs + (i % sh * sw + j % sw) * channels + c, i // sh, j // sw, o % LANES],
             name=Stage.CROP,
         )
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
         """The schedule with the four nests bound; `output` is the block that the epilogue ends in."""
-        window, inputs = self.work.kernel[0], self.work.in_channels
+        window, inputs, channels, (kh, kw), (sh, sw) = self.window, self.inputs, self.work.in_channels, self.work.kernel, self.work.stride
 
         def place(f: tirx.Expr, i: tirx.Expr, j: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
-            channel = f // inputs * LANES + lane
-            return [channel, f % inputs, i, j], [channel < self.work.out_channels]
+            channel, phase = f // inputs * LANES + lane, f % inputs // channels
+            y, x = i * sh + phase // sw, j * sw + phase % sw
+            return [channel, f % channels, y, x], [channel < self.work.out_channels, y < kh, x < kw]
 
         name = str(sch.get(output).name_hint)
         sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "filter_tile", (self.columns, window, window, LANES), place)))

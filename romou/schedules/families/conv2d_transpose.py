@@ -101,6 +101,30 @@ class Conv2dTranspose(Conv2d):
         return 2 * self.batch * self.in_channels * self.in_hw[0] * self.in_hw[1] * taps
 
 
+@dataclass(frozen=True)
+class WinogradTranspose(Winograd):
+    """The convolution of the phases in tiles, whose outputs are put where they belong."""
+
+    whole: Conv2dTranspose
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return self.whole.output_shape
+
+    @property
+    def is_over_tiles(self) -> bool:
+        return True
+
+    def source_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
+        return self.whole.phase_of(o, y, x)
+
+    def place_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
+        return self.whole.place_of(o, y, x)
+
+    def is_output(self, y: Expr, x: Expr) -> list[tirx.Expr]:
+        return [tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), self.whole.out_hw, strict=True)]
+
+
 def backward_input(w: Conv2d) -> Conv2dTranspose:
     """The gradient of a convolution by its input."""
     reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(w.out_hw, w.stride, w.kernel, w.dilation, strict=True)]
@@ -142,8 +166,9 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(rows, columns), **fields)
 
     def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:
-        """Without a stride there is one phase: a convolution as any other."""
-        return CONV2D.winograd(w.phases) if w.stride == (1, 1) and w.groups == 1 else {}
+        """That of the convolution of the phases; without a stride there is one phase, and it is a convolution as any other."""
+        forms = CONV2D.winograd(w.phases) if w.groups == 1 else {}
+        return forms if w.stride == (1, 1) else {name: WinogradTranspose(w.phases, form.tile, w) for name, form in forms.items()}
 
     def weight_shape(self, w: Conv2dTranspose) -> tuple[int, ...]:
         return _of_phases(w).weight_shape(w.phases)
