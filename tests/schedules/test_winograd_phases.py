@@ -110,7 +110,7 @@ def test_half_precision_storage(place: int) -> None:
 
 
 def test_which_strided_convolutions_have_the_knob() -> None:
-    """Those that need fewer products: a window of 3x3 at stride 2 makes four of 2x2, which tiles of two pixels compute with as many as directly."""
+    """Strided convolutions have it with the tiles that need fewer products: 3x3 at stride 2 is 2x2 over four phases, where tiles of two pixels save none."""
 
     def choices(work: Conv2d) -> tuple[str, ...]:
         return tuple(name for name in task_of(work).space(target_of("opencl")).knobs.get("algorithm", ("direct",)) if not str(name).startswith("pieces"))
@@ -141,7 +141,7 @@ def test_products_that_are_saved(algorithm: str, share: float) -> None:
 
 
 def test_long_sums_of_phases_keep_their_digits(opencl_device: tvm.runtime.Device) -> None:
-    """16 phases of 48 channels."""
+    """Sums over 16 phases of 48 channels are below a third of what counts as right."""
     target = target_of("opencl")
     task = task_of(conv(48, (43, 43), 8, (11, 11), stride=(4, 4)), has_epilogue=False)
     arrays = random_arrays(task, np.random.default_rng(SEED))
