@@ -76,4 +76,6 @@ def test_whoever_times_holds_them(monkeypatch: pytest.MonkeyPatch, vulkan_device
     graph = Graph({"x": (1, 8)})
     model = romou.compile(graph.model(graph.add("Relu", "x")), target="vulkan", verify=False)
     model.times(repeat=1)
-    assert held == [0, 0]
+    # Once more where it is decided how the model is launched.
+    assert len(held) > 1
+    assert set(held) == {0}
