@@ -25,8 +25,8 @@ SAME = (1, 1, 1, 1)
 @pytest.mark.parametrize(
     ("work", "knobs"),
     [
-        (matmul((2,), 8, 32, 16), {"tile_w": 2, "tile_o": 2}),
-        (matmul((), 16, 64, 48), {"tile_w": 4, "tile_o": 1}),
+        (matmul((2,), 8, 32, 16), {"tile_w": 2, "tile_o": 2, "data": "buffer", "weight": "buffer"}),
+        (matmul((), 16, 64, 48), {"tile_w": 4, "tile_o": 1, "data": "buffer", "weight": "buffer"}),
         # The products between Winograd's transforms.
         (conv(16, (9, 11), 10, (3, 3), padding=SAME), {"algorithm": "winograd2", "data": "buffer", "weight": "buffer", "output": "buffer"}),
     ],
