@@ -123,7 +123,7 @@ def test_several_rules_at_once_are_each_as_by_themselves() -> None:
 
 
 def test_the_literal_rule_never_empties_a_space() -> None:
-    task = task_of(conv(64, (28, 28), 64, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1))).with_free_images()
+    task = task_of(conv(64, (28, 28), 64, (3, 3), dilation=(2, 2), padding=(2, 2, 2, 2))).with_free_images()
     literal = task.pruned_space(ADRENO, Rules(count_per_work_item=True))
     assert literal.kept
     assert any(c.slack != 1 for c in literal.report.criteria)
