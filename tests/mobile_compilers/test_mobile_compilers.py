@@ -164,7 +164,7 @@ __kernel void sum(__read_only image2d_array_t a, __global TYPE4* b, int n) {
   b[get_local_id(0)] = sum;
 }
 """
-FLOATS, HALFS = (READS.replace("TYPE", name).replace("READ(", f"READ_INSIDE_IMAGE{letter}(") for name, letter in (("float", "F"), ("half", "H")))
+FP32_READS, FP16_READS = (READS.replace("TYPE", name).replace("READ(", f"READ_INSIDE_IMAGE{letter}(") for name, letter in (("float", "F"), ("half", "H")))
 EQUAL = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
 
 
@@ -172,7 +172,7 @@ EQUAL = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
 def answers(compilers: Path) -> Callable[[str], list[list[KernelStatistics] | BuildError]]:
     """What a compiler says of all files here, which it is given in one process: starting it takes longer than its work."""
     sources = [SOURCE, REFUSED, SOURCE.replace("n[0]", "n[2]")]
-    more = {"a630": [SCALE, FLOATS, HALFS, *(SIZED.replace("SIZE", str(size)) for size in SIZES)], "g76": [EQUAL, EQUAL + "// the same"]}
+    more = {"a630": [SCALE, FP32_READS, FP16_READS, *(SIZED.replace("SIZE", str(size)) for size in SIZES)], "g76": [EQUAL, EQUAL + "// the same"]}
     return cache(lambda gpu: compile_all([*sources, *more.get(gpu, [])], gpu, folder=compilers))
 
 
@@ -196,11 +196,11 @@ def test_the_script_spares_a_folder_of_something_else(tmp_path: Path) -> None:
 
 
 def test_an_fp16_image_is_read_without_conversions(answers: Callable[[str], list[list[KernelStatistics] | BuildError]]) -> None:
-    floats, halfs = answers("a630")[4:6]
-    assert isinstance(floats, list)
-    assert isinstance(halfs, list)
-    assert halfs[0].inner.multiply_adds == floats[0].inner.multiply_adds == 4
-    assert halfs[0].inner.instructions <= floats[0].inner.instructions
+    fp32, fp16 = answers("a630")[4:6]
+    assert isinstance(fp32, list)
+    assert isinstance(fp16, list)
+    assert fp16[0].inner.multiply_adds == fp32[0].inner.multiply_adds == 4
+    assert fp16[0].inner.instructions <= fp32[0].inner.instructions
 
 
 @pytest.mark.parametrize("gpu", LIVE)

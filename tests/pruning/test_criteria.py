@@ -149,18 +149,18 @@ def test_more_of_anything_takes_longer(changes: dict[str, Any]) -> None:
 
 def test_a_load_of_fp16_is_an_instruction_as_one_of_fp32_and_moves_half_the_bytes() -> None:
     read = {"unshared_image_bytes": 4096, "unshared_buffer_bytes": 1024}
-    floats = estimate_parts(dataclasses.replace(FINE, **read), ADRENO)
-    halfs = estimate_parts(dataclasses.replace(FINE, **{name: count // 2 for name, count in read.items()}, element_bytes=2), ADRENO)
-    assert floats is not None
-    assert halfs is not None
-    assert (halfs["issuing"], halfs["waiting"]) == (floats["issuing"], floats["waiting"])
-    assert (halfs["images"], halfs["buffers"]) == (floats["images"] / 2, floats["buffers"] / 2)
+    fp32 = estimate_parts(dataclasses.replace(FINE, **read), ADRENO)
+    fp16 = estimate_parts(dataclasses.replace(FINE, **{name: count // 2 for name, count in read.items()}, element_bytes=2), ADRENO)
+    assert fp32 is not None
+    assert fp16 is not None
+    assert (fp16["issuing"], fp16["waiting"]) == (fp32["issuing"], fp32["waiting"])
+    assert (fp16["images"], fp16["buffers"]) == (fp32["images"] / 2, fp32["buffers"] / 2)
     # Local memory holds numbers of the type that is summed up.
     staged = {"local_loads": 4096}, {"local_loads": 2048, "multiplies_fp16": True}
-    in_floats, in_halfs = (estimate_parts(dataclasses.replace(FINE, **one, element_bytes=2), ADRENO) for one in staged)
-    assert in_floats is not None
-    assert in_halfs is not None
-    assert in_halfs["issuing"] == in_floats["issuing"]
+    with_fp32, with_fp16 = (estimate_parts(dataclasses.replace(FINE, **one, element_bytes=2), ADRENO) for one in staged)
+    assert with_fp32 is not None
+    assert with_fp16 is not None
+    assert with_fp16["issuing"] == with_fp32["issuing"]
 
 
 def test_nothing_is_estimated_of_a_cpu_or_of_a_device_that_is_not_known() -> None:

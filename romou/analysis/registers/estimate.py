@@ -55,10 +55,9 @@ def estimate_registers(func: tirx.PrimFunc) -> RegisterEstimate:
     """Return the registers of a work-item of a lowered device function. Short loops are unrolled; two fp16 share a register."""
     reader = Reader(func.body)
     sizes = reader.values.sizes
-    blocks = list(blocks_of(reader.code, sizes))
-    found = [Scheduler(block, sizes).run() for block in blocks]
-    live, written = (float(max(numbers, default=0)) for numbers in ([one[place] for one in found] for place in (0, 1)))
-    return RegisterEstimate(live, written, float(max((live_as_written(block, sizes) for block in blocks), default=0)))
+    found = [(*Scheduler(block, sizes).run(), live_as_written(block, sizes)) for block in blocks_of(reader.code, sizes)]
+    live, written, as_written = (float(max(numbers)) for numbers in zip((0, 0, 0), *found, strict=True))
+    return RegisterEstimate(live, written, as_written)
 
 
 def address_registers(loads: Any, *, is_image: Any) -> Any:
