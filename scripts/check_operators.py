@@ -5,11 +5,13 @@
     python scripts/check_operators.py --target cuda --configs 3            on an NVIDIA GPU
     python scripts/check_operators.py --target "cuda -device=nvidia_h200" --compile-only       without one: through NVRTC
     python scripts/check_operators.py --targets opencl,cuda,vulkan         the same config on all that are here, compared with each other and with the CPU
+    python scripts/check_operators.py --target cuda --dtype float16 --where multiply_add=mma --configs 4         random ones with a choice of a knob
 
 The operators are the typical cases of every family, those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py
 attention and transposed convolutions; by themselves, in buffers or images as the target offers.
 Configs are drawn from the whole spaces with a fixed seed; those of --targets are the same on all, but for knobs that only some of them have.
---seconds ends the run early and says what is left; --only and --skip choose; --dtype float16 checks what tensor cores multiply.
+--seconds ends the run early and says what is left; --only and --skip choose; --dtype float16 checks what tensor cores multiply. With --where no default
+config is drawn, and operators without that choice are left out.
 """
 
 from __future__ import annotations
@@ -46,9 +48,14 @@ AT_ONCE = max(1, CORES // 4)
 TOOLCHAIN = Toolchain(build_reference=f"kernel_references:{fast_reference.__name__}")
 
 
-def configs_of(task: TunableTask, target: Target, count: int, seed: int) -> list[Config]:
-    """The default config and `count` random ones."""
-    return [task.default_config(target), *task.space(target).sample(np.random.default_rng([seed, int(task.key, 16)]), count)]
+def configs_of(task: TunableTask, target: Target, count: int, seed: int, where: tuple[str, str] | None = None) -> list[Config]:
+    """The default config and `count` random ones; with `where`, a knob and its choice as text, random ones that have it, and none if the task never does."""
+    space, rng = task.space(target), np.random.default_rng([seed, int(task.key, 16)])
+    if where is None:
+        return [task.default_config(target), *space.sample(rng, count)]
+    knob, text = where
+    chosen = [choice for choice in space.knobs.get(knob, ()) if str(choice) == text]
+    return [config for choice in chosen for config in space.sample(rng, count, where={knob: choice})]
 
 
 def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterator[tuple[str, str | None]]:
@@ -78,11 +85,12 @@ def measured(task: TunableTask, configs: list[Config], builder: LocalBuilder, ru
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listed:
-    """Which of the listed operators: those whose name contains `only` and not `skip`, with numbers of a type."""
+    """Which of the listed operators: those whose name contains `only` and not `skip`, with numbers of a type; and the choice of a knob they shall have."""
 
     only: str
     skip: str
     dtype: str = "float32"
+    where: tuple[str, str] | None = None
 
 
 def tasks_of(asked: Target, listed: Listed) -> list[TunableTask]:
@@ -119,7 +127,8 @@ def check(listed: Listed, target_text: str, count: int, seed: int, stop_at: floa
             return list(found), time.monotonic() - started
 
         left: list[str] = []
-        jobs = [(task, configs := configs_of(task, target, count, seed), threads.submit(results_of, task, configs)) for task in chosen]
+        drawn = ((task, configs_of(task, target, count, seed, listed.where)) for task in chosen)
+        jobs = [(task, configs, threads.submit(results_of, task, configs)) for task, configs in drawn if configs]
         for task, configs, job in jobs:
             done = job.result()
             if done is None:
@@ -132,7 +141,9 @@ def check(listed: Listed, target_text: str, count: int, seed: int, stop_at: floa
                 if outcome != Outcome.OK:
                     print(f"    {outcome}: {config}\n    {error}", flush=True)
     if left:
-        print(f"out of time: {len(left)} of {len(chosen)} operators are left, from {left[0]} on", flush=True)
+        print(f"out of time: {len(left)} of {len(jobs)} operators are left, from {left[0]} on", flush=True)
+    if not jobs:
+        raise UsageError("no listed operator has a config like that", hint="Look at --only, --skip, --dtype and --where.")
     print(f"{sum(outcomes.values())} configs: {', '.join(f'{n} {outcome}' for outcome, n in outcomes.most_common())}")
     return sum(outcomes.values()) - outcomes[Outcome.OK]
 
@@ -172,17 +183,21 @@ def check_across(listed: Listed, texts: list[str], count: int, seed: int, stop_a
 @click.option("--only", default="", help="Operators whose name contains this.")
 @click.option("--skip", default="", help="Not those whose name contains this.")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True, help="Type of the numbers in memory.")
+@click.option("--where", default="", metavar="KNOB=CHOICE", help="Random configs with this choice, and no default ones.")
 @click.option("--compile-only", "is_compiled_only", is_flag=True, help="Run nothing.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=float("inf"), help="Begin no operator after this time.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(target: str, targets: str, configs: int, only: str, skip: str, dtype: str, is_compiled_only: bool, seconds: float, seed: int) -> None:
+def main(target: str, targets: str, configs: int, only: str, skip: str, dtype: str, where: str, is_compiled_only: bool, seconds: float, seed: int) -> None:
     """Print a line an operator; exit code 1 if a config failed."""
     texts = [text.strip() for text in targets.split(",") if text.strip()]
     try:
         if texts and is_compiled_only:
             raise UsageError("--compile-only gives no outputs that --targets could compare")
         stop_at = time.monotonic() + seconds
-        listed = Listed(only=only, skip=skip, dtype=dtype)
+        knob, separator, choice = where.partition("=")
+        if where and (texts or not separator):
+            raise UsageError("--where takes KNOB=CHOICE, and no --targets beside it")
+        listed = Listed(only=only, skip=skip, dtype=dtype, where=(knob, choice) if where else None)
         if texts:
             raise SystemExit(1 if check_across(listed, texts, configs, seed, stop_at) else 0)
         failed = check(listed, target, configs, seed, stop_at, is_compiled_only)

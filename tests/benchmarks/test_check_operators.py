@@ -90,3 +90,18 @@ def test_the_listed_operators_are_there_in_fp16() -> None:
     assert [task.name for task in half] == [task.name for task in single] != []
     assert {str(p.dtype) for task in half for p in task.func.params} == {"float16"}
     assert all("coopmat" in task.space(target).knobs["multiply_add"] for task in half)
+
+
+def test_a_choice_of_a_knob_is_drawn_for_all_that_have_it() -> None:
+    target = Target("vulkan -device=nvidia_h200")
+    tasks = check_operators.tasks_of(target, check_operators.Listed(only="pool", skip="", dtype="float16"))
+    tasks += check_operators.tasks_of(target, check_operators.Listed(only="5x528", skip="", dtype="float16"))
+    drawn = {task.name: check_operators.configs_of(task, target, 2, 0, ("multiply_add", "coopmat")) for task in tasks}
+    assert {len(configs) for configs in drawn.values()} == {0, 2}
+    assert all(config["multiply_add"] == "coopmat" for configs in drawn.values() for config in configs)
+
+
+def test_a_choice_that_nothing_has_is_an_error() -> None:
+    result = CliRunner().invoke(check_operators.main, ["--target", "opencl -device=host", "--only", "5x528", "--where", "multiply_add=coopmat"])
+    assert result.exit_code == 1
+    assert "no listed operator has a config like that" in result.output
