@@ -62,7 +62,8 @@ def guarded_loads(root: tirx.Stmt | tirx.Expr) -> list[GuardedLoad]:
 
     def call(expr: tvm.ir.Call, visitor: Any) -> None:
         if is_conditional(expr):
-            fork(*expr.args, visitor)
+            condition, then, otherwise = expr.args
+            fork(condition, then, otherwise, visitor)
         else:
             visitor.default_visit(expr)
 
