@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import ExitStack
 
 import tvm
 from tvm import tirx
-from tvm_ffi.structural import structural_visit
 
-from romou.tir.calls import is_conditional
+from romou.tir.guarded_loads import GuardedLoad, guarded_loads
 
 
 def read_inside(func: tirx.PrimFunc, images: Sequence[tirx.Buffer]) -> list[tirx.Buffer]:
@@ -22,59 +20,25 @@ def read_inside(func: tirx.PrimFunc, images: Sequence[tirx.Buffer]) -> list[tirx
 
     Indices still are those of the tensor: run before buffers are flattened. An image that is not read is none of them.
     """
+    loads = guarded_loads(func.body) if images else []
+    of_images = ([load for load in loads if image.same_as(load.access.source)] for image in images)
+    return [image for image, own in zip(images, of_images, strict=True) if own and all(map(_is_inside, own))]
+
+
+def _is_inside(load: GuardedLoad) -> bool:
     analyzer = tvm.sym.Analyzer()
-    read: set[int] = set()
-    outside: set[int] = set()
-
-    def bind(var: tirx.Var, low: tirx.Expr, extent: tirx.Expr) -> None:
-        # The kernels of a function may share a variable, each with an extent of its own.
-        analyzer.bind(var, tvm.ir.Range.from_min_extent(low, extent), True)
-
-    def loop(stmt: tirx.For, visitor: Any) -> None:
-        bind(stmt.loop_var, stmt.min, stmt.extent)
-        visitor.default_visit(stmt)
-
-    def attribute(stmt: tirx.AttrStmt, visitor: Any) -> None:
-        if stmt.attr_key == "thread_extent":
-            bind(stmt.node.var, tirx.const(0, stmt.node.var.ty), stmt.value)
-        visitor.default_visit(stmt)
-
-    def under(condition: tirx.Expr, part: Any, visitor: Any) -> None:
+    for var, values in load.ranges:
+        analyzer.bind(var, values)
+    with ExitStack() as stack:
         # A condition that was loaded tells nothing of an index.
-        scope: AbstractContextManager[Any] = analyzer.constraint_scope(condition) if "bool" in str(condition.ty) else nullcontext()
-        with scope:
-            visitor.visit(part)
-
-    def branch(stmt: tirx.IfThenElse, visitor: Any) -> None:
-        visitor.visit(stmt.condition)
-        under(stmt.condition, stmt.then_case, visitor)
-        if stmt.else_case is not None:
-            under(tirx.Not(stmt.condition), stmt.else_case, visitor)
-
-    def call(expr: tvm.ir.Call, visitor: Any) -> None:
-        if not is_conditional(expr):
-            visitor.default_visit(expr)
-            return
-        condition, then, otherwise = expr.args
-        visitor.visit(condition)
-        under(condition, then, visitor)
-        under(tirx.Not(condition), otherwise, visitor)
-
-    def load(access: tvm.ir.TensorLoad, visitor: Any) -> None:
-        found = next((place for place, image in enumerate(images) if image.same_as(access.source)), None)
-        if found is not None and found not in outside:
-            read.add(found)
-            # The last index takes the lanes of a texel.
-            sides = zip(access.source.shape[:-1], list(access.indices)[:-1], strict=True)
-            if not all(_is_inside(analyzer, index, int(extent)) for extent, index in sides):
-                outside.add(found)
-        visitor.default_visit(access)
-
-    handlers = [(tirx.For, loop), (tirx.AttrStmt, attribute), (tirx.IfThenElse, branch), (tvm.ir.Call, call), (tvm.ir.TensorLoad, load)]
-    structural_visit(func.body, handlers)
-    return [image for place, image in enumerate(images) if place in read - outside]
+        for condition in load.conditions:
+            if "bool" in str(condition.ty):
+                stack.enter_context(analyzer.constraint_scope(condition))
+        # The last index takes the lanes of a texel.
+        sides = zip(load.access.source.shape[:-1], list(load.access.indices)[:-1], strict=True)
+        return all(_lies_in(analyzer, index, int(extent)) for extent, index in sides)
 
 
-def _is_inside(analyzer: tvm.sym.Analyzer, index: tirx.Expr, extent: int) -> bool:
+def _lies_in(analyzer: tvm.sym.Analyzer, index: tirx.Expr, extent: int) -> bool:
     bound = analyzer.const_int_bound(index)
     return bool((bound.min_value >= 0 or analyzer.can_prove(index >= 0)) and (bound.max_value < extent or analyzer.can_prove(index < extent)))

@@ -7,31 +7,17 @@ blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the sa
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
-import tvm
-from tvm import tirx
-from tvm.ir import TensorLoad
-from tvm_ffi.structural import structural_visit
 
 from romou.analysis.usage import KernelUsage
 from romou.core.space import Columns
 from romou.pruning.form import Form, loads_of_one, tabulate
 from romou.schedules.streaming import Points, StreamingTemplate
-from romou.tir.calls import is_conditional
 from romou.tir.evaluate import count_distinct, evaluate
-
-
-@dataclass(frozen=True)
-class _Load:
-    """A load of a parameter in a block, and the conditions under which it is done."""
-
-    tensor: tirx.Buffer
-    indices: Sequence[tirx.Expr]
-    conditions: Sequence[tirx.Expr]
+from romou.tir.guarded_loads import guarded_loads
 
 
 class StreamingForm(Form):
@@ -39,7 +25,12 @@ class StreamingForm(Form):
 
     def __init__(self, template: StreamingTemplate) -> None:
         self._template = template
-        self._loads = [(block, load) for block, value in zip(template.blocks, template.values, strict=True) for load in _loads_in(value, template.inputs)]
+        self._loads = [
+            (block, load)
+            for block, value in zip(template.blocks, template.values, strict=True)
+            for load in guarded_loads(value)
+            if str(load.access.source.name) in template.inputs
+        ]
         # What few of the knobs decide -> tensor -> numbers of it that are read.
         self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
         self._counts = functools.cache(self._count)
@@ -107,7 +98,7 @@ class StreamingForm(Form):
             values = dict(zip((axis.var for axis in block.iter_vars), points(block), strict=True))
             shape = np.broadcast_shapes(*(np.shape(value) for value in values.values()))
             address: Any = 0
-            for index, extent in zip(load.indices, load.tensor.shape, strict=True):
+            for index, extent in zip(load.access.indices, load.access.source.shape, strict=True):
                 place = evaluate(index, values)
                 # What an image gives as zero has addresses of its own.
                 before, behind = max(0, -int(np.min(place))), max(0, int(np.max(place)) + 1 - int(extent))
@@ -117,32 +108,8 @@ class StreamingForm(Form):
             # What loops repeat counts as it stands in the code: the first time may be all padding.
             for condition in load.conditions if times == 1 else ():
                 is_read = is_read & evaluate(condition, values)
-            places.setdefault((str(load.tensor.name), times), []).append(np.broadcast_to(address, shape)[is_read])
+            places.setdefault((str(load.access.source.name), times), []).append(np.broadcast_to(address, shape)[is_read])
         total: dict[str, int] = {}
         for (name, times), found in places.items():
             total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(found))
         return total
-
-
-def _loads_in(value: tirx.Expr, parameters: Container[str]) -> list[_Load]:
-    found: list[_Load] = []
-    conditions: list[tirx.Expr] = []
-
-    def load(access: TensorLoad, visitor: Any) -> None:
-        if str(access.source.name) in parameters:
-            found.append(_Load(access.source, list(access.indices), list(conditions)))
-        visitor.default_visit(access)
-
-    def call(expr: tvm.ir.Call, visitor: Any) -> None:
-        if not is_conditional(expr):
-            visitor.default_visit(expr)
-            return
-        condition, then, otherwise = expr.args
-        visitor.visit(condition)
-        for branch, holds in ((then, condition), (otherwise, tirx.Not(condition))):
-            conditions.append(holds)
-            visitor.visit(branch)
-            conditions.pop()
-
-    structural_visit(value, [(TensorLoad, load), (tvm.ir.Call, call)])
-    return found

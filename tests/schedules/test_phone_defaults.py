@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from operators import conv, task_of
 
+from romou.hardware import known_devices
 from romou.inspection.kernels import inspect_function
 from romou.schedules.families.batch_matmul import BatchMatmul, matmul
 from romou.schedules.families.dense import Dense
@@ -79,3 +80,13 @@ def test_fewer_products_are_the_default_on_phones_where_they_keep_the_digits() -
     assert task_of(conv(64, (28, 28), 64, (5, 5), "float16", padding=(2, 2, 2, 2))).default_config(ADRENO)["algorithm"] == "direct"
     # Two launches more take longer than what they save.
     assert task_of(conv(16, (14, 14), 16, (3, 3), padding=(1, 1, 1, 1))).default_config(ADRENO)["algorithm"] == "direct"
+
+
+@pytest.mark.parametrize("name", [name for name in known_devices() if name.startswith("adreno")])
+def test_products_start_as_mad_on_every_adreno(name: str) -> None:
+    """An Adreno's driver was seen to compute fma() step by step, at a 26th of the speed (`romou/hardware/quirks.json`)."""
+    target = Target(f"opencl -device={name}")
+    for work in (POINTWISE, WINDOW, STRIDED, Dense(m=1, k=4096, n=1000), matmul((), 64, 64, 64)):
+        task = task_of(work)
+        assert task.space(target).knobs["multiply_add"][0] == "mad"
+        assert {config["multiply_add"] for config in task.starts(target)} == {"mad"}
