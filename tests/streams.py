@@ -27,6 +27,7 @@ ELEMENTWISE: dict[str, Operator] = {
     "pack of odd rows": (lambda a: op.permute_dims(op.reshape(a, (2, 3, 4, 5, 7)), [0, 1, 3, 4, 2]), (2, 12, 5, 7)),
     "transpose of odd rows": (lambda a: op.permute_dims(a, [0, 2, 1]), (2, 20, 13)),
     "unpack": (lambda a: op.reshape(op.permute_dims(op.exp(a), [0, 1, 4, 2, 3]), (2, 12, 7, 9)), (2, 3, 7, 9, 4)),
+    "unpack of prime rows": (lambda a: op.reshape(op.permute_dims(op.exp(a), [0, 1, 4, 2, 3]), (2, 12, 3, 19)), (2, 3, 3, 19, 4)),
 }
 POOL: dict[str, Operator] = {
     "max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1), layout="NCHW4c"), (1, 3, 13, 17, 4)),

@@ -14,9 +14,9 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
-from romou.core.knob import Knob
+from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
-from romou.core.space import Columns, Config
+from romou.core.space import Columns, Config, Space
 from romou.schedules.base import Template
 from romou.schedules.blocks import inlined, operations_of, split_tuples
 from romou.schedules.emit import Vectors
@@ -100,11 +100,16 @@ class StreamingTemplate(Template):
         return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
 
     def default_config(self, limits: Limits) -> Config:
-        """The knobs' defaults, with the largest group, of at most the default size, that the space admits."""
-        space = self.space(limits)
-        config = space.default()
-        groups = sorted((g for g in space.knobs["work_group"] if isinstance(g, int) and g <= config["work_group"]), reverse=True)
-        return next((c for c in (config.replace(work_group=g) for g in groups) if space.is_valid(c)), config)
+        """The knobs' defaults, with the widest vectors, and then the largest group, of at most the default size, that the space admits."""
+        return self._admitted(self.space(limits))
+
+    @staticmethod
+    def _admitted(space: Space, **wanted: Choice) -> Config:
+        """The config of `default_config`, with what is wanted instead of a knob's default."""
+        config = space.default(**wanted)
+        widths, groups = (sorted((c for c in space.knobs[n] if isinstance(c, int) and c <= config[n]), reverse=True) for n in ("vector_width", "work_group"))
+        found = (config.replace(vector_width=width, work_group=group) for width in widths for group in groups)
+        return next((one for one in found if space.is_valid(one)), config)
 
     @cached_property
     def simplified(self) -> tirx.PrimFunc:
@@ -173,12 +178,15 @@ class StreamingTemplate(Template):
         """Choices for the work-items of a group."""
         return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [limits.max_work_group_size]
 
-    def _widths(self, extent: int) -> list[int]:
-        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so."""
+    def _widths(self, extent: int, *, may_overlap: bool = False) -> list[int]:
+        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so.
+
+        may_overlap: whether the last vector of a row may begin in the one before it.
+        """
         # OpenCL has no vectors of truth values in memory.
         is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
-        widths = [int(width) for width in VECTOR_WIDTH.choices if width == 1 or (extent % int(width) == 0 and not is_scalar)]
-        return [LANES] if self.images else widths
+        fits = [int(width) for width in VECTOR_WIDTH.choices if extent % int(width) == 0 or (may_overlap and extent > int(width))]
+        return [LANES] if self.images else [width for width in fits if width == 1 or not is_scalar]
 
 
 @functools.lru_cache(maxsize=32)

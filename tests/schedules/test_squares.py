@@ -43,7 +43,7 @@ def test_channels_are_packed_and_unpacked_in_squares(channels: int, width: int, 
     assert len(tasks) == 2
     for task in tasks:
         config = task.default_config(PHONE)
-        assert config["across"] == 4, task.name
+        assert config["across"] == config["vector_width"] == 4, task.name
         arrays = random_arrays(task, rng)
         for one in (config, *task.space(PHONE).sample(rng, 3)):
             assert_agrees(PHONE, task, one, arrays, reference(task, arrays), 1e-9)

@@ -86,12 +86,12 @@ def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype:
         assert_agrees(PHONE, task, config, arrays, expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("name", ["pack of odd rows", "transpose of odd rows"])
-def test_rows_of_odd_length_are_read_in_vectors(name: str, opencl_device: tvm.runtime.Device) -> None:
+@pytest.mark.parametrize("name", ["pack of odd rows", "transpose of odd rows", "unpack", "unpack of prime rows"])
+def test_rows_of_odd_length_are_read_and_written_in_vectors(name: str, opencl_device: tvm.runtime.Device) -> None:
     """On phones from the start; each number is stored once, by the first of the vectors that overlap, which Oclgrind sees elsewhere."""
     (task,) = relax_tasks(*OPERATORS[name])
     first, rng = task.default_config(PHONE), np.random.default_rng(SEED)
-    assert first["across"] == LANES
+    assert first["across"] == first["vector_width"] == LANES
     assert task.template.access_width(first["vector_width"], first["across"]) == LANES
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
@@ -99,6 +99,19 @@ def test_rows_of_odd_length_are_read_in_vectors(name: str, opencl_device: tvm.ru
     for knobs in ({}, {"items": 4, "work_group": 16}, {"vector_width": 1}, {"vector_width": 2, "work_group": 16}):
         assert space.is_valid(first.replace(**knobs))
         assert_agrees(PHONE, task, first.replace(**knobs), arrays, expected, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", ["transpose of odd rows", "unpack", "unpack of prime rows"])
+def test_vectors_of_odd_rows_overlap_on_every_device(name: str, dtype: str, target: Target) -> None:
+    """Three, one and two numbers of a row are left for its last vector of four; with two lanes, one."""
+    ((task,), (plain,)) = (relax_tasks(*OPERATORS[name], dtype=kind) for kind in (dtype, "float32"))
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    expected = reference(plain, [a.astype("float32") for a in arrays])
+    for width in (4, 2):
+        config = task.default_config(target).replace(across=LANES, vector_width=width)
+        assert task.space(target).is_valid(config)
+        assert_agrees(target, task, config, arrays, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ The output's elements lie in one row, cut into work groups:
 
         out[y, x] = a[x, y]      ->      tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
 
-Where four does not divide that axis, its last vector begins at its end less four, and what the vector before it stores is not stored again.
+Where a vector's width does not divide its axis, the last vector begins at the axis's end less its width, and what the vector before it stores is not stored
+again: unpacking channels writes rows of odd length in vectors, packing them reads such rows.
 """
 
 from __future__ import annotations
@@ -59,24 +60,29 @@ class Elementwise(StreamingTemplate):
     knobs = KNOBS
 
     def space(self, limits: Limits) -> Space:
-        own = {"vector_width": self._widths(self.shape[-1]), "work_group": self._groups(limits), "across": [1] if self._across is None else [1, LANES]}
+        widths = self._widths(self.shape[-1], may_overlap=self._across is not None)
+        own = {"vector_width": widths, "work_group": self._groups(limits), "across": [1] if self._across is None else [1, LANES]}
         space = Space.of(self.knobs, limits, own)
-        outputs = math.prod(self.shape)
+        outputs, columns = math.prod(self.shape), self.shape[-1]
         smallest = space.knobs["work_group"][0]
         # A group more than twice as large as the whole operator is mostly idle.
         space.add_constraint(
             lambda config: (
                 ((config["work_group"] == smallest) | (config["work_group"] * config["vector_width"] * config["across"] < 2 * outputs))
                 & ((config["items"] == 1) | (config["work_group"] * config["items"] * config["vector_width"] * config["across"] < 2 * outputs))
+                & ((columns % config["vector_width"] == 0) | (config["across"] > 1))
             )
         )
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """On phones, squares of the output wherever data lies across: each address takes as long as several numbers."""
-        config = super().default_config(limits)
-        square, space = config.replace(across=LANES), self.space(limits)
-        return square if limits.prefers_images and space.knows(square) and space.is_valid(square) else config
+        """On phones, squares of the output wherever data lies across: each address takes as long as several numbers.
+
+        Vectors of fp16 that overlap are no gain: OpenCL converts them number by number where they are not aligned.
+        """
+        space, has_wide_numbers = self.space(limits), self.element_bytes > 2
+        widths = [int(width) for width in space.knobs["vector_width"] if has_wide_numbers or self.shape[-1] % int(width) == 0]
+        return self._admitted(space, across=LANES if limits.prefers_images else 1, vector_width=max(widths))
 
     @cached_property
     def _across(self) -> int | None:
@@ -118,7 +124,7 @@ class Elementwise(StreamingTemplate):
         width, across = knobs["vector_width"], knobs["across"]
         grid = self._grid(width, across)
         place = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
-        place[-1] = place[-1] * width + np.arange(width)
+        place[-1] = np.minimum(place[-1] * width, self.shape[-1] - width) + np.arange(width)
         if self._across is not None:
             place[self._across] = np.minimum(place[self._across] * across, self.shape[self._across] - across) + np.arange(across)[:, None]
         return lambda _block: place
@@ -131,11 +137,11 @@ class Elementwise(StreamingTemplate):
         """Numbers of the output: what the group computes, but for what is beyond the end, or what the vector before stores."""
         width, across = knobs["vector_width"], knobs["across"]
         grid = self._grid(width, across)
-        vectors = min(knobs["work_group"] * knobs["items"], math.prod(grid))
-        if across == 1 or self._across is None or self.shape[self._across] % across == 0:
-            return vectors * width * across
-        last = np.unravel_index(np.arange(vectors), grid)[self._across] == grid[self._across] - 1
-        return int(vectors * across - last.sum() * (-self.shape[self._across] % across)) * width
+        place = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
+        steps = {len(grid) - 1: width} | ({} if across == 1 or self._across is None else {self._across: across})
+        # Of each vector, the numbers that it is the first to hold.
+        new = [np.minimum(step, self.shape[axis] - place[axis] * step) for axis, step in steps.items()]
+        return int(np.prod(new, axis=0).sum())
 
     def work_groups(self, columns: Columns) -> Any:
         return -(-math.prod(self._grid(columns["vector_width"], columns["across"])) // (columns["work_group"] * columns["items"]))
@@ -171,30 +177,38 @@ class Elementwise(StreamingTemplate):
         assert self._across is not None, "the knob has no other choice"
         block, kind = self._block, str(self._block.body.buffer.dtype)
         axes = [axis.var for axis in block.iter_vars]
-        along = Vectors(axes_of(block), axes[self._across], across, may_overlap=True)
+        along, row = (Vectors(axes_of(block), axis, lanes, may_overlap=True) for axis, lanes in ((axes[self._across], across), (axes[-1], width)))
         form = along.form_of(bounded(block.body.value))
         assert form is not None, "`_across` found it"
         loaded, turned = (tirx.decl_buffer([width * across], register_type(kind), name, scope="local") for name in ("loaded", "turned"))
-        lane, step = (tirx.Var(name, along.lane.ty) for name in ("lane", "step"))
-        begin = along.begin(place[self._across])
-        values = {**dict(zip(axes, place, strict=True)), along.vector: begin, axes[-1]: place[-1] * width + lane}
-        load = tirx.BufferStore(loaded, substitute(form, values).astype(str(loaded.dtype)), [lane * across + along.lane])
-        turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [lane * across + step]), [step * width + lane])
-        into = [*place[:-1], place[-1] * width + lane]
+        begin, first = along.begin(place[self._across]), {row.vector: row.begin(place[-1])}
+        values = {**dict(zip(axes, place, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
+        load = tirx.BufferStore(loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane])
+        step = tirx.Var("step", along.lane.ty)
+        turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [row.lane * across + step]), [step * width + row.lane])
+        into = [*place[:-1], substitute(row.index, first)]
         into[self._across] = substitute(along.index, {along.vector: begin, along.lane: step})
-        store = tirx.BufferStore(block.body.buffer, tirx.BufferLoad(turned, [step * width + lane]).astype(kind), into)
-        loads = loop(lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
-        turns = loop(step, across, loop(lane, width, turn, "unrolled"), "unrolled")
+        store = tirx.BufferStore(block.body.buffer, tirx.BufferLoad(turned, [step * width + row.lane]).astype(kind), into)
+        loads = loop(row.lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
+        turns = loop(step, across, loop(row.lane, width, turn, "unrolled"), "unrolled")
 
-        def stores(first: int, end: int) -> tirx.Stmt:
-            some = tirx.Var("step", step.ty)
-            return loop(some, end - first, substitute(loop(lane, width, store, "vectorized"), {step: some + first}), "unrolled")
+        # What two vectors compute, the first of them stores. Of the last one of a row three numbers at most are left: one, two as a vector, or both.
+        pairs = row.repeated + row.repeated % 2
 
-        new = stores(along.repeated, across)
-        # What two vectors compute, the first of them stores.
+        def stores(low: int, high: int, *lanes: tuple[int, int]) -> tirx.Stmt:
+            some, lane = tirx.Var("step", step.ty), tirx.Var("lane", row.lane.ty)
+            stored = [(end - begin, substitute(store, {row.lane: lane + begin, step: some + low})) for begin, end in lanes if begin < end]
+            parts = [loop(lane, count, one, "vectorized") for count, one in stored]
+            return loop(some, high - low, tirx.SeqStmt(parts) if len(parts) > 1 else parts[0], "unrolled")
+
+        def rows(low: int, high: int) -> tirx.Stmt:
+            every = stores(low, high, (0, width))
+            last = stores(low, high, (row.repeated, pairs), (pairs, width)) if row.repeated else None
+            return every if last is None else tirx.IfThenElse(place[-1] < self.shape[-1] // width, every, last)
+
         is_first = place[self._across] < self.shape[self._across] // across
-        old = [guarded(is_first, stores(0, along.repeated))] if along.repeated else []
-        return tirx.SeqStmt([loads, turns, *old, new]), [loaded, turned]
+        old = [guarded(is_first, rows(0, along.repeated))] if along.repeated else []
+        return tirx.SeqStmt([loads, turns, *old, rows(along.repeated, across)]), [loaded, turned]
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:
@@ -237,7 +251,7 @@ class ElementwiseFamily(Family):
             Case(name="concat", inputs=[(5, 7), (5, 13)], build=lambda a, b: op.concat([a, b], axis=1), compute=lambda a, b: np.concatenate([a, b], axis=1)),
             Case(
                 name="transpose",
-                inputs=[(2, 12, 19)],
+                inputs=[(2, 13, 19)],
                 build=lambda a: op.exp(op.permute_dims(a, [0, 2, 1])),
                 compute=lambda a: np.exp(a.transpose(0, 2, 1)),
             ),
