@@ -23,6 +23,7 @@ from romou.frontend import import_onnx
 from romou.layout import fuse_operators, pack_channels
 from romou.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
 from romou.report.table import table_of_numbers
+from romou.schedules.template import ContractionTemplate
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
 from romou.tasks.tunable import TunableTask
@@ -77,6 +78,7 @@ def main(gpus: tuple[str, ...]) -> None:
         table = table_of_numbers("layer", PLACES, title=f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's), fp32: where the weight lies")
         for name, layer in LAYERS.items():
             task, needed = task_of(layer, target)
+            assert isinstance(task.template, ContractionTemplate), "a convolution"
             start = {**task.template.starts(task.limits(target))[0], **SHAPE}
             start |= {"algorithm": "direct"} if "algorithm" in start else {}
             kernels = {place: kernels_of(task, Config({**start, "weight": place}), target) for place in ("buffer", "image")}
