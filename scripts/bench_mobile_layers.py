@@ -2,6 +2,7 @@
 
     python scripts/bench_mobile_layers.py                        fp32 and fp16, both compilers, 16 configs of each layer
     python scripts/bench_mobile_layers.py --gpu a630 --precision float32 --candidates 1 --only 1x1
+    python scripts/bench_mobile_layers.py --gpu a660 --device adreno690 --candidates 1
     python scripts/bench_mobile_layers.py --network bert_2layer --precision float32      every kernel of a bundled network, default configs
 
 Static counts: nothing is executed. Machine instructions for each needed multiply-add, weighted by trip counts, idle lanes of partial waves included.
@@ -103,9 +104,9 @@ def kernels_of(task: PrunedTask, config: Config, target: Target) -> list[Inspect
     return kernels
 
 
-def counts_of(model: Any, needed: int, gpu: str, precision: str, candidates: int) -> tuple[list[Count], int]:
-    """Counts of the first configs that can be built, the default first, and how many Mesa's compiler refused or gave up."""
-    target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
+def counts_of(model: Any, needed: int, gpu: str, device: str, precision: str, candidates: int) -> tuple[list[Count], int]:
+    """Counts of the first configs for a device that can be built, the default first, and how many Mesa's compiler refused or gave up."""
+    target = Target(f"opencl -device={device}")
     with quiet_stderr():
         graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
         tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
@@ -137,12 +138,13 @@ def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
 
 @click.command()
 @click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(static.COMPARED), show_default=True)
+@click.option("--device", default=None, help="Kernels for this device. [default: the last one that a compiler stands for]")
 @click.option("--precision", "precisions", type=click.Choice(["float32", "float16"]), multiple=True, default=["float32", "float16"], show_default=True)
 @click.option("--candidates", default=16, show_default=True, help="Configs of each layer, the default among them.")
 @click.option("--only", default="", help="Only layers whose name holds this text.")
 @click.option("--configs", "shows_configs", is_flag=True, help="Print every config and its counts, too.")
 @click.option("--network", type=click.Choice(list(models.names())), help="Count every kernel of a bundled network instead of the layers.")
-def main(gpus: tuple[str, ...], precisions: tuple[str, ...], candidates: int, only: str, shows_configs: bool, network: str | None) -> None:
+def main(gpus: tuple[str, ...], device: str | None, precisions: tuple[str, ...], candidates: int, only: str, shows_configs: bool, network: str | None) -> None:
     """Print a table for each GPU and precision: S spills, r registers."""
     find_compilers()
     out = Console(width=180)
@@ -157,7 +159,7 @@ def main(gpus: tuple[str, ...], precisions: tuple[str, ...], candidates: int, on
             for (name, model, needed), theirs in zip(static.layers(), hand, strict=True):
                 if only not in name:
                     continue
-                counts, refused = counts_of(model, needed, gpu, precision, candidates)
+                counts, refused = counts_of(model, needed, gpu, device or mobile_gpu(gpu).devices[-1], precision, candidates)
                 clean = [one for one in counts if not one.spills]
                 best = min(clean, key=lambda one: one.cycles or one.instructions, default=None)
                 cells = ["; ".join(f"{number:.2f}" for number in theirs) if theirs else "-"]

@@ -35,6 +35,7 @@ class Limits:
     warp_size: work-items that a core runs in step; 1 where it is not known.
     most_with_local_memory: work-items of a group beyond which local memory is no gain (`LOCAL_MEMORY_ALPHA`); None where that is not known.
     registers: 32-bit registers that a work-item can have; None where it is not known.
+    registers_of_all: 32-bit registers of all cores, where the work-items in flight share them; None elsewhere, or where it is not known.
     max_buffers: that a kernel can bind; None where that is no limit to think of.
     max_buffer_bytes: of a buffer or an image; None where that is not known, or no limit to think of.
     max_image: width, height and layers in texels; None where kernels are to keep to buffers.
@@ -57,6 +58,7 @@ class Limits:
     warp_size: int = 1
     most_with_local_memory: int | None = None
     registers: int | None = None
+    registers_of_all: int | None = None
     max_buffers: int | None = None
     max_buffer_bytes: int | None = None
     max_image: tuple[int, int, int] | None = None

@@ -16,7 +16,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.schedules.contraction.defaults import default_config, staged_config, tensor_core_config
-from romou.schedules.contraction.knobs import space_of, sums_of
+from romou.schedules.contraction.knobs import MOST_MIXED, space_of, sums_of
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, build_stages
 from romou.schedules.loops import Block
@@ -44,6 +44,9 @@ ALGORITHM = Knob(
 # Instruction slots. Under Mesa's compiler for Adreno 630 a product takes 1.5 instructions, issued in three of four slots, we assume; transforms of a 3x3
 # convolution take about 19 for each number that they move. Two launches more take as long as some millions.
 _PRODUCT, _MOVED, _LAUNCHED = 2, 25, 3e7
+# Where a texel's window alone is a long sum in fp16, a product takes half of that under Mesa's compiler for Mali-G76; shorter sums are added up in fp32 too
+# often.
+_PRODUCT_OF_LONG_SUM = 1
 # Side of an input tile from which on transforms lose digits that a default config should keep, by the type of what lies between the kernels.
 _LOSING = {"float32": 7, "float16": 5}
 
@@ -129,7 +132,10 @@ class Algorithm(ABC):
     def slots(self, limits: Limits) -> float:
         """How long it takes on a phone, in instruction slots of all its cores. Each kernel computes or waits for the memory, whichever takes longer."""
         tensors = (self.contracted.data.shape, self.contracted.weight.shape, self.contracted.func.params[-1].shape)
-        return self._kernel_slots(limits, _PRODUCT * self.work.flops / 2, sum(math.prod(int(d) for d in shape) for shape in tensors))
+        _, *step = self.contraction(flat=True).reduce.values()
+        is_long = self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED
+        product = _PRODUCT_OF_LONG_SUM if is_long else _PRODUCT
+        return self._kernel_slots(limits, product * self.work.flops / 2, sum(math.prod(int(d) for d in shape) for shape in tensors))
 
     def _kernel_slots(self, limits: Limits, instructions: float, numbers: int) -> float:
         return max(instructions, limits.instructions_per_byte * int(tvm.DataType(self.work.dtype).itemsize) * numbers)

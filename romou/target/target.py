@@ -111,6 +111,7 @@ class Target:
         numbers, spec = {**self.backend.default_limits, **self._known_limits}, self.spec
         group, is_cpu = numbers["max_num_threads"], spec.warp_sizes == (1,)
         has_images = self._may_have_images and "texture_spatial_limit" in self._known_limits
+        is_pooled = spec.register_file == "pooled"
         return Limits(
             max_work_group_size=group,
             local_memory_bytes=numbers["max_shared_memory_per_block"],
@@ -119,6 +120,7 @@ class Target:
             warp_size=min(spec.warp_sizes or (1,)),
             most_with_local_memory=None if is_cpu or spec.alus_per_core is None else int(LOCAL_MEMORY_ALPHA * spec.alus_per_core),
             registers=spec.registers_per_lane,
+            registers_of_all=spec.registers_per_core * (spec.shader_cores or 1) if is_pooled and spec.registers_per_core is not None else None,
             max_buffers=numbers.get(self.backend.buffer_limit),
             max_buffer_bytes=numbers.get(BUFFER_BYTES),
             instructions_per_byte=spec.instructions_per_byte or Limits.instructions_per_byte,

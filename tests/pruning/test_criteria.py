@@ -37,7 +37,7 @@ FINE = KernelUsage(
     has_copies=False,
     padding=0.0,
 )
-ADRENO, MALI = load_device("adreno640"), load_device("mali_g76")
+ADRENO, SMALL, MALI = load_device("adreno640"), load_device("adreno660"), load_device("mali_g76")
 CHOICES = Choices(images=frozenset({"data", "weight", "output"}))
 
 
@@ -57,6 +57,9 @@ def test_a_fine_kernel_passes_everything() -> None:
         (ADRENO, "l1_cache", {"image_bytes": 9999, "reread_image_bytes": 1024}, {"reread_image_bytes": 1025}),
         (MALI, "l1_cache", {"reread_buffer_bytes": 16384, "reread_image_bytes": 8192}, {"reread_buffer_bytes": 16385}),
         (ADRENO, "registers", {"needed_registers": 181}, {"needed_registers": 182}),
+        # A group that waits at barriers holds two warps of 128: 170 x 192 registers are shared by 256 work-items.
+        (SMALL, "registers", {"needed_registers": 192, "work_group_size": 128}, {"needed_registers": 128, "work_group_size": 128, "local_memory_bytes": 64}),
+        (SMALL, "registers", {"needed_registers": 192, "local_memory_bytes": 64}, {"needed_registers": 193}),
         # 384 x 181 registers are shared by 1024 work-items.
         (ADRENO, "registers", {"needed_registers": 67, "work_group_size": 1024}, {"needed_registers": 68, "work_group_size": 1024}),
         # Mali's compiler moves no load ahead, and leaves a kernel 57 of 64.

@@ -90,3 +90,30 @@ def test_products_start_as_mad_on_every_adreno(name: str) -> None:
         task = task_of(work)
         assert task.space(target).knobs["multiply_add"][0] == "mad"
         assert {config["multiply_add"] for config in task.starts(target)} == {"mad"}
+
+
+def tile_of(work: object, device: str) -> tuple[object, ...]:
+    config = task_of(work).with_free_images().default_config(Target(f"opencl -device={device}"))
+    return config["tile_o"], config["tile_w"], config["split_k"]
+
+
+@pytest.mark.parametrize(("device", "k", "expected"), [("adreno640", 4096, (4, 1, 16)), ("adreno640", 512, (2, 1, 8)), ("mali_g68", 4096, (2, 1, 1))])
+def test_long_sums_of_a_dense_layer_have_large_tiles(device: str, k: int, expected: tuple[int, ...]) -> None:
+    """Each number of the data is multiplied by more weights. A short loop would be written out, and spill; of Mali-G68 nobody knows how many cores to fill."""
+    assert tile_of(Dense(m=1, k=k, n=1000), device) == expected
+
+
+def test_no_sum_is_split_where_registers_hold_no_more_work_items() -> None:
+    """Adreno 690 has eight cores, each with two thirds of an Adreno 640's registers: a sum that waits for others would spill there."""
+    assert [tile_of(STRIDED, device) for device in ("adreno660", "adreno690")] == [(1, 7, 1), (1, 4, 1)]
+
+
+def test_a_tile_of_whole_rows_needs_registers_for_the_whole_window() -> None:
+    """All its columns are constants, so that a compiler writes the window out: seven pixels of a row of seven spill, and eight of a row of eight do not."""
+    seven, eight = (conv(512, (side, side), 512, (3, 3), padding=(1, 1, 1, 1)) for side in (7, 8))
+    assert [tile_of(work, "adreno618") for work in (seven, eight)] == [(2, 4, 1), (1, 8, 1)]
+
+
+def test_windows_apart_have_small_tiles_on_valhall() -> None:
+    """Under Mesa's compiler four pixels of stride 2 spill on Mali-G57, and not on Mali-G76."""
+    assert [tile_of(STRIDED, device) for device in ("mali_g57", "mali_g610", "mali_g76")] == [(2, 2, 1), (2, 2, 1), (1, 4, 1)]

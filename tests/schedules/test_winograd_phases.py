@@ -177,3 +177,10 @@ def test_a_phone_takes_phases_where_its_memory_lets_it() -> None:
     assert names == {"adreno640": "direct", "mali_g76": "winograd4"}
     stem = conv(3, (224, 224), 64, (7, 7), padding=(3,) * 4, stride=(2, 2))
     assert task_of(stem).with_free_images().default_config(Target("opencl -device=mali_g76"))["algorithm"] == "direct"
+
+
+@pytest.mark.parametrize(("dtype", "algorithm"), [("float16", "direct"), ("float32", "winograd4")])
+def test_a_window_that_is_a_long_sum_is_direct_in_fp16(dtype: str, algorithm: str) -> None:
+    """Under Mesa's compiler for Mali-G76 the direct kernel takes 0.70 cycles for 24 multiply-adds in fp16, Winograd's way 1.23; in fp32 1.27 and 0.74."""
+    work = conv(64, (56, 56), 128, (5, 5), dtype, padding=(2,) * 4, stride=(2, 2))
+    assert task_of(work).with_free_images().default_config(Target("opencl -device=mali_g76"))["algorithm"] == algorithm

@@ -23,8 +23,13 @@ _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 _ADDRESSES, _TAPS_AHEAD = 10, 60
 # Mali's from Bifrost on: all that an instruction can name.
 _FEW_REGISTERS = 64
-# Products of a work-item up to which Mesa's compiler for Adreno writes out the loop over the rows of a window: it does with 400, and not with 700.
-_WRITTEN_OUT = 512
+# Products of a work-item up to which Mesa's compiler for Adreno writes out the loop over the rows of a window: it does with 576, and not with 700. Where all
+# columns are constants, as in a tile of whole rows, it does with 1008, and not with 1152.
+_WRITTEN_OUT, _WRITTEN_OUT_OF_CONSTANTS = 576, 1024
+# Work-items of a warp of Mali from Valhall on: more than Bifrost's eight.
+_WARP_OF_VALHALL = 16
+# How often the work-items in flight, of which the registers of all cores hold no more, have to be replaced until a device is busy.
+_ROUNDS = 4
 # Products of a sum from which on it is worth fp16.
 _LEAST_FP16 = 32
 # Share of the registers that it fills at most.
@@ -63,11 +68,11 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         if high < split:
             break
         candidate = config.replace(split_k=split, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
-        if work_items(contraction, config) < _busy(limits) and space.is_valid(candidate):
+        if work_items(contraction, config) < _busy(limits, contraction, config) and space.is_valid(candidate):
             config = candidate
     for tile_w in (2, 1):
         candidate = config.replace(tile_w=nearest(space.knobs["tile_w"], tile_w))
-        if work_items(contraction, config) < _busy(limits) and space.is_valid(candidate):
+        if work_items(contraction, config) < _busy(limits, contraction, config) and space.is_valid(candidate):
             config = candidate
     return tensor_core_config(space, contraction, config, limits)
 
@@ -81,9 +86,34 @@ def _sums(space: Space, contraction: Contraction) -> str:
     return FP16 if is_long and FP16 in space.knobs["accumulate"] else FP32
 
 
-def _busy(limits: Limits) -> float:
-    """Work-items below which tiles are made smaller and sums are split: on phones an eighth of all less is better than a final sum."""
-    return limits.busy_work_items * (7 / 8 if limits.prefers_images else 1)
+def _busy(limits: Limits, contraction: Contraction, tile: Config) -> float:
+    """Work-items below which tiles are made smaller and sums are split: on phones an eighth of all less is better than a final sum, and so are a few times
+    as many as the registers of all cores hold at once."""
+    if not limits.prefers_images:
+        return limits.busy_work_items
+    most = limits.busy_work_items * 7 / 8
+    return most if limits.registers_of_all is None else min(most, _ROUNDS * limits.registers_of_all / _registers(contraction, tile))
+
+
+def _registers(contraction: Contraction, tile: Config) -> int:
+    """Registers of a work-item for its sums, for what it loads and for addresses."""
+    sums, tile_w = tile["tile_o"] * tile["tile_w"], tile["tile_w"]
+    *_, w = contraction.extents
+    _, *window, lanes = contraction.reduce.values()
+    products, taps = LANES * sums * lanes * math.prod(window), math.prod(window)
+    if contraction.lhs_varies == "by lane":
+        # A row of the window; a compiler writes out all of them where they are few.
+        loaded, ahead = _row(contraction, tile_w), int(LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT)
+    else:
+        # A compiler loads ahead for several taps of a window, and more where it writes out all of its rows.
+        is_written_out = products <= (_WRITTEN_OUT_OF_CONSTANTS if 1 < w <= tile_w else _WRITTEN_OUT)
+        loaded, ahead = tile_w + LANES, (taps > 1) * (1 + is_written_out)
+    return int(LANES * (sums + loaded) + _ADDRESSES + _TAPS_AHEAD * ahead)
+
+
+def _row(contraction: Contraction, tile_w: int) -> int:
+    """Texels of a row of a depthwise window: its weights, and what lies under the windows of a tile."""
+    return 2 * list(contraction.reduce.values())[-1] + (tile_w - 1) * contraction.stride
 
 
 def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
@@ -93,39 +123,36 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
         return config
     o, _, w = contraction.extents
     is_depthwise = contraction.lhs_varies == "by lane"
-    _, *window, lanes = contraction.reduce.values()
+    texels, *window, lanes = contraction.reduce.values()
+    is_float = space.knobs["accumulate"] == (FP32,)
 
     # Floats without a window, under a compiler with few registers: it loads one weight after the other. In fp16 it spills.
-    is_plain = space.knobs["accumulate"] == (FP32,) and contraction.rhs_vector == "lanes" and math.prod(window) == 1
-    is_lean = is_plain and limits.registers <= _FEW_REGISTERS
+    is_lean = is_float and contraction.rhs_vector == "lanes" and math.prod(window) == 1 and limits.registers <= _FEW_REGISTERS
 
     def registers(tile: Config) -> int:
-        sums = tile["tile_o"] * tile["tile_w"]
         if is_lean:
             # A place for each pixel where some of a tile may lie beyond the end of the row.
-            return int(LANES * (sums + tile["tile_w"] + 1) + 2 + tile["tile_w"] * (w % tile["tile_w"] > 0))
-        if is_depthwise:
-            # A row of the window; a compiler writes out all of them where they are few.
-            loaded, is_ahead = row(tile["tile_w"]), LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT
-        else:
-            # A compiler loads ahead for several taps of a window.
-            loaded, is_ahead = tile["tile_w"] + LANES, math.prod(window) > 1
-        return int(LANES * (sums + loaded) + _ADDRESSES + _TAPS_AHEAD * is_ahead)
-
-    def row(tile_w: int) -> int:
-        """Texels of a row of the window, `lanes` wide: its weights, and what lies under the windows of a tile."""
-        return 2 * lanes + (tile_w - 1) * contraction.stride
+            return int(LANES * (tile["tile_o"] * tile["tile_w"] + tile["tile_w"] + 1) + 2 + tile["tile_w"] * (w % tile["tile_w"] > 0))
+        return _registers(contraction, tile)
 
     def instructions(tile: Config) -> float:
-        loaded = row(tile["tile_w"]) if is_depthwise else lanes * tile["tile_o"] + tile["tile_w"]
+        loaded = _row(contraction, tile["tile_w"]) if is_depthwise else lanes * tile["tile_o"] + tile["tile_w"]
         loads = loaded / (lanes * tile["tile_o"] * tile["tile_w"])
         # A few neighbours along a row share a group, as far as the row goes.
         wide = next(items for items in (4, 2, 1) if items * tile["tile_w"] <= w or items == 1) * tile["tile_w"]
         return float((1 + loads) * round_up(o, tile["tile_o"]) * round_up(w, wide))
 
-    tiles = _candidates(space, config.replace(wg_o=1, wg_w=1), {"tile_o": (1, 2), "tile_w": (4, 7, 8) if w > 1 else (1,)})
-    # A single pixel, as dense layers have, gets its work-items by splitting its sums.
-    fitting = [tile for tile in tiles if registers(tile) <= _SAFE * limits.registers and (w == 1 or work_items(contraction, tile) >= _busy(limits))]
+    # A single pixel, as dense layers have, gets its work-items by splitting its sums, a larger tile's among more of them. The loop that is left is written out
+    # by compilers where it is short, which takes more registers the larger the tile.
+    is_long = w == 1 < limits.busy_work_items and LANES * texels > _WRITTEN_OUT
+    tiles = _candidates(space, config.replace(wg_o=1, wg_w=1), {"tile_o": (1, 2, 4) if is_long else (1, 2), "tile_w": (4, 7, 8) if w > 1 else (1,)})
+    is_valhall = limits.registers <= _FEW_REGISTERS and limits.warp_size >= _WARP_OF_VALHALL
+    if is_valhall and is_float and contraction.stride > 1 and math.prod(window) > 1 and not is_depthwise:
+        # Four windows side by side have little in common: Mesa's compiler for Valhall spills, and not two of two texels.
+        config = next(_candidates(space, config, {"tile_o": (2,), "tile_w": (2,)}), config)
+    fitting = [
+        tile for tile in tiles if registers(tile) <= _SAFE * limits.registers and (w == 1 or work_items(contraction, tile) >= _busy(limits, contraction, tile))
+    ]
     best = min([config, *fitting], key=instructions)
     config = config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
     while not space.is_valid(config) and config["wg_w"] > 1:

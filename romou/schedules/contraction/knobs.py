@@ -23,7 +23,7 @@ TURN, _MOST_UNROLLED = "turn", 2048
 # Choices of the knob `accumulate`, and the products whose sum is fp16 where `MIXED` adds such sums up in fp32: their error is that of fp16 times
 # the root of half their number.
 FP32, FP16, MIXED = "float32", "float16", "mixed"
-_MOST_MIXED = 64
+MOST_MIXED = 64
 # Choices of the knobs that say where an operand lies, and which devices have them.
 PLACES = tuple(place.value for place in Place)
 HAS_IMAGES = "image: OpenCL devices with large enough images; the default where buffers pass by the first-level cache"
@@ -39,7 +39,7 @@ KNOBS = (
         name="accumulate",
         choices=(FP32, FP16, MIXED),
         default=FP32,
-        help=f"type of the partial sums; mixed: of about {_MOST_MIXED} products in fp16, and of these sums in fp32",
+        help=f"type of the partial sums; mixed: of about {MOST_MIXED} products in fp16, and of these sums in fp32",
         devices="float16, mixed: devices that compute with fp16",
     ),
     Knob(name="tile_o", choices=(1, 2, 4), default=1, help="texels of output channels that a work-item computes", scales_outputs=True),
@@ -165,13 +165,13 @@ def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:
     """Types that the products may be summed up in; fp16 only where it is stored. The error of a long sum is seen by the check of a trial."""
     if dtype != "float16" or not limits.has_fp16_arithmetic:
         return [FP32]
-    return [FP32, FP16] + [MIXED] * (math.prod(c.reduce.values()) > _MOST_MIXED)
+    return [FP32, FP16] + [MIXED] * (math.prod(c.reduce.values()) > MOST_MIXED)
 
 
 def steps_of_sum(c: Contraction) -> int:
     """How many steps of the first reduction axis `MIXED` sums up in fp16 at a time: as many as divide it, and at least one."""
     first, *others = c.reduce.values()
-    return max((k for k in range(1, first + 1) if first % k == 0 and k * math.prod(others) <= _MOST_MIXED), default=1)
+    return max((k for k in range(1, first + 1) if first % k == 0 and k * math.prod(others) <= MOST_MIXED), default=1)
 
 
 def _numbers(name: str) -> list[int]:
