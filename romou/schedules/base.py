@@ -57,7 +57,7 @@ class Template(ABC):
 
     @property
     def factors(self) -> set[str]:
-        """Those of `matrices` that are factors of products, of which each number is read many times."""
+        """Parameters among `matrices` that are factors of products, of which each number is read many times."""
         return set()
 
     @property

@@ -130,7 +130,7 @@ def test_matrices_that_no_image_holds_stay_in_buffers(option: str) -> None:
 
 
 def test_a_slice_that_begins_inside_of_a_texel_reads_a_buffer() -> None:
-    """Its vectors are whole, but no texels; one that begins with a texel reads an image."""
+    """Vectors of such a slice are whole, but no texels; one that begins with a texel reads an image."""
     for begin, scope in ((2, "global"), (4, ROWS_IMAGE)):
         g = Graph({"x": (24, 16)})
         hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))

@@ -122,7 +122,7 @@ class DenseFamily(ContractionFamily[Dense]):
         return w.n % LANES == 0
 
     def matrices(self, w: Dense) -> Set[str]:
-        """Of a single row each number is read once by a group, and nothing is won."""
+        """Return the data, but for a single row, of which a group reads each number once."""
         return {"data"} if w.m > 1 and w.k % LANES == 0 else frozenset()
 
     def output_loops(self, sch: s_tir.Schedule, output: Block, w: Dense, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
