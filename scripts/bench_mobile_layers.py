@@ -35,7 +35,7 @@ from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import PrunedTask
+from romou.tasks.tunable import PrunedTask, TunableTask
 from romou.tvm_patches.quiet import quiet_stderr
 
 # (GPU, precision) -> the lowest hand-written number of each layer, in the order of `layers`; on Mali instructions and cycles. Missing where none was measured.
@@ -92,7 +92,7 @@ def first_configs(task: PrunedTask, target: Target, count: int) -> list[Config]:
     return explorer.propose(count, {})
 
 
-def kernels_of(task: PrunedTask, config: Config, target: Target) -> list[InspectedKernel]:
+def kernels_of(task: TunableTask, config: Config, target: Target) -> list[InspectedKernel]:
     """The kernels of a config; none where it cannot be built."""
     try:
         with quiet_stderr():

@@ -71,6 +71,15 @@ def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> 
     return g.model(g.add("Softmax", g.add("Gemm", x, g.weight(7, 13), g.weight(7), transB=1)))
 
 
+def products_net(rows: int = 24, dtype: str = "float32") -> onnx.ModelProto:
+    """Dense layers, and a product of what a softmax gives: images of rows lie between them where a device prefers images."""
+    g = Graph({"x": (rows, 16)}, dtype=dtype)
+    hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
+    keys = g.add("Relu", g.add("MatMul", hidden, g.weight(48, 20)))
+    scores = g.add("Softmax", g.add("MatMul", keys, g.add("Transpose", keys, perm=[1, 0])), axis=-1)
+    return g.model(g.add("MatMul", scores, g.add("Tanh", g.add("MatMul", hidden, g.weight(48, 12)))))
+
+
 def prime_net() -> onnx.ModelProto:
     """A 7x1 convolution of 31 channels at 17x17 into 37, and a dense layer of 37 into 31."""
     g = Graph({"image": (1, 31, 17, 17)})

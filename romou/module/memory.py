@@ -13,7 +13,7 @@ from tvm import relax
 
 from romou.tir.calls import op_name
 from romou.tir.expressions import bytes_of
-from romou.tir.primitives import LANES, SEPARATORS, image_extents
+from romou.tir.primitives import LANES, SEPARATORS, extents_of_texels, image_extents
 from romou.tvm_patches.host_nodes import OPERATOR as HOST_NODES
 
 # The runtimes' allocators round buffers up to pages (device_runtime/device_api.h, and TVM's for CUDA).
@@ -165,7 +165,7 @@ class _Reader:
             shape = tuple(int(extent) for extent in arguments[0].values)
             if scope in SEPARATORS and len(shape) > 1:
                 self._images.add(var)
-                self._take(var, (*image_extents(shape, scope), shape[-1]), bytes_of(shape, "uint8"))
+                self._take(var, (*extents_of_texels(shape[:-1], scope), shape[-1]), bytes_of(shape, "uint8"))
             else:
                 # TVM's plan of a graph with branches gives images a storage that holds next to nothing: each image in it is one of its own.
                 size = _paged(1 if scope in SEPARATORS else shape[0])

@@ -18,7 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from romou.tir.calls import op_name
 from romou.tir.expressions import bytes_of
-from romou.tir.primitives import LANES, SEPARATORS, image_extents
+from romou.tir.primitives import LANES, SEPARATORS, image_extents, texel_shape
 
 _ALLOCATE = "relax.builtin.alloc_tensor"
 
@@ -56,11 +56,11 @@ class _Storage:
         return self.tensors[0].kind == tensor.kind and all(one.last < tensor.first or tensor.last < one.first for one in self.tensors)
 
     def allocation(self) -> relax.Call:
-        """In bytes. The shape of a storage of images is that of the largest, with the bytes of a texel as its last axis."""
+        """In bytes. The shape of a storage of images is that of the largest in texels, with the bytes of one as its last axis."""
         shape, dtype, device, scope = self.tensors[0].call.args
         size = [self.tensors[0].bytes]
         if str(scope.value) in SEPARATORS:
-            size = [*map(int, shape.values[:-1]), LANES * tvm.DataType(str(dtype.value)).itemsize]
+            size = [*texel_shape([*map(int, shape.values)], str(scope.value)), LANES * tvm.DataType(str(dtype.value)).itemsize]
         return relax.op.memory.alloc_storage(relax.ShapeExpr(size), device, scope, "uint8")
 
 

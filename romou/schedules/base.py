@@ -51,6 +51,16 @@ class Template(ABC):
         """Parameters besides the weight that may lie in images: the schedule accesses them as whole texels."""
 
     @property
+    def matrices(self) -> set[str]:
+        """Parameters, the output among them, that may lie in images of rows: the schedule takes their last axis in whole texels."""
+        return set()
+
+    @property
+    def factors(self) -> set[str]:
+        """Parameters among `matrices` that are factors of products, of which each number is read many times."""
+        return set()
+
+    @property
     @abstractmethod
     def element_bytes(self) -> int:
         """Bytes of one number of the output in memory."""

@@ -250,6 +250,17 @@ class Vectors:
         is_whole = all(load is not None and self.moves(load) and any(structural_equal(load, other) for other in whole) for load in loads)
         return self.width if is_whole else 1
 
+    def takes_texels(self, value: tirx.Expr, tensor: str) -> bool:
+        """Whether `store` loads a tensor in whole vectors alone, each of which begins at a multiple of their width along the tensor's last axis."""
+
+        def is_texel(load: TensorLoad) -> bool:
+            aligned = self.aligned(load)
+            found = None if aligned is None else self._analyzer.modular_set(self._at(aligned.indices[-1], 0))
+            return found is not None and int(found.coeff) % self.width == int(found.base) % self.width == 0
+
+        loads = [load for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
+        return self.width_of(value, tensor) == self.width and all(map(is_texel, loads))
+
 
 def axes_of(block: s_tir.SBlock) -> dict[tirx.Var, int]:
     """The axes of a block, each with its extent."""

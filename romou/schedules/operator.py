@@ -29,6 +29,8 @@ class Operator(ABC, Generic[W]):
     workload: type[W]
     works_in_texels: bool = False
     has_constant_weight: bool = True
+    # Whether texels of the output are neighbours along its last axis, so that it may lie in an image of rows.
+    stores_rows: bool = False
 
     @abstractmethod
     def contraction(self, w: W, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:

@@ -88,6 +88,20 @@ class StreamingTemplate(Template):
         texels = [p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in ("float32", "float16")]
         return {str(p.name) for p in texels if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)}
 
+    @property
+    def matrices(self) -> set[str]:
+        """Parameters whose rows are read and written in whole texels."""
+        if not self.works_in_rows:
+            return set()
+        values = self.vectors(LANES)
+        rows = [p for p in self.func.params if len(p.shape) > 1 and int(p.shape[-1]) % LANES == 0 and str(p.dtype) in ("float32", "float16")]
+        return {str(p.name) for p in rows if all(vectors.takes_texels(value, str(p.name)) for vectors, value in values)}
+
+    @property
+    def works_in_rows(self) -> bool:
+        """Whether the output is written in vectors of four neighbours of its last axis."""
+        return False
+
     @abstractmethod
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
         """What the blocks compute, each with how vectors of `width` elements lie in it."""

@@ -78,6 +78,18 @@ class ContractionTemplate(Template):
         return {str(p.name) for p in texels if not any(p.same_as(one) for one in self.contracted.weights)}
 
     @property
+    def factors(self) -> set[str]:
+        computed = self.placement.matrices - ({WEIGHT} if self.placement.has_constant_weight else set())
+        return {str(self.placement.buffers[role].name) for role in computed}
+
+    @property
+    def matrices(self) -> set[str]:
+        """The factors that are computed, and an output of whole texels of sums that are vectors."""
+        output, operator = self.func.params[-1], self.contracted.operator
+        is_whole = self._is_vector and operator.has_whole_texels(self.workload) and has_vector_form(self.func) and int(output.shape[-1]) % LANES == 0
+        return self.factors | ({str(output.name)} if is_whole and operator.stores_rows else set())
+
+    @property
     def _is_vector(self) -> bool:
         """Whether the lanes of a texel are loaded together."""
         return self.contracted.contraction(flat=True).vector

@@ -49,12 +49,22 @@ def is_texel(index: tirx.Expr) -> bool:
     return isinstance(index, tirx.Ramp) and int(index.lanes) == LANES and isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1
 
 
+def texel_shape(shape: Sequence[int], scope: str) -> tuple[int, ...]:
+    """Return the shape of a tensor under a texture scope in texels: (..., 4) -> (...); of rows, (..., columns) -> (..., columns / 4)."""
+    return tuple(map(int, shape[:-1])) + ((int(shape[-1]) // LANES,) if scope == ROWS_IMAGE else ())
+
+
 def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
     """(width, height, layers) in texels of a tensor under a texture scope."""
+    return extents_of_texels(texel_shape(shape, scope), scope)
+
+
+def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]:
+    """(width, height, layers) of an image whose tensor has a shape in texels (`texel_shape`)."""
     if scope == ROWS_IMAGE:
-        shape = (int(np.prod(shape[:-1])), int(shape[-1]) // LANES, LANES)
-    rows = SEPARATORS[scope] % len(shape)
-    return int(np.prod(shape[rows:-1])), int(shape[rows - 1]), int(np.prod(shape[: rows - 1]))
+        return int(texels[-1]), int(np.prod(texels[:-1])), 1
+    rows = SEPARATORS[scope] % (len(texels) + 1)
+    return int(np.prod(texels[rows:])), int(texels[rows - 1]), int(np.prod(texels[: rows - 1]))
 
 
 def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import tvm
 from nodes import assert_as_onnxruntime, model_of
-from small_networks import Graph, residual_net
+from small_networks import Graph, products_net, random_inputs, residual_net
 from tvm import relax, te, tirx
 
+import romou
+from romou.backends.launch import ROWS_IMAGE
 from romou.frontend import import_onnx
+from romou.frontend.reference import run_onnxruntime
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.schedules.blocks import has_vector_form
 from romou.target import Target
@@ -98,3 +101,52 @@ def test_a_kernel_that_cannot_take_whole_texels_keeps_its_tensors_in_buffers(mon
     inputs = {"x": np.ones((1, 8, 6, 6), np.float32)}
     model = model_of({"a": ("Conv", "x w"), "b": ("Conv", "a w")}, inputs, {"w": np.ones((8, 8, 3, 3), np.float32)})
     assert set(scopes(placed(model)).values()) == {"global"}
+
+
+def test_what_products_read_lies_in_images_of_rows() -> None:
+    """Dense layers and softmax write them; what comes in, goes out or is read by no product stays in buffers."""
+    found = scopes(placed(products_net()))
+    in_rows = {name for name, scope in found.items() if scope == ROWS_IMAGE}
+    assert any("sigmoid" in name for name in in_rows), found
+    assert any("softmax" in name for name in in_rows), found
+    assert any("tanh" in name for name in in_rows), found
+    last = list(found)[-1]
+    assert "matmul" in last
+    assert found[last] == "global"
+    assert set(found.values()) == {"global", ROWS_IMAGE}
+
+
+def test_matrices_that_no_product_reads_stay_in_buffers() -> None:
+    g = Graph({"x": (24, 16)})
+    scores = g.add("Softmax", g.add("MatMul", "x", g.weight(16, 48)), axis=-1)
+    assert set(scopes(placed(g.model(g.add("Relu", scores)))).values()) == {"global"}
+
+
+@pytest.mark.parametrize("option", ["-texture_spatial_limit=11", "-images=never"])
+def test_matrices_that_no_image_holds_stay_in_buffers(option: str) -> None:
+    """Twelve texels make a row of 48 numbers."""
+    hidden = {name: scope for name, scope in scopes(placed(products_net(8), Target(f"opencl -device=adreno640 {option}"))).items() if "sigmoid" in name}
+    assert set(hidden.values()) == {"global"}
+
+
+def test_a_slice_that_begins_inside_of_a_texel_reads_a_buffer() -> None:
+    """Vectors of such a slice are whole, but no texels; one that begins with a texel reads an image."""
+    for begin, scope in ((2, "global"), (4, ROWS_IMAGE)):
+        g = Graph({"x": (24, 16)})
+        hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
+        numbers = [g.constant(np.array([n], "int64")) for n in (begin, begin + 32, 1)]
+        piece = g.add("Exp", g.add("Slice", hidden, *numbers))
+        found = scopes(placed(g.model(g.add("MatMul", hidden, g.weight(48, 8)), g.add("MatMul", piece, g.weight(32, 8)))))
+        assert [one for name, one in found.items() if "sigmoid" in name] == [scope], (begin, found)
+
+
+@pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float16", 5e-3)])
+def test_products_of_images_agree_with_onnxruntime(
+    target: str, dtype: str, tolerance: float, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
+    model = products_net(23, dtype)
+    given = random_inputs(model)
+    (expected,) = run_onnxruntime(model, given)
+    (found,) = romou.compile(model, target=f"{target} -half=storage").run(given)
+    np.testing.assert_allclose(found, expected, tolerance, tolerance)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tvm
 from click.testing import CliRunner
-from small_networks import Graph, residual_net
+from small_networks import Graph, products_net, residual_net
 
 import romou
 from romou.api.fit import fitting
@@ -39,10 +39,17 @@ def held_bytes() -> int:
     return int(json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["live_bytes"])
 
 
-@pytest.fixture(scope="module", params=[HOST, IN_IMAGES], ids=["buffers", "images"])
+MODELS = {
+    "buffers": (HOST, residual_net(channels=10, size=23)),
+    "images": (IN_IMAGES, residual_net(channels=10, size=23)),
+    "images of rows": (IN_IMAGES, products_net()),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def made(request: pytest.FixtureRequest, opencl_device: tvm.runtime.Device) -> tuple[romou.TunedModel, MemoryPlan]:
-    model = residual_net(channels=10, size=23)
-    return romou.compile(model, target=request.param, verify=False), romou.memory_plan(model, target=request.param)
+    target, model = MODELS[request.param]
+    return romou.compile(model, target=target, verify=False), romou.memory_plan(model, target=target)
 
 
 def test_what_is_planned_is_what_the_runtime_allocates(made: tuple[romou.TunedModel, MemoryPlan]) -> None:

@@ -10,6 +10,7 @@ instructions; a read with a sampler takes floats, into which compilers convert t
 
     __read_only image2d_array_t weight      ->      __read_only image2d_t weight      for a parameter in scope "global.texture-2d",
                                                                                            or "global.texture-rows"
+    write_imagef(output, (int4)(x, y, 0, 0), texel)             ->      WRITE_PLAIN_IMAGEF(...), which is write_imagef(output, (int2)(x, y), texel)
     READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))      ->      READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
     READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))        ->      READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
                                                                         for a parameter in scope "global.texture-inside"
@@ -117,7 +118,9 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
     told = [_told_of(text, kernels) for text in texts]
     reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in told)]
-    defined = (f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n" for name, place in reads for t in "HF")
+    defined = [f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n" for name, place in reads for t in "HF"]
+    if any("WRITE_PLAIN_IMAGE" in text for text in told):
+        defined += [f"#define WRITE_PLAIN_IMAGE{t}(image, coord, texel) write_image{t.lower()}(image, (coord).xy, texel)\n" for t in "HF"]
     return before + definitions(told) + sub_groups.definitions(told) + "".join(defined) + "".join(told)
 
 
@@ -130,6 +133,7 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
     for place, scope in kernel.images.items():
         if scope in (PLAIN_IMAGE, ROWS_IMAGE):
             declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
+            body = re.sub(rf"\bwrite_image([hf])(\({declared[place].split()[-1]},)", lambda found: f"WRITE_PLAIN_IMAGE{found[1].upper()}{found[2]}", body)
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[place].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)

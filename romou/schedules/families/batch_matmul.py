@@ -130,6 +130,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
     precedence = 1
     workload = BatchMatmul
     has_constant_weight = False
+    stores_rows = True
     operators = frozenset({"relax.matmul", "relax.permute_dims"})
     typical = (
         matmul((2,), 13, 31, 10),

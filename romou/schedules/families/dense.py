@@ -6,7 +6,7 @@ data (m, k)      weight (k, ceil(n / 4), 4)      output (m, n)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,7 @@ class DenseFamily(ContractionFamily[Dense]):
     name = "dense"
     workload = Dense
     operators = frozenset({"relax.matmul"})
+    stores_rows = True
     typical = (Dense(m=13, k=31, n=37), Dense(m=1, k=64, n=40))
 
     def match(self, call: relax.Call) -> Dense | None:
@@ -119,6 +120,10 @@ class DenseFamily(ContractionFamily[Dense]):
 
     def has_whole_texels(self, w: Dense) -> bool:
         return w.n % LANES == 0
+
+    def matrices(self, w: Dense) -> Set[str]:
+        """Return the data, but for a single row, of which a group reads each number once."""
+        return {"data"} if w.m > 1 and w.k % LANES == 0 else frozenset()
 
     def output_loops(self, sch: s_tir.Schedule, output: Block, w: Dense, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """The output (m, n) as loops (o, h, w, lane): columns are cut into texels."""

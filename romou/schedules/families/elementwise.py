@@ -100,6 +100,10 @@ class Elementwise(StreamingTemplate):
                 return place
         return None
 
+    @property
+    def works_in_rows(self) -> bool:
+        return self._across is None and len(self.shape) > 1 and self.shape[-1] % LANES == 0
+
     knobs_of_traffic = ("vector_width", "work_group", "items", "across")
     knobs_of_width = ("vector_width", "across")
 

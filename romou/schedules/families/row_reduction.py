@@ -197,6 +197,11 @@ class RowReduction(StreamingTemplate):
         """Whether the output may lie in an image: rows whose neighbours are those in memory."""
         return super().works_in_texels and self._rows.is_across and self._rows.axes[self._rows.axis] == LANES
 
+    @property
+    def works_in_rows(self) -> bool:
+        rows = self._rows
+        return rows.is_normal and not rows.is_across and len(self.shape) > 1 and self.shape[-1] == rows.axes[rows.axis] and self.shape[-1] % LANES == 0
+
     # Traffic
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:

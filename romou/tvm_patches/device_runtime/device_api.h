@@ -137,6 +137,10 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
       // A storage that Romou planned: in bytes, the last axis being those of a texel.
       dtype = DLDataType{kDLFloat, static_cast<uint8_t>(2 * extents.back()), 1};
       extents.back() = 4;
+      if (scope == "global.texture-rows") {  // (rows, texels of a row, bytes)
+        extents.pop_back();
+        extents.back() *= 4;
+      }
     }
     const ImageShape image = Runtime::image_shape_of(static_cast<int>(extents.size()), extents.data(), dtype, scope);
     return buffer_of(dev, take(image, [&] { return Runtime::create_image(device_, image); }), image.bytes());
