@@ -17,7 +17,7 @@ from romou.backends.dialect import sub_group_reduce, sub_group_shuffle_xor
 from romou.core.space import Config
 from romou.schedules.blocks import Reduction, loads_of, replace_loads
 from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, register_type, substitute
-from romou.schedules.rows import Pass, Rows
+from romou.schedules.rows import Pass, Rows, replaced
 from romou.tir.calls import op_name
 from romou.tir.primitives import LANES, ignore_nan, is_image
 from romou.tir.traversal import nodes_in
@@ -169,7 +169,7 @@ class RowKernel:
         kept, load = self.kept, self.rows.shared_load
         if kept is not None and load is not None:
             of_what: tirx.Expr = load if self.kept_term is None else self.kept_term
-            value = _replaced(value, of_what, tirx.BufferLoad(kept, [self._place_of_kept()]).astype(str(of_what.ty)))
+            value = replaced(value, of_what, tirx.BufferLoad(kept, [self._place_of_kept()]).astype(str(of_what.ty)))
         value = structural_mutate(value, (tirx.Div, self._times_reciprocal))
         for buffer in self.results:
             value = replace_loads(value, buffer, lambda access: self._result(access.source))
@@ -303,18 +303,10 @@ class RowKernel:
         return made
 
     def _kept_term(self, each: Pass) -> list[tirx.Stmt]:
-        """Statements that keep what a pass reduces in the place of what it is made of, where all later passes look at nothing else.
-
-        Softmax computes each exponential once so.
-        """
-        load, term = self.rows.shared_load, each.value
-        after = self.rows.passes[list(self.rows.passes).index(each) + 1 :]
-        if self.kept is None or load is None or isinstance(term, TensorLoad) or not after:
+        """Statements that keep what a pass reduces in the place of what it is made of (`Rows.kept_pass`). Softmax computes each exponential once so."""
+        if self.kept is None or each is not self.rows.kept_pass:
             return []
-        rest = [_replaced(p.value, term, tirx.const(0, str(term.ty))) for p in after]
-        reads = [other for value in rest for other in loads_of(value) if structural_equal(other, load)]
-        if reads or all(same.same_as(p.value) for same, p in zip(rest, after, strict=True)):
-            return []
+        term = each.value
         store, tiles = self.vectors.store(self.kept, [self._place_of_kept()], self._value(term).astype(str(self.kept.dtype)))
         self.buffers += tiles
         self.kept_term = term
@@ -338,15 +330,6 @@ class RowKernel:
         for condition in conditions:
             store = guarded(condition, store)
         return tirx.SeqStmt([*before, store]) if (before := self._computed()) else store
-
-
-def _replaced(value: tirx.Expr, old: tirx.Expr, new: tirx.Expr) -> tirx.Expr:
-    """An expression with every part equal to `old` replaced; itself where there is none."""
-
-    def replace(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
-        return new if structural_equal(expr, old) else mutator.default_mutate(expr)
-
-    return structural_mutate(value, (type(old), replace))
 
 
 def _is_of_exponentials(each: Pass) -> bool:

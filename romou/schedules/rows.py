@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
-from tvm_ffi.structural import structural_equal
+from tvm_ffi.structural import structural_equal, structural_mutate
 
 from romou.schedules.blocks import Reduction, loads_of, reduction_of
 from romou.schedules.emit import substitute
@@ -76,6 +76,29 @@ class Rows:
             if sum(any(structural_equal(load, other) for other in loads) for loads in per_pass) > 1:
                 return load
         return None
+
+    @cached_property
+    def kept_pass(self) -> Pass | None:
+        """The pass whose term takes the place of what it is made of, where a row is kept and all later passes look at nothing else: softmax's exponentials."""
+        load = self.shared_load
+        for at, each in enumerate(self.passes):
+            after = self.passes[at + 1 :]
+            if load is None or each.reduction is None or isinstance(each.value, TensorLoad) or not after:
+                continue
+            rest = [replaced(p.value, each.value, tirx.const(0, str(each.value.ty))) for p in after]
+            is_read = any(structural_equal(other, load) for value in rest for other in loads_of(value))
+            if not is_read and not all(same.same_as(p.value) for same, p in zip(rest, after, strict=True)):
+                return each
+        return None
+
+
+def replaced(value: tirx.Expr, old: tirx.Expr, new: tirx.Expr) -> tirx.Expr:
+    """An expression with every part equal to `old` replaced; itself where there is none."""
+
+    def replace(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+        return new if structural_equal(expr, old) else mutator.default_mutate(expr)
+
+    return structural_mutate(value, (type(old), replace))
 
 
 def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:

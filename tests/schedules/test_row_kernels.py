@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from kernel_usage import read_usage
 from operators import assert_agrees, random_arrays, reference, relax_tasks, run
 from streams import OPERATORS
 from tvm import relax
@@ -12,6 +13,8 @@ from tvm.relax import op
 
 from romou.inspection.kernels import inspect_function
 from romou.layout.place_images import SCOPE
+from romou.pruning.form import columns_of
+from romou.pruning.forms import form_of
 from romou.schedules.row_kernel import TREE
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
@@ -91,3 +94,21 @@ def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(is_coun
     arrays[0][0, 0, 0, 0], arrays[0][0, 1, 12, 12] = np.inf, -np.inf
     for config in (task.default_config(PHONE), task.default_config(PHONE).replace(tile=4, is_unrolled=False)):
         assert np.allclose(run(task, config, arrays, PHONE, opencl_device), reference(plain, arrays), rtol=1e-5, atol=1e-6), config
+
+
+@pytest.mark.parametrize(("threads", "rows"), [(1, 4), (4, 2), (16, 2), (64, 1)])
+@pytest.mark.parametrize("name", ["softmax of long rows", "log softmax", "layer norm", "softmax of channels"])
+def test_loads_of_local_memory_are_counted_as_the_kernel_has_them(name: str, threads: int, rows: int) -> None:
+    """Softmax stores its exponentials in the row's place and reads them again to add them up; of two steps, both count."""
+    # Rows long enough for loops: in straight-line code a number that is read in two passes is read once.
+    (task,) = relax_tasks(*{**OPERATORS, "log softmax": (op.nn.log_softmax, (10, 509))}[name])
+    space, tried = task.space(PHONE), 0
+    for combine in space.knobs["combine"]:
+        for width in space.knobs["vector_width"]:
+            config = task.default_config(PHONE).replace(threads=threads, rows=rows, keep="local", combine=combine, vector_width=width)
+            if space.is_valid(config):
+                (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+                formula = form_of(task.template, PHONE.limits).usage(columns_of([config])).local_loads
+                assert np.asarray(formula).item() == read_usage([kernel.lowered], task.template, config).local_loads > 0, config
+                tried += 1
+    assert tried or threads > 16

@@ -169,14 +169,19 @@ class RowReduction(StreamingTemplate):
         return columns["keep"] == "local"
 
     def local_loads(self, columns: Columns) -> Any:
-        """A work-item's share of the row in each pass, and all partial results of the row for each reduction."""
+        """A work-item's share of the row in each pass, and what it adds up of the row's partial results for each reduction.
+
+        Of two steps these are the parts of both, as the first work-items have them.
+        """
         width, threads = columns["vector_width"], columns["threads"]
         share = -(-self._rows.count(width)[1] // threads) * width
         reductions = sum(p.reduction is not None for p in self._rows.passes)
-        # In two steps, few work-items read more than the second one's.
-        count = np.where(self._second_partials(columns), second_partials(threads), self._partials(columns))
+        second = self._second_partials(columns)
+        count = np.where(second, second + threads // np.maximum(second, 1), self._partials(columns))
         partial = count * (width if self._rows.is_across else 1)
-        return (columns["keep"] == "local") * _FLOAT_BYTES * (len(self._rows.passes) * share + reductions * partial)
+        # What takes the row's place is stored there, and read again to be added up.
+        reads = len(self._rows.passes) + (self._rows.kept_pass is not None)
+        return (columns["keep"] == "local") * _FLOAT_BYTES * (reads * share + reductions * partial)
 
     def work_group_size(self, columns: Columns) -> Any:
         return columns["threads"] * columns["rows"]
