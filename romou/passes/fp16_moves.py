@@ -1,4 +1,4 @@
-"""Which fp16 numbers a kernel only moves: from memory to memory, through registers, but into no arithmetic. They are moved as bits.
+"""Moves of fp16 as bits: a kernel reads numbers and writes them again, maybe through registers, but computes nothing with them.
 
 A conversion to fp32 and back costs instructions on some devices (OpenCL's vloada_half4 is four loads in Mesa's compilers), and what is no number loses its
 payload. What a kernel computes with is `fp16_storage.py`'s.
@@ -116,7 +116,7 @@ class Moves:
 
 
 def _parts(value: tirx.Expr) -> list[tirx.Expr]:
-    """Of what chooses or arranges numbers, the expressions that it takes them from."""
+    """Return the expressions from which one that chooses or arranges numbers takes them."""
     if isinstance(value, tirx.Broadcast):
         return [value.value]
     if isinstance(value, tirx.Shuffle):

@@ -111,7 +111,7 @@ def copied_and_doubled(a: T.Buffer((256,), "float16"), b: T.Buffer((256,), "floa
 
 
 def test_a_tensor_may_be_moved_and_computed_with(opencl_device: tvm.runtime.Device) -> None:
-    """Its pointer is no array of vectors then: one access takes it as bits, the other converts."""
+    """One access takes it as bits, the other converts: its pointer is no array of vectors then."""
     (kernel,) = inspect_function(copied_and_doubled, PHONE)
     assert ("vloada_half4" in kernel.source, kernel.source.count("vstorea_half4(")) == (True, 1), kernel.source
     module = tvm.tirx.build(copied_and_doubled, PHONE.tvm_target, pipeline=pipeline.NAME)
