@@ -20,6 +20,7 @@ class Dialect:
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
+    moves_fp16_bits           whether a kernel may read and write the fp16 of a buffer as 16-bit integers, so that what it only moves is not converted
     names_fp16_images         whether a kernel has to say that an image it writes holds fp16
     has_cooperative_matrices  whether tensor cores take matrices that a warp loads from local memory; else each work-item hands them its part in registers
     fp16_texel                the type of four fp16 numbers as they lie in memory
@@ -34,6 +35,7 @@ class Dialect:
     has_unroll_pragma = False
     takes_vectors_apart = False
     converts_fp16_in_memory = True
+    moves_fp16_bits = True
     names_fp16_images = False
     has_cooperative_matrices = False
     fp16_texel = "uint64"

@@ -7,7 +7,7 @@ fp16 models run everywhere, with fp32 sums. Only where a template asks for fp16 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tvm.ir import Call, PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map
 
 from romou.backends.dialect import Dialect, dialect_of
+from romou.passes.fp16_moves import Moves
 from romou.tir.calls import is_conditional, is_fp16_conversion, op_name
 from romou.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
 from romou.tir.traversal import nodes_in
@@ -55,6 +56,11 @@ def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr
     """The indices that an access of an array of vectors has in an array of their lanes."""
     lanes = int(tvm.DataType(str(buffer.dtype)).lanes)
     return [tirx.Ramp(indices[0] * lanes, tirx.const(1, "int32"), lanes)] if lanes > 1 else list(indices)
+
+
+def _is_in_memory(pointer: tirx.Var, pointers: Mapping[tirx.Var, tirx.Var]) -> bool:
+    """Whether a parameter's fp16 is kept as bits: an image gives floats."""
+    return pointer in pointers and str(pointers[pointer].ty.element_type) == "uint16"
 
 
 def _mentions_halfs(func: tirx.PrimFunc) -> bool:
@@ -151,6 +157,8 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
     half* a; a[4 * i : 4 * i + 4] * h(2)        ->      ushort* a; vloada_half4(i, (half*)a) * 2.0f                   OpenCL
                                                         ushort* a; float_of_half(a[4 * i : 4 * i + 4]) * 2.0f         CUDA
 
+    What only is moved stays bits (`fp16_moves.py`):    half* a, b; b[i] = a[i]      ->      ushort* a, b; b[i] = a[i]
+
     A vector at a multiple of its lanes is aligned, as every buffer is; OpenCL reads others number by number.
     """
     dialect = dialect_of(func)
@@ -177,9 +185,12 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
 
     def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
         old = stmt.buffer
-        if "float16" not in str(old.dtype):
+        if moves is not None and old in moves.registers:
+            stored = str(tvm.DataType("uint16").with_lanes(tvm.DataType(str(old.dtype)).lanes))
+        elif "float16" not in str(old.dtype):
             return stmt
-        stored = "uint16" if old in for_tensor_cores else _widened(str(old.dtype))
+        else:
+            stored = "uint16" if old in for_tensor_cores else _widened(str(old.dtype))
         buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
         return tirx.AllocBuffer(buffers[old])
 
@@ -240,7 +251,11 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
     if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
         return func.with_body(_with_wide_outputs(func))
     for_tensor_cores = _read_by_tensor_cores(func)
+    stored_as_bits = {stmt.buffer for stmt in nodes_in(func.body, tirx.DeclBuffer) if _is_in_memory(stmt.data, pointers)}
+    moves = Moves(func.body, stored_as_bits) if stored_as_bits and dialect.moves_fp16_bits else None
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
+    if moves is not None:
+        body = moves.with_bits(body, buffers, lambda buffer, indices: _of_scalars(buffer, indices) if buffer in moves.memory else indices)
     bindings = [(tirx.Bind, bind), (tirx.Var, lambda var: names.get(var, var))]
     body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *bindings, *_ARITHMETIC])
     return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)

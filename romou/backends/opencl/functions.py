@@ -64,9 +64,9 @@ _ERF = """TYPE erf_TYPE(TYPE x) {
 # As pow has it: zeros of either sign are those above zero, and of infinity it forgets the sign.
 _SQUARE_ROOT = "TYPE square_root_TYPE(TYPE x) { return select(sqrt(x + 0.0f), fabs(x), x == -INFINITY); }\n"
 _INVERSE_ROOT = "TYPE inverse_root_TYPE(TYPE x) { return select(rsqrt(x + 0.0f), 1.0f / fabs(x), isinf(x)); }\n"
-_PACKED = "struct __attribute__((packed, aligned(4))) packed { TYPE lanes; };"
-_LOAD = f"TYPE load_unaligned_TYPE(const __global float* at) {{ {_PACKED} return ((const __global struct packed*)at)->lanes; }}\n"
-_STORE = f"void store_unaligned_TYPE(TYPE value, __global float* at) {{ {_PACKED} ((__global struct packed*)at)->lanes = value; }}\n"
+_PACKED = "struct __attribute__((packed, aligned(sizeof(NUMBER)))) packed { TYPE lanes; };"
+_LOAD = f"TYPE load_unaligned_TYPE(const __global NUMBER* at) {{ {_PACKED} return ((const __global struct packed*)at)->lanes; }}\n"
+_STORE = f"void store_unaligned_TYPE(TYPE value, __global NUMBER* at) {{ {_PACKED} ((__global struct packed*)at)->lanes = value; }}\n"
 _DEFINITIONS = {
     "erf": _ERF,
     "exp": _EXP,
@@ -77,14 +77,14 @@ _DEFINITIONS = {
     "store_unaligned": _STORE,
     "tanh": _TANH,
 }
-_CALLED = re.compile(rf"\b({'|'.join(_DEFINITIONS)})_(float\d*)\(")
+_CALLED = re.compile(rf"\b({'|'.join(_DEFINITIONS)})_((?:float|ushort)\d*)\(")
 # 2 / pi behind a zero: 192 bits.
 _WORDS = (0x0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041)
 
 
-def function_name(name: str, lanes: int) -> str:
-    """Name of a function for vectors of so many lanes."""
-    return f"{name}_float{lanes if lanes > 1 else ''}"
+def function_name(name: str, lanes: int, number: str = "float") -> str:
+    """Name of a function for vectors of so many lanes of a type of numbers."""
+    return f"{name}_{number}{lanes if lanes > 1 else ''}"
 
 
 def definitions(texts: list[str]) -> str:
@@ -93,8 +93,9 @@ def definitions(texts: list[str]) -> str:
 
 
 def _definition(name: str, kind: str) -> str:
-    lanes = kind.removeprefix("float")
-    text = _DEFINITIONS[name].replace("ANY(is_far)", "any(is_far)" if lanes else "is_far")
+    number = kind.rstrip("0123456789")
+    lanes = kind.removeprefix(number)
+    text = _DEFINITIONS[name].replace("NUMBER", number).replace("ANY(is_far)", "any(is_far)" if lanes else "is_far")
     for place in range(3):
         text = text.replace(f"WORD{place}", _chosen(_WORDS[place : place + 5]))
     return text.replace("UINT", f"uint{lanes}").replace("INT", f"int{lanes}").replace("TYPE", kind)

@@ -35,6 +35,8 @@ class Glsl(OpenCLC):
 
     has_negative_truth = False
     has_pointers = False
+    # Buffers of 16-bit integers are an extension.
+    moves_fp16_bits = False
     names_fp16_images = True
     # For kernels whose configs say so: on devices without them none does.
     has_cooperative_matrices = True

@@ -32,6 +32,7 @@ from tvm_ffi.structural import structural_map
 from romou.core.knob import Knob
 from romou.core.limits import Limits
 from romou.core.space import Columns, Config, Space
+from romou.passes.fp16_moves import only_moves
 from romou.schedules.blocks import is_regular, loads_of, reductions_of
 from romou.schedules.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
 from romou.schedules.family import Case, Family
@@ -78,11 +79,14 @@ class Elementwise(StreamingTemplate):
     def default_config(self, limits: Limits) -> Config:
         """On phones, squares of the output wherever data lies across: each address takes as long as several numbers.
 
-        Vectors of fp16 that overlap are no gain: OpenCL converts them number by number where they are not aligned.
+        Vectors of fp16 that overlap are a gain only where they are moved as bits: OpenCL converts them number by number where they are not aligned.
         """
-        space, has_wide_numbers = self.space(limits), self.element_bytes > 2
-        widths = [int(width) for width in space.knobs["vector_width"] if has_wide_numbers or self.shape[-1] % int(width) == 0]
-        return self._admitted(space, across=LANES if limits.prefers_images else 1, vector_width=max(widths))
+        space = self.space(limits)
+        widths = [int(width) for width in space.knobs["vector_width"]]
+        may_overlap = self.element_bytes > 2 or (not self.images and only_moves(self._block.body.value))
+        # A texel of an image is one vector, whatever the length of a row.
+        whole = [width for width in widths if may_overlap or self.shape[-1] % width == 0] or widths
+        return self._admitted(space, across=LANES if limits.prefers_images else 1, vector_width=max(whole))
 
     @cached_property
     def _across(self) -> int | None:
