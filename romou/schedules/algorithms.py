@@ -15,7 +15,7 @@ from romou.core.knob import Choice, Knob
 from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import Contraction, tensor_core, tensor_core_schedule
-from romou.schedules.contraction.defaults import default_config, staged_config, tensor_core_config
+from romou.schedules.contraction.defaults import default_config, staged_config
 from romou.schedules.contraction.knobs import MOST_MIXED, space_of, sums_of
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, build_stages
@@ -178,13 +178,12 @@ class DirectAlgorithm(Algorithm):
         return space
 
     def starts(self, limits: Limits) -> list[Config]:
-        """The default config; and where there are tensor cores, one whose operands are staged, or one of cooperative matrices."""
+        """The default config; and where tensor cores take staged operands, one with them."""
         space = self.space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         contraction = self.contraction(flat=_is_flat(direct))
         staged = staged_config(space, contraction, direct, limits)
-        matrices = tensor_core_config(space, contraction, direct, limits, (tensor_core.COOPMAT,))
-        return [direct, *([] if staged is None else [staged]), *([] if matrices == direct else [matrices])]
+        return [direct] if staged is None else [direct, staged]
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         one, is_mma = self.contracted, tensor_core.is_mma(config)

@@ -29,7 +29,7 @@ from romou.schedules.training_passes import training_passes
 from romou.schedules.workload import Conv2d
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import set_image
+from romou.tir.primitives import Place, set_image
 
 TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")
@@ -111,6 +111,12 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
         closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
 
     check()
+
+
+def test_closed_form_and_tir_agree_on_a_matrix_in_an_image() -> None:
+    task = task_of(Dense(m=7, k=96, n=60, dtype="float32")).with_free_images()
+    drawn = [config for config in task.space(TARGET).sample(np.random.default_rng(1), 40) if config["data"] == Place.IMAGE]
+    closed_form_and_tir_agree(TARGET, task, drawn[:4])
 
 
 IN_FP16 = [

@@ -123,12 +123,11 @@ def test_who_is_offered_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "too old for cooperative matrices" in describe()
 
 
-def test_a_search_begins_with_them_and_the_default_config_has_none() -> None:
+def test_the_default_config_has_them_and_a_search_begins_there() -> None:
     task = task_of(PLAIN)
-    starts = task.starts(TARGET)
-    assert task.default_config(TARGET)["multiply_add"] != COOPMAT
-    assert COOPMAT in {config["multiply_add"] for config in starts}
-    assert all(task.space(TARGET).is_valid(config) for config in starts)
+    default, *others = task.starts(TARGET)
+    assert default["multiply_add"] == task.default_config(TARGET)["multiply_add"] == COOPMAT
+    assert all(task.space(TARGET).is_valid(config) for config in [default, *others])
 
 
 def test_a_device_without_them_is_not_given_any() -> None:

@@ -15,8 +15,6 @@ from romou.schedules.contraction.form import Contraction, round_up
 from romou.schedules.contraction.knobs import FP16, FP32, MIXED
 from romou.tir.primitives import LANES, Place
 
-# What a default config may multiply by. No device that has cooperative matrices has run a kernel of them: they are for a search, which checks every kernel.
-_ON_TENSOR_CORES = (tensor_core.MMA, tensor_core.TF32)
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
 _LINES, _LATENCY, _STARTED, _WARPS_OF_CORE = 4, 400, 1500, 16
 # Registers of a work-item for addresses and other numbers, and for what is loaded ahead: see `_fit_tile`.
@@ -183,13 +181,13 @@ def work_items(contraction: Contraction, config: Config) -> int:
     return int(tiles * config["split_k"])
 
 
-def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits, choices: Sequence[str] = _ON_TENSOR_CORES) -> Config:
+def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
     """`config`, or where tensor cores can be used a config with them that is decent, by a rough count of cycles.
 
     A core's loads take as long as the lines of its first-level cache that a warp touches, and its tensor cores two cycles for each instruction, of which
     fp32 needs twice as many; an iteration waits for its loads, while other groups on the core go on.
     """
-    choice = _choice_of(space, choices)
+    choice = _choice_of(space)
     if choice is None:
         return config
     texels, *window, _ = tensor_core.flatten(c).reduce.values()
@@ -215,7 +213,7 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
     In an iteration every warp waits for the others and for its first operands, then each of its instructions takes eight cycles of a quarter of a core; local
     memory takes a cycle for each of its lines that is read or written, and the second-level cache gives every core so many bytes. Copies are far enough ahead.
     """
-    choice = _choice_of(space, _ON_TENSOR_CORES)
+    choice = _choice_of(space)
     if choice is None or max(space.knobs["local"]) == 0:
         return None
     texels, *window, _ = c.reduce.values()
@@ -235,8 +233,8 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
     return min(_candidates(space, warp, sides), key=cycles, default=None)
 
 
-def _choice_of(space: Space, choices: Sequence[str]) -> str | None:
-    return next((choice for choice in choices if choice in space.knobs["multiply_add"]), None)
+def _choice_of(space: Space) -> str | None:
+    return next((choice for choice in tensor_core.CHOICES if choice in space.knobs["multiply_add"]), None)
 
 
 def _cores(limits: Limits) -> int:

@@ -26,7 +26,7 @@ from romou.schedules.contraction.form import Contraction, round_up
 from romou.tir.primitives import LANES, Place
 
 # Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats; GLSL calls coopmat what a warp multiplies as a whole.
-MMA, TF32, COOPMAT = "mma", "tf32", "coopmat"
+CHOICES = MMA, TF32, COOPMAT = "mma", "tf32", "coopmat"
 # Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
 # conditions of its own.
 TAPS = "taps"

@@ -116,6 +116,7 @@ class DenseFamily(ContractionFamily[Dense]):
             output=lambda m, n: (n // LANES, 0, m, n % LANES),
             output_shape=(w.m, w.n),
             lhs_neighbours="reduction",
+            is_padded=False,
         )
 
     def has_whole_texels(self, w: Dense) -> bool:
