@@ -16,6 +16,7 @@ from romou.frontend.reference import run_onnxruntime
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.schedules.blocks import has_vector_form
 from romou.target import Target
+from romou.tasks.build import build_reference
 from romou.tasks.extract import count_calls, extract_tasks
 from romou.tasks.tunable import TunableTask
 
@@ -154,6 +155,15 @@ def test_rows_that_a_reshape_cuts_into_heads_stay_in_images() -> None:
     # The last dense layer reads the product's rows, and adds the layer norm's at the output's place.
     (last,) = (places for name, places in images.items() if name.startswith("fused_dense") and found[name] == "global")
     assert last == [ROWS_IMAGE, ROWS_IMAGE]
+
+
+def test_tasks_of_images_of_rows_have_references() -> None:
+    """A search compares candidates with them, and could not begin."""
+    tasks, _ = extract_tasks(placed(attention_net()))
+    rows = [task for task in tasks if {ROWS_IMAGE, JOINED_ROWS_IMAGE} & set(task.template.images.values())]
+    assert len(rows) > 3
+    for task in rows:
+        build_reference(task)
 
 
 def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:
