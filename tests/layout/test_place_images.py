@@ -13,12 +13,14 @@ import romou
 from romou.backends.launch import JOINED_ROWS_IMAGE, ROWS_IMAGE
 from romou.frontend import import_onnx
 from romou.frontend.reference import run_onnxruntime
+from romou.inspection.kernels import inspect_function
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.schedules.blocks import has_vector_form
 from romou.target import Target
 from romou.tasks.build import build_reference
 from romou.tasks.extract import count_calls, extract_tasks
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import is_image
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -164,6 +166,16 @@ def test_tasks_of_images_of_rows_have_references() -> None:
     assert len(rows) > 3
     for task in rows:
         build_reference(task)
+
+
+def test_what_is_added_from_an_image_is_read_in_whole_texels() -> None:
+    """Of a sum that more work-items share than it has texels, each stores single lanes."""
+    (task,) = (one for one in extract_tasks(placed(attention_net()))[0] if one.template.family == "dense" and not is_image(one.func.params[-1]))
+    configs = task.space(PHONE).sample(np.random.default_rng(0), 40, where={"split_k": 2})
+    assert {config["tile_o"] * config["tile_w"] for config in configs} >= {2, 4}
+    assert min(config["tile_o"] * config["tile_w"] for config in configs) == 2
+    for config in configs[:4]:
+        inspect_function(task.schedule(config, PHONE)["main"], PHONE)
 
 
 def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:
