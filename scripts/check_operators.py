@@ -9,7 +9,8 @@
 
 The operators are the typical cases of every family, those of scripts/data, conv43.csv (batch 5) and paper_ops.csv (batch 1), and of operator_lists.py
 attention and transposed convolutions; by themselves, in buffers or images as the target offers.
-Configs are drawn from the whole spaces with a fixed seed; those of --targets are the same on all, but for knobs that only some of them have.
+Configs are drawn from the whole spaces with a fixed seed; those of --targets are the same on all, but for knobs that only some of them have,
+and the size of sub-groups.
 --seconds ends the run early and says what is left; --only and --skip choose; --dtype float16 checks what tensor cores multiply. With --where no default
 config is drawn, and operators without that choice are left out.
 """
@@ -157,6 +158,7 @@ def check_across(listed: Listed, texts: list[str], count: int, seed: int, stop_a
         print("nothing to compare: two of --targets have to be here")
         return 1
     done, failed = 0, 0
+    left_out: Counter[str] = Counter()
     chosen = tasks_of(places[0].target, listed)
     with contextlib.ExitStack() as stack:
         for place in places:
@@ -165,13 +167,19 @@ def check_across(listed: Listed, texts: list[str], count: int, seed: int, stop_a
             if time.monotonic() > stop_at:
                 print(f"out of time: {len(chosen) - position} of {len(chosen)} operators are left, from {task.name} on", flush=True)
                 break
-            found = list(cross(task, places, count, seed))
+            missed: Counter[str] = Counter()
+            found = list(cross(task, places, count, seed, missed))
+            left_out.update(missed)
             done, failed = done + len(found), failed + sum(bool(one.problems) for one in found) + (not found)
             worst = {name: max(one.errors.get(name, 0.0) for one in found) for name in dict.fromkeys(name for one in found for name in one.errors)}
             print(f"{task.name}: {len(found)} configs; {', '.join(f'{name} {error:.1e}' for name, error in worst.items()) or 'NO COMMON CONFIG'}", flush=True)
+            if len(found) < 1 + count:
+                print(f"    {1 + count - len(found)} fewer than asked for: of those drawn, {missed.total()} were left out", flush=True)
             for one in found:
                 for problem in one.problems:
                     print(f"    {problem}\n    {one.configs[0]}", flush=True)
+    if left_out:
+        print(f"{left_out.total()} configs that were drawn were left out: {'; '.join(f'{n} as {reason}' for reason, n in left_out.most_common(8))}", flush=True)
     print(f"{done} configs on {' and '.join(place.text for place in places)}: {failed} failed or differ{missing}")
     return failed
 

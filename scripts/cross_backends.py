@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import multiprocessing
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
@@ -28,6 +29,7 @@ from romou.tasks.tunable import TunableTask
 LIMIT_S = 300.0
 # Random configs of a target that are looked through for one that all targets have.
 DRAWN = 256
+SUB_GROUP = "sub_group"
 
 
 class Place:
@@ -94,15 +96,29 @@ def output_of(task_json: str, choices: dict[str, Any], target_json: str, device:
         return f"{type(error).__name__}: {error}"
 
 
-def carried(config: Mapping[str, Any], task: TunableTask, target: Target) -> Config | None:
-    """The config on another target: knobs that only one of the two has take their default there; None where that target has no such config."""
+def carried(config: Mapping[str, Any], task: TunableTask, target: Target) -> Config | str:
+    """The config on another target: knobs that only one of the two has take their default there, and sub-groups the size that they have there.
+
+    Where that target has no such config, what it lacks.
+    """
     space, default = task.space(target), task.default_config(target)
-    found = Config({name: config.get(name, default[name]) for name in space.knobs})
-    return found if space.knows(found) and space.is_valid(found) else None
+    choices = {name: config.get(name, default[name]) for name in space.knobs}
+    # Devices differ in the size alone; the kernel is spelled alike.
+    if choices.get(SUB_GROUP, 1) != 1:
+        choices[SUB_GROUP] = max(space.knobs[SUB_GROUP])
+    found = Config(choices)
+    if lacking := [f"{name}={choice}" for name, choice in found.items() if choice not in space.knobs[name]]:
+        return f"{target.kind} has no {', '.join(lacking)}"
+    return found if space.is_valid(found) else f"{target.kind} allows no such combination"
 
 
-def common_configs(task: TunableTask, targets: Sequence[Target], count: int, rng: np.random.Generator) -> list[tuple[Config, ...]]:
-    """The default config and up to `count` random ones, drawn from each target in turn, as each target has them."""
+def common_configs(
+    task: TunableTask, targets: Sequence[Target], count: int, rng: np.random.Generator, left_out: Counter[str] | None = None
+) -> list[tuple[Config, ...]]:
+    """The default config and up to `count` random ones, drawn from each target in turn, as each target has them.
+
+    left_out: counts those that were drawn and that some target lacks, by the reason.
+    """
     drawn = [task.space(target).sample(rng, DRAWN if count else 0) for target in targets]
     in_turn = (config for several in itertools.zip_longest(*drawn) for config in several if config is not None)
     defaults = (task.default_config(target) for target in targets)
@@ -112,9 +128,11 @@ def common_configs(task: TunableTask, targets: Sequence[Target], count: int, rng
             if len(found) >= wanted:
                 break
             everywhere = [carried(config, task, target) for target in targets]
-            if all(everywhere):
-                known = tuple(one for one in everywhere if one is not None)
+            known = tuple(one for one in everywhere if isinstance(one, Config))
+            if len(known) == len(targets):
                 found.setdefault("".join(one.key for one in known), known)
+            elif left_out is not None:
+                left_out[next(one for one in everywhere if isinstance(one, str))] += 1
     return list(found.values())
 
 
@@ -127,15 +145,15 @@ class Crossing:
     problems: Sequence[str]
 
 
-def cross(task: TunableTask, places: Sequence[Place], count: int, seed: int) -> Iterator[Crossing]:
-    """Run the default config and random ones that all places have."""
+def cross(task: TunableTask, places: Sequence[Place], count: int, seed: int, left_out: Counter[str] | None = None) -> Iterator[Crossing]:
+    """Run the default config and random ones that all places have. left_out: see `common_configs`."""
     inputs = verify.make_inputs(task, seed)
     reference = _reference(task, inputs)
     if not np.isfinite(reference).all():
         inputs = verify.make_inputs(task, seed, is_positive=True)
         reference = _reference(task, inputs)
     rng = np.random.default_rng([seed, int(task.key, 16)])
-    for configs in common_configs(task, [place.target for place in places], count, rng):
+    for configs in common_configs(task, [place.target for place in places], count, rng, left_out):
         precision = next(filter(None, map(task.precision, configs)), None)
         outputs = {place.text: place.output(task, config, inputs) for place, config in zip(places, configs, strict=True)}
         there = {text: output for text, output in outputs.items() if isinstance(output, np.ndarray)}

@@ -25,7 +25,7 @@ import numpy as np
 import tvm
 from kernel_references import FOLDER, prepare_references, reference_of
 from kernel_table import print_table
-from operator_lists import alexnet, conv43, square_products
+from operator_lists import alexnet, conv43, paper_operators, square_products
 from torch_peer import Torch, gpu_clocks, repeats_of
 
 from romou.backends.cuda.graph import CudaGraph
@@ -186,6 +186,11 @@ class Suite:
 
 SUITES = {
     "conv43": Suite(title="{count} of 43 convolutions, batch 5", library="cuDNN", works=lambda options: conv43(options.dtype)),
+    "paper20": Suite(
+        title="{count} of 20 convolutions of phone networks, batch 1",
+        library="cuDNN",
+        works=lambda options: paper_operators(options.dtype, "paper_ops_sample.csv"),
+    ),
     "sgemm": Suite(title="square matrix products", library="cuBLAS", works=lambda options: square_products(options.dtype)),
     "alexnet": Suite(title="AlexNet's convolutions", library="cuDNN", works=lambda options: alexnet(options.batch, options.dtype)),
     "training": Suite(

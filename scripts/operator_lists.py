@@ -34,10 +34,10 @@ def square_products(dtype: str = "float32") -> list[Dense]:
     return [Dense(m=size, k=size, n=size, dtype=dtype) for size in (128, 256, 384, 512, 768, 1024, 1536, 2048)]
 
 
-def paper_operators() -> list[Conv2d]:
-    """The operators of scripts/data/paper_ops.csv."""
-    with (DATA / "paper_ops.csv").open(encoding="utf-8") as file:
-        return [_of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}) for row in csv.DictReader(file)]
+def paper_operators(dtype: str = "float32", file: str = "paper_ops.csv") -> list[Conv2d]:
+    """The operators of scripts/data/paper_ops.csv, or of paper_ops_sample.csv."""
+    with (DATA / file).open(encoding="utf-8") as rows:
+        return [_of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}, dtype) for row in csv.DictReader(rows)]
 
 
 def attention() -> list[BatchMatmul]:
@@ -78,12 +78,13 @@ def _square(n: Mapping[str, int], dtype: str) -> Conv2d:
     return work
 
 
-def _of_row(n: Mapping[str, int]) -> Conv2d:
+def _of_row(n: Mapping[str, int], dtype: str) -> Conv2d:
     return conv(
         n["in_channels"],
         (n["in_h"], n["in_w"]),
         n["out_channels"],
         (n["kernel_h"], n["kernel_w"]),
+        dtype,
         stride=(n["stride"],) * 2,
         padding=(n["pad_top"], n["pad_left"], n["pad_bottom"], n["pad_right"]),
         groups=n["groups"],

@@ -226,12 +226,8 @@ def record(names: Sequence[str], folder: Path, target: Target, configs: int, job
     here = target.limited_to(facts)
     device = f"{target.kind}:{index}"
     stop_at = time.monotonic() + seconds
-    spaces: dict[str, Space] = {}
-    if prune:
-        # A few at a time: each takes up to a gigabyte meanwhile.
-        with ThreadPoolExecutor(4) as pool:
-            tasks = [task_of({**OPERATORS, **MORE}[name]).with_free_images() for name in names]
-            spaces = dict(zip(names, pool.map(lambda task: task.pruned_space(here), tasks), strict=True))
+    tasks = {name: task_of({**OPERATORS, **MORE}[name]).with_free_images() for name in names}
+    spaces: dict[str, Space] = {name: task.pruned_space(here) for name, task in tasks.items()} if prune else {}
     with ExitStack() as stack:
         builder = stack.enter_context(closing(LocalBuilder(here, dataclasses.replace(MEASURE, build_workers=jobs))))
         runner = stack.enter_context(closing(LocalRunner(device, MEASURE, processes=jobs)))

@@ -80,6 +80,25 @@ def products_net(rows: int = 24, dtype: str = "float32") -> onnx.ModelProto:
     return g.model(g.add("MatMul", scores, g.add("Tanh", g.add("MatMul", hidden, g.weight(48, 12)))))
 
 
+def attention_net(heads: int = 3, size: int = 8, rows: int = 13, dtype: str = "float32") -> onnx.ModelProto:
+    """Layer norm, attention of heads that reshapes cut out of rows and join again, and the layer norm added to what a dense layer makes of it."""
+    width = heads * size
+    g = Graph({"x": (1, rows, width)}, dtype=dtype)
+
+    def normal(x: str) -> str:
+        return g.add("LayerNormalization", x, g.weight(width, positive=True), g.weight(width), axis=-1)
+
+    def head(perm: Sequence[int]) -> str:
+        projected = g.add("Add", g.add("MatMul", x, g.weight(width, width)), g.weight(width))
+        return g.add("Transpose", g.add("Reshape", projected, g.constant(np.array([1, rows, heads, size]))), perm=perm)
+
+    x = normal("x")
+    queries, keys, values = head([0, 2, 1, 3]), head([0, 2, 3, 1]), head([0, 2, 1, 3])
+    found = g.add("MatMul", g.add("Softmax", g.add("MatMul", queries, keys), axis=-1), values)
+    joined = g.add("Reshape", g.add("Transpose", found, perm=[0, 2, 1, 3]), g.constant(np.array([1, rows, width])))
+    return g.model(normal(g.add("Add", g.add("MatMul", joined, g.weight(width, width)), x)))
+
+
 def prime_net() -> onnx.ModelProto:
     """A 7x1 convolution of 31 channels at 17x17 into 37, and a dense layer of 37 into 31."""
     g = Graph({"image": (1, 31, 17, 17)})

@@ -21,7 +21,7 @@ from romou.measure.child import ChildProcess
 from romou.module.machine import Machine
 from romou.target import Target
 
-ROUNDS = 6
+ROUNDS = 3
 OPTIONS = MeasureOptions(build_workers=1, min_repeat_ms=20)
 
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 PLAIN_IMAGE = "global.texture-2d"
 # Scope of matrices, whose last axis is cut into texels: rows of the image are those of the tensor, however many axes number them. No read is outside.
 ROWS_IMAGE = "global.texture-rows"
+# Scope of what a reshape made of such a matrix, or makes one of: the last two axes are cut into texels as one, and address its pixels.
+JOINED_ROWS_IMAGE = "global.texture-rows-joined"
+# Scope of matrices -> the last axes of the tensor that make a row of the image.
+ROW_AXES = {ROWS_IMAGE: 1, JOINED_ROWS_IMAGE: 2}
 # Scope of activations; and the one that a lowered kernel gives to those of which it reads nothing outside (`romou.passes.image_bounds`).
 IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
 

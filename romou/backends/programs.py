@@ -5,10 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 logger = logging.getLogger("romou")
+# How such a note begins in program_cache.cc.
+_KEEPS_NONE = "compiled programs are not kept"
+_told: set[str] = set()
+
+
+def warn_of(notes: Iterable[str]) -> None:
+    """Warn of what went wrong with kept programs; of a folder that keeps none once in a process, as all its models and modules find the same."""
+    for line in notes:
+        if line not in _told:
+            logger.warning("%s", line)
+        if line.startswith(_KEEPS_NONE):
+            _told.add(line)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +71,7 @@ class Programs:
         """
         found = json.loads(str(self._prepare(self._library, self._index, self._folder, self._threads)))
         self.report = ProgramReport(cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"]))
-        for line in self.report.notes:
-            logger.warning("%s", line)
+        warn_of(self.report.notes)
         self._is_to_keep = bool(self._folder) and self.report.compiled > 0
 
     def keep(self) -> None:
@@ -69,5 +80,4 @@ class Programs:
             self._is_to_keep = False
             found = json.loads(str(self._keep(self._library, self._index, self._folder)))
             self.report = dataclasses.replace(self.report, keep_s=found["seconds"])
-            for line in found["notes"]:
-                logger.warning("%s", line)
+            warn_of(found["notes"])

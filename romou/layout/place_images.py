@@ -3,13 +3,16 @@
     x = conv(image);  y = conv(x);  z = conv(y, x)  -> out      ->      x, y in scope "global.texture", read and written as texels
 
 A tensor goes into an image where the kernel that writes it and all that read it are ours and work in whole texels, and where it fits
-the device's limits. Everything else stays in a buffer. The rows of a matrix are cut into texels (scope "global.texture-rows"), where a product reads it:
+the device's limits. Everything else stays in a buffer. The rows of a matrix are cut into texels (scope "global.texture-rows"), where a product reads it.
+A reshape between the two keeps the image, if each side's last axis, or the last two as one ("global.texture-rows-joined"), are its rows:
 
-    y = gelu(dense(x));  z = dense(y)      ->      y in scope "global.texture-rows"
+    y = gelu(dense(x));  z = dense(y)                          ->      y in scope "global.texture-rows"
+    y = dense(x);  h = reshape(y, (m, heads, n));  z = h @ h'  ->      y in scope "global.texture-rows", which z reads as "global.texture-rows-joined"
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,8 +20,9 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax, tirx
 
-from romou.backends.launch import ROWS_IMAGE
+from romou.backends.launch import ROW_AXES, ROWS_IMAGE
 from romou.layout.rewrite import Walker, outputs_of, rebuild_main
+from romou.schedules.blocks import is_view
 from romou.tasks.tunable import TunableTask
 from romou.tir.calls import called_function
 from romou.tir.primitives import image_extents, set_image
@@ -37,9 +41,8 @@ def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     limits = target.limits
     if not limits.prefers_images or limits.max_image is None:
         return mod
-    accepting = _texel_parameters(mod)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
-    images = _choose(bindings, mod["main"].body.body, accepting, limits.max_image)
+    images = _choose(mod, bindings, limits.max_image)
     if not images:
         return mod
     devices = {scope: relax.VDevice(target.tvm_target, 0, scope) for scope in ("global", *dict.fromkeys(images.values()))}
@@ -72,31 +75,76 @@ def _texel_parameters(mod: tvm.IRModule) -> dict[str, _Access]:
     return found
 
 
-def _choose(bindings: list[relax.Binding], result: relax.Expr, accepting: Mapping[str, _Access], most: tuple[int, int, int]) -> dict[relax.Var, str]:
-    """Variable -> the scope of its image."""
-    chosen: dict[relax.Var, str] = {}
-    for binding in bindings:
-        callee = called_function(binding.value)
-        if callee is None or callee not in accepting:
-            continue
-        scope = accepting[callee].scopes.get(len(binding.value.args[1].fields))
-        if scope is None:
-            continue
-        shape = [int(d) for d in binding.var.ty.shape.values]
-        if all(extent <= limit for extent, limit in zip(image_extents(shape, scope), most, strict=True)):
-            chosen[binding.var] = scope
+@dataclass(frozen=True, kw_only=True)
+class _Use:
+    """A variable that is read.   scope: that its reader accepts; None where that wants a buffer.   is_factor: whether a product reads it."""
 
-    refused = {use for use, _ in _uses(result, None)}
-    factors = set()
+    var: relax.Var
+    scope: str | None
+    is_factor: bool
+
+
+def _choose(mod: tvm.IRModule, bindings: list[relax.Binding], most: tuple[int, int, int]) -> dict[relax.Var, str]:
+    """Variable -> the scope of its image; a view of an image has the scope by which its readers address it."""
+    accepting = _texel_parameters(mod)
+    written: dict[relax.Var, str] = {}
+    views: dict[relax.Var, relax.Var] = {}
+    uses: dict[relax.Var, list[_Use]] = {}
     for binding in bindings:
-        callee = called_function(binding.value)
+        var, callee = binding.var, called_function(binding.value)
+        source = _source_of_view(binding.value, mod)
+        if source is not None:
+            views[var] = views.get(source, source)
+            continue
         access = accepting.get(callee or "")
+        scope = None if access is None else access.scopes.get(len(binding.value.args[1].fields))
+        if scope is not None:
+            written[var] = scope
         for use, positions in _uses(binding.value, callee):
-            if access is None or any(access.scopes.get(position) != chosen.get(use) for position in positions):
-                refused.add(use)
-            elif positions & access.factors:
-                factors.add(use)
-    return {var: scope for var, scope in chosen.items() if var not in refused and (scope != ROWS_IMAGE or var in factors)}
+            scopes = {access.scopes.get(position) if access is not None else None for position in positions}
+            is_factor = access is not None and bool(positions & access.factors)
+            uses.setdefault(views.get(use, use), []).append(_Use(var=use, scope=scopes.pop() if len(scopes) == 1 else None, is_factor=is_factor))
+    for use, _ in _uses(mod["main"].body.body, None):
+        uses.setdefault(views.get(use, use), []).append(_Use(var=use, scope=None, is_factor=False))
+
+    chosen: dict[relax.Var, str] = {}
+    for var, scope in written.items():
+        choices = [scope] if scope == SCOPE else [one for one in ROW_AXES if len(_shape(var)) > ROW_AXES[one]]
+        fitting = (one for one in choices if all(extent <= limit for extent, limit in zip(image_extents(_shape(var), one), most, strict=True)))
+        found = (_scopes_of_uses(var, one, uses.get(var, [])) for one in fitting)
+        chosen |= next((one for one in found if one is not None), {})
+    return chosen
+
+
+def _scopes_of_uses(image: relax.Var, scope: str, uses: list[_Use]) -> dict[relax.Var, str] | None:
+    """The scope of an image and of its views that are read, where all readers take their texels from such an image; None elsewhere."""
+    if scope == SCOPE:
+        return {image: SCOPE} if all(use.scope == SCOPE and use.var.same_as(image) for use in uses) else None
+    found = {image: scope}
+    for use in uses:
+        addressed = next((one for one in ROW_AXES if _row(_shape(use.var), one) == _row(_shape(image), scope)), None)
+        if use.scope != ROWS_IMAGE or addressed is None:
+            return None
+        found[use.var] = addressed
+    return found if any(use.is_factor for use in uses) else None
+
+
+def _shape(var: relax.Var) -> list[int]:
+    return [int(extent) for extent in var.ty.shape.values]
+
+
+def _row(shape: list[int], scope: str) -> int:
+    """Numbers of a row of the image of a tensor; 0 where it has too few axes."""
+    return math.prod(shape[-ROW_AXES[scope] :]) if len(shape) > ROW_AXES[scope] else 0
+
+
+def _source_of_view(value: relax.Expr, mod: tvm.IRModule) -> relax.Var | None:
+    """What a call of a reshape reads; None for all else."""
+    callee = called_function(value)
+    if callee is None or not is_view(mod[callee]):
+        return None
+    (source,) = value.args[1].fields
+    return source if isinstance(source, relax.Var) else None
 
 
 def _uses(value: relax.Expr, callee: str | None) -> list[tuple[relax.Var, set[int]]]:
@@ -126,6 +174,9 @@ class _Placer(Walker):
             self.plain[var] = self.bb.emit(self.plain_expr(value))
             return
         fields = list(value.args[1].fields)
+        if var in self._images and _source_of_view(value, self._mod) is not None:
+            self.plain[var] = self.bb.emit(relax.op.reshape(self.plain_expr(fields[0]), _shape(var)))
+            return
         scopes = tuple((i, self._images[f]) for i, f in enumerate([*fields, var]) if f in self._images)
         out = outputs_of(var.ty)
         if var in self._images:

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm_ffi.structural import structural_map
 
-from romou.backends.launch import IMAGE, INSIDE_IMAGE, ROWS_IMAGE
+from romou.backends.launch import IMAGE, INSIDE_IMAGE, ROW_AXES
 from romou.core.errors import BuildError
 from romou.passes.image_bounds import read_inside
 from romou.tir.calls import op_name
@@ -32,8 +32,10 @@ def _coordinates(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tuple[tir
             total = total * buffer.shape[axis] + indices[axis]
         return total
 
-    if str(buffer.scope()) == ROWS_IMAGE:
-        return tvm.sym.Analyzer().simplify(tirx.floordiv(indices[-1].base, LANES)), flat(0, len(indices) - 1), tirx.const(0, "int32")
+    if str(buffer.scope()) in ROW_AXES:
+        rows = len(indices) - ROW_AXES[str(buffer.scope())]
+        texel = tvm.sym.Analyzer().simplify(tirx.floordiv(indices[-1].base, LANES))
+        return flat(rows, len(indices) - 1) * (buffer.shape[-1] // LANES) + texel, flat(0, rows), tirx.const(0, "int32")
     return flat(rows, len(indices) - 1), flat(rows - 1, rows), flat(0, rows - 1)
 
 
@@ -44,6 +46,7 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         image[n, c, y, x, 0:4]            ->  texture2d_load(image, x, y, n * C + c)      a read_only image
         image[n, c, y, x, 0:4] = value    ->  texture2d_store(image, x, y, n * C + c, value)      write_only
         matrix[y, x * 4:x * 4 + 4]        ->  texture2d_load(matrix, x, y, 0)                     in scope `ROWS_IMAGE`
+        matrix[y, h, x * 4:x * 4 + 4]     ->  texture2d_load(matrix, h * (columns / 4) + x, y, 0)        `JOINED_ROWS_IMAGE`
 
     Reads outside the image give zero; one that is read inside alone is marked by its scope.
 

@@ -14,7 +14,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, PiecesAlgorithm, WinogradAlgorithm
 from romou.schedules.base import Template
-from romou.schedules.blocks import has_vector_form
+from romou.schedules.blocks import has_vector_form, is_elementwise_of, loads_of
 from romou.schedules.contraction import Contraction, tensor_core
 from romou.schedules.contraction.defaults import work_items
 from romou.schedules.contraction.knobs import KNOBS
@@ -84,10 +84,18 @@ class ContractionTemplate(Template):
 
     @property
     def matrices(self) -> set[str]:
-        """The factors that are computed, and an output of whole texels of sums that are vectors."""
+        """The factors that are computed; of sums that are vectors an output of whole texels, and what the epilogue reads at the same place."""
         output, operator = self.func.params[-1], self.contracted.operator
         is_whole = self._is_vector and operator.has_whole_texels(self.workload) and has_vector_form(self.func) and int(output.shape[-1]) % LANES == 0
-        return self.factors | ({str(output.name)} if is_whole and operator.stores_rows else set())
+        if not (is_whole and operator.stores_rows):
+            return self.factors
+        in_place = {str(p.name) for p in self.func.params[:-1] if self._is_read_in_place(p)}
+        return self.factors | in_place | {str(output.name)}
+
+    def _is_read_in_place(self, parameter: tirx.Buffer) -> bool:
+        """Whether all that is read of a parameter is the number at the output's place."""
+        readers = [block for block in find_blocks(self.func) if any(load.source.same_as(parameter) for load in loads_of(block.body))]
+        return bool(readers) and all(is_elementwise_of(block, parameter) for block in readers)
 
     @property
     def _is_vector(self) -> bool:

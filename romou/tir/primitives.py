@@ -9,14 +9,14 @@ import numpy as np
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE, ROWS_IMAGE
+from romou.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
 from romou.core.errors import BuildError
 
 LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The runtimes lay images out by the same rule (tvm_patches/device_runtime/image_shape.h).
-# Matrices (..., columns) lie as (rows, columns / 4, 4).
-SEPARATORS = {IMAGE: -2, INSIDE_IMAGE: -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1, ROWS_IMAGE: 1}
+# Matrices (..., columns) lie as (rows, columns / 4, 4); the last two axes may make the columns (`ROW_AXES`).
+SEPARATORS = {IMAGE: -2, INSIDE_IMAGE: -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1, **dict.fromkeys(ROW_AXES, 1)}
 # Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
 AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
 
@@ -51,7 +51,7 @@ def is_texel(index: tirx.Expr) -> bool:
 
 def texel_shape(shape: Sequence[int], scope: str) -> tuple[int, ...]:
     """Return the shape of a tensor under a texture scope in texels: (..., 4) -> (...); of rows, (..., columns) -> (..., columns / 4)."""
-    return tuple(map(int, shape[:-1])) + ((int(shape[-1]) // LANES,) if scope == ROWS_IMAGE else ())
+    return tuple(map(int, shape[:-1])) + ((int(shape[-1]) // LANES,) if scope in ROW_AXES else ())
 
 
 def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
@@ -61,8 +61,9 @@ def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
 
 def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]:
     """(width, height, layers) of an image whose tensor has a shape in texels (`texel_shape`)."""
-    if scope == ROWS_IMAGE:
-        return int(texels[-1]), int(np.prod(texels[:-1])), 1
+    if scope in ROW_AXES:
+        rows = len(texels) - ROW_AXES[scope]
+        return int(np.prod(texels[rows:])), int(np.prod(texels[:rows])), 1
     rows = SEPARATORS[scope] % (len(texels) + 1)
     return int(np.prod(texels[rows:])), int(texels[rows - 1]), int(np.prod(texels[: rows - 1]))
 
@@ -70,7 +71,7 @@ def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]
 def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
     """Return the axes of a tensor that are rows or columns of its image by themselves; outside of them an image gives zero. None where it lies in a buffer, or
     nothing outside may be read."""
-    if not is_image(buffer) or str(buffer.scope()) == ROWS_IMAGE:
+    if not is_image(buffer) or str(buffer.scope()) in ROW_AXES:
         return ()
     columns = SEPARATORS[str(buffer.scope())] % len(buffer.shape)
     return (columns - 1, columns) if columns == len(buffer.shape) - 2 else (columns - 1,)
@@ -81,11 +82,11 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
 
     The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is built.
 
-    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel; in scope `ROWS_IMAGE`, those of whole texels.
+    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel; in a scope of `ROW_AXES`, those of whole texels.
     """
     old = _parameter(func, name)
     columns = int(old.shape[-1])
-    if columns != LANES and not (scope == ROWS_IMAGE and columns % LANES == 0):
+    if columns != LANES and not (scope in ROW_AXES and columns % LANES == 0):
         raise BuildError(f"{name} cannot be an image: its last axis is {columns}, not the {LANES} lanes of a texel", buffer=name)
     return replace_parameter(func, name, scope=scope)
 

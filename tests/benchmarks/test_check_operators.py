@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import check_operators
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from kernel_references import fast_reference
 from operators import conv, task_of
 
+from romou.layout.typical import typical_tasks
 from romou.measure.types import resolve
 from romou.target import Target
 from romou.tasks.tunable import TunableTask
@@ -72,12 +74,23 @@ def test_knobs_of_one_backend_alone_take_their_default_on_another(task: TunableT
     rng = np.random.default_rng(0)
     drawn = task.space(opencl).sample(rng, 64)
     carried = [(config, cross_backends.carried(config, task, cuda)) for config in drawn]
-    kept = [(config, there) for config, there in carried if there is not None]
+    kept = [(config, there) for config, there in carried if not isinstance(there, str)]
     assert kept
     default = task.default_config(cuda)
     for config, there in kept:
         assert set(there) == set(default)
         assert all(there[name] == config.get(name, default[name]) for name in there)
+
+
+def test_sub_groups_take_the_size_that_they_have_there_and_what_is_left_out_is_counted() -> None:
+    targets = (Target("vulkan -device=adreno740"), Target("cuda -device=nvidia_h200"))
+    task = next(t for t in typical_tasks(targets[0], "float32") if all(len(t.space(one).knobs.get("sub_group", ())) == 2 for one in targets))
+    left_out: Counter[str] = Counter()
+    found = cross_backends.common_configs(task, targets, 24, np.random.default_rng(0), left_out)
+    sizes = {tuple(one.get("sub_group", 1) for one in several) for several in found}
+    assert any(a != b and 1 not in (a, b) for a, b in sizes), sizes
+    assert left_out
+    assert all(reason.startswith(("vulkan ", "cuda ")) for reason in left_out)
 
 
 def test_one_target_is_compared_with_the_fast_reference() -> None:

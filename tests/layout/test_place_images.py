@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import tvm
 from nodes import assert_as_onnxruntime, model_of
-from small_networks import Graph, products_net, random_inputs, residual_net
+from small_networks import Graph, attention_net, products_net, random_inputs, residual_net
 from tvm import relax, te, tirx
 
 import romou
-from romou.backends.launch import ROWS_IMAGE
+from romou.backends.launch import JOINED_ROWS_IMAGE, ROWS_IMAGE
 from romou.frontend import import_onnx
 from romou.frontend.reference import run_onnxruntime
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.schedules.blocks import has_vector_form
 from romou.target import Target
 from romou.tasks.extract import count_calls, extract_tasks
+from romou.tasks.tunable import TunableTask
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -138,6 +139,70 @@ def test_a_slice_that_begins_inside_of_a_texel_reads_a_buffer() -> None:
         piece = g.add("Exp", g.add("Slice", hidden, *numbers))
         found = scopes(placed(g.model(g.add("MatMul", hidden, g.weight(48, 8)), g.add("MatMul", piece, g.weight(32, 8)))))
         assert [one for name, one in found.items() if "sigmoid" in name] == [scope], (begin, found)
+
+
+def test_rows_that_a_reshape_cuts_into_heads_stay_in_images() -> None:
+    """Products read heads of the rows that dense layers write, and write heads of those that a dense layer reads; layer norm's rows keep a leading axis."""
+    mod = placed(attention_net(heads=3, size=8, rows=12))
+    images = {name: [scope for _, scope in sorted(task.template.images.items())] for name, task in tasks_by_function(mod).items()}
+    found = scopes(mod)
+    assert [scope for name, scope in found.items() if "matmul" in name] == ["global", JOINED_ROWS_IMAGE], found
+    (scores,) = (places for name, places in images.items() if "matmul" in name and found[name] == "global")
+    assert scores == [JOINED_ROWS_IMAGE, JOINED_ROWS_IMAGE]
+    # What comes in, goes out, or is read by no product, as the sum that the last layer norm reads, stays in buffers.
+    assert sorted(scope for name, scope in found.items() if "norm" in name) == ["global", ROWS_IMAGE]
+    # The last dense layer reads the product's rows, and adds the layer norm's at the output's place.
+    (last,) = (places for name, places in images.items() if name.startswith("fused_dense") and found[name] == "global")
+    assert last == [ROWS_IMAGE, ROWS_IMAGE]
+
+
+def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:
+    """Function -> its task, for those that have one."""
+    found = {var.name_hint: TunableTask.of(func) for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)}
+    return {name: task for name, task in found.items() if task is not None}
+
+
+def test_heads_that_begin_inside_of_a_texel_are_in_buffers() -> None:
+    """Rows of 24 numbers are whole texels, heads of six are not. What is not cut into heads lies in images still."""
+    found = scopes(placed(attention_net(heads=4, size=6, rows=12)))
+    assert JOINED_ROWS_IMAGE not in found.values()
+    assert {scope for name, scope in found.items() if name.startswith("fused_dense") or "matmul" in name} == {"global"}
+    assert ROWS_IMAGE in {scope for name, scope in found.items() if "norm" in name}
+
+
+@pytest.mark.parametrize(
+    ("shape", "scope"),
+    [((2, 12, 16), ROWS_IMAGE), ((24, 4, 4), ROWS_IMAGE), ((12, 32), "global"), ((48, 8), "global"), ((48, 2, 4), "global")],
+)
+def test_a_reshape_keeps_the_image_whose_rows_it_keeps(shape: tuple[int, ...], scope: str) -> None:
+    """Of 24 rows of 16: other leading axes, or a row as two axes; neither two rows as one nor halves of rows."""
+    g = Graph({"x": (24, 12)})
+    hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(12, 16)))
+    view = g.add("Reshape", hidden, g.constant(np.array(shape)))
+    model = g.model(g.add("MatMul", view, g.add("Transpose", g.add("Exp", view), perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2])))
+    found = scopes(placed(model))
+    assert [one for name, one in found.items() if "sigmoid" in name] == [scope], found
+
+
+def test_a_reshape_that_leaves_the_model_stays_plain() -> None:
+    g = Graph({"x": (24, 16)})
+    hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
+    view = g.add("Reshape", hidden, g.constant(np.array([24, 4, 12])))
+    found = scopes(placed(g.model(g.add("MatMul", hidden, g.weight(48, 8)), view)))
+    assert set(found.values()) == {"global"}
+
+
+@pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float16", 5e-3)])
+@pytest.mark.parametrize("size", [8, 6], ids=["whole texels", "halves"])
+def test_attention_of_images_agrees_with_onnxruntime(
+    target: str, dtype: str, tolerance: float, size: int, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
+    model = attention_net(heads=3 if size == 8 else 4, size=size, rows=13, dtype=dtype)
+    given = random_inputs(model)
+    (expected,) = run_onnxruntime(model, given)
+    (found,) = romou.compile(model, target=f"{target} -half=storage").run(given)
+    np.testing.assert_allclose(found, expected, tolerance, tolerance)
 
 
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])

@@ -63,6 +63,17 @@ def entries(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.glob("*.program")}
 
 
+def test_a_folder_that_keeps_none_is_said_once(saved: Path, right: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each model of a run finds it anew."""
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.chmod(0o777)
+    with caplog.at_level(logging.WARNING, logger="romou"):
+        notes = [start(saved, right).notes for _ in range(2)]
+    assert notes[0] == notes[1]
+    assert "others may write to" in notes[0][0]
+    assert [record.message for record in caplog.records] == list(notes[0])
+
+
 def test_the_second_start_compiles_nothing(saved: Path, right: bytes, cache: Path) -> None:
     first = start(saved, right)
     kept = entries(cache)

@@ -100,6 +100,7 @@ def test_extents_by_scope() -> None:
     assert image_extents(shape, "global.texture-weight") == image_extents(shape, "global.texture-2d") == (105, 2, 1)
     assert image_extents(shape, "global.texture-nhwc") == (35, 3, 2)
     assert image_extents((2, 3, 20), "global.texture-rows") == (5, 6, 1)
+    assert image_extents((2, 3, 20), "global.texture-rows-joined") == (15, 2, 1)
 
 
 @pytest.mark.parametrize(("first", "is_texel"), [(4, True), (3, False)])
@@ -129,6 +130,30 @@ def test_a_matrix_is_read_in_whole_texels_of_its_rows(opencl_device: tvm.runtime
     result = tvm.runtime.empty((2, 3, 12), "float32", opencl_device)
     built["main"](source, result)
     np.testing.assert_array_equal(result.numpy(), 2 * array[..., first : first + 12])
+    assert "__read_only image2d_t A_ptr" in built.imports[0].inspect_source()
+
+
+def test_a_matrix_is_read_as_rows_that_two_axes_make(opencl_device: tvm.runtime.Device) -> None:
+    """A view (2, 3, 20) of an image of two rows of 60."""
+
+    @I.ir_module
+    class Joined:
+        @T.prim_func(s_tir=True)
+        def main(A: T.Buffer((2, 3, 20), "float32", scope="global.texture-rows-joined"), B: T.Buffer((3, 2, 20), "float32")):
+            for b in T.thread_binding(2, thread="blockIdx.x"):
+                for y in T.thread_binding(3, thread="threadIdx.x"):
+                    for x in T.serial(5):
+                        for lane in T.vectorized(4):
+                            with T.sblock("turn"):
+                                vb, vy, vx, vl = T.axis.remap("SSSS", [b, y, x, lane])
+                                B[vy, vb, vx * 4 + vl] = A[vb, vy, vx * 4 + vl]
+
+    built = tvm.tirx.build(Joined, Target("opencl -device=mali_g76").tvm_target, pipeline="romou")
+    array = np.random.default_rng(0).standard_normal((2, 60)).astype("float32")
+    source = tvm.runtime.empty(array.shape, "float32", opencl_device, mem_scope="global.texture-rows").copyfrom(array)
+    result = tvm.runtime.empty((3, 2, 20), "float32", opencl_device)
+    built["main"](source._create_view((2, 3, 20)), result)
+    np.testing.assert_array_equal(result.numpy(), array.reshape(2, 3, 20).swapaxes(0, 1))
     assert "__read_only image2d_t A_ptr" in built.imports[0].inspect_source()
 
 

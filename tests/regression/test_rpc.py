@@ -75,7 +75,9 @@ def test_a_bench_holds_times_of_the_server(baseline: Path, server: Server) -> No
 
 
 def test_equal_models_are_measured_in_turns_in_one_session(model: Path, baseline: Path, server: Server, connections: list[RemoteDevice]) -> None:
-    result = CliRunner().invoke(main, ["compare", str(baseline), str(model), "--repeats", "8", "--rpc", server.address, "--json"])
+    # Kernels of microseconds: equal ones lie in other memory, and differ by more than the usual 5% on busy cores. Tests of statistics look at false alarms.
+    options = ["--fail-over", "50%", "--repeats", "8", "--rpc", server.address, "--json"]
+    result = CliRunner().invoke(main, ["compare", str(baseline), str(model), *options])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert (found["timing"], found["reason"], found["is_regression"]) == ("in turns", None, False)

@@ -86,6 +86,7 @@ def test_tensors_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str
         ("global.texture-nhwc", (2, 3, 5, 7, 4)),
         ("global.texture-2d", (3, 5, 2, 2, 4)),
         ("global.texture-rows", (2, 3, 20)),
+        ("global.texture-rows-joined", (2, 3, 20)),
     ],
 )
 def test_images_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...]) -> None:
@@ -109,6 +110,8 @@ def test_images_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str,
         ((2, 3), "float32", "global.texture", "its last axis must be 4"),
         ((2, 6), "float32", "global.texture-rows", "its last axis must be a multiple of 4"),
         ((2, 0), "float32", "global.texture-rows", "it is empty"),
+        ((2, 3, 6), "float32", "global.texture-rows-joined", "its last axis must be a multiple of 4"),
+        ((8, 4), "float32", "global.texture-rows-joined", "too few axes for an image .3 are needed"),
         ((2, 3, 4), "int32", "global.texture", "only float32 and float16"),
         ((2, 3, 4), "float32", "global.sprite", "unknown memory scope 'global.sprite'"),
         ((4,), "float32", "global.texture", "too few axes"),

@@ -81,6 +81,7 @@ def test_a_large_tensor_goes_in_parts(vulkan_device: tvm.runtime.Device) -> None
         ("global.texture", (9, 4)),
         ("global.texture-weight", (5, 3, 2, 7, 4)),
         ("global.texture-rows", (5, 3, 28)),
+        ("global.texture-rows-joined", (5, 3, 28)),
         ("global.texture-nhwc", (2, 5, 7, 3, 4)),
     ],
 )

@@ -11,16 +11,14 @@ import contextvars
 import functools
 import hashlib
 import json
-import logging
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from romou.backends.programs import warn_of
 from romou.core.errors import BuildError, CompatError, DeviceError
-
-logger = logging.getLogger("romou")
 
 INSTALL = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
 
@@ -98,8 +96,7 @@ def kept_cuda(source: str, arch: str) -> bytes:
     if find is None or keep is None:
         return compile_cuda(source, arch)
     found, *notes = find("NVRTC", key, f"a CUDA module for {arch}")
-    for note in notes:
-        logger.warning("%s", note)
+    warn_of(notes)
     if found is not None:
         return bytes(found)
     code = compile_cuda(source, arch)

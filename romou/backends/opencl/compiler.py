@@ -9,7 +9,7 @@ Which images are read inside only, and which of them have one layer, as weights 
 instructions; a read with a sampler takes floats, into which compilers convert the coordinates.
 
     __read_only image2d_array_t weight      ->      __read_only image2d_t weight      for a parameter in scope "global.texture-2d",
-                                                                                           or "global.texture-rows"
+                                                                                           or "global.texture-rows[-joined]"
     write_imagef(output, (int4)(x, y, 0, 0), texel)             ->      WRITE_PLAIN_IMAGEF(...), which is write_imagef(output, (int2)(x, y), texel)
     READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))      ->      READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
     READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))        ->      READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROWS_IMAGE, work_group
+from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, work_group
 from romou.backends.opencl import sub_groups
 from romou.backends.opencl.functions import definitions
 from romou.backends.opencl.unaligned_vectors import access_unaligned
@@ -46,7 +46,7 @@ _POINTERS = (
 )
 # Scope -> what its reads are called, and how they pass the place.
 _PLAIN = "READ_PLAIN_IMAGE", "(coord).xy"
-_READS = {PLAIN_IMAGE: _PLAIN, ROWS_IMAGE: _PLAIN, INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
+_READS = {**dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN), INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
 
 
 @functools.cache
@@ -131,7 +131,7 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
         return text
     kernel, declared, body = kernels[head[1]], head[2].split(", "), text[head.end() :]
     for place, scope in kernel.images.items():
-        if scope in (PLAIN_IMAGE, ROWS_IMAGE):
+        if _READS[scope] is _PLAIN:
             declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
             body = re.sub(rf"\bwrite_image([hf])(\({declared[place].split()[-1]},)", lambda found: f"WRITE_PLAIN_IMAGE{found[1].upper()}{found[2]}", body)
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[place].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)

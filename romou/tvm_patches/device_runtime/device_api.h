@@ -137,7 +137,7 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
       // A storage that Romou planned: in bytes, the last axis being those of a texel.
       dtype = DLDataType{kDLFloat, static_cast<uint8_t>(2 * extents.back()), 1};
       extents.back() = 4;
-      if (scope == "global.texture-rows") {  // (rows, texels of a row, bytes)
+      if (axes_of_rows(scope) > 0) {  // (rows, texels of a row, bytes)
         extents.pop_back();
         extents.back() *= 4;
       }

@@ -16,6 +16,7 @@
 // Of a matrix the last axis is cut into texels:
 //
 //     "global.texture-rows"                 (b, m, 4 * k)    ->  layers 1, height b*m, width k; an image as that of "global.texture-2d"
+//     "global.texture-rows-joined"          (b, m, h, 4 * k) ->  layers 1, height b*m, width h*k
 //
 // Two scopes more are for OpenCL kernels written by hand, which declare image1d_t and image2d_t; texels may be of int32 there as well:
 //
@@ -63,6 +64,9 @@ struct ImageShape {
   bool holds(const ImageShape& other) const { return other.layers <= layers && first(other.bytes()) == other; }
 };
 
+/// The last axes of a matrix that make a row of its image; 0 for scopes of no matrices.
+inline int axes_of_rows(const std::string& scope) { return scope == "global.texture-rows" ? 1 : scope == "global.texture-rows-joined" ? 2 : 0; }
+
 /// "" and "global" are buffers.
 inline bool is_buffer_scope(const std::string& scope) { return scope.empty() || scope == "global"; }
 
@@ -82,12 +86,13 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
     if (has_plain_images && scope == "global.texture-2d") kind = ImageKind::kPlain2D;
   } else if (scope == "global.texture-nhwc") {
     separator = 2;
-  } else if (scope == "global.texture-rows") {
-    separator = 1;
+  } else if (axes_of_rows(scope) > 0) {
+    separator = axes_of_rows(scope);
     if (has_plain_images) kind = ImageKind::kPlain2D;
   } else {
     TVM_FFI_THROW(ValueError) << "unknown memory scope '" << scope << "' for " << api
-                              << "; known are global, global.texture, global.texture-weight, global.texture-nhwc, global.texture-2d, global.texture-rows"
+                              << "; known are global, global.texture, global.texture-weight, global.texture-nhwc, global.texture-2d, "
+                              << "global.texture-rows, global.texture-rows-joined"
                               << (has_plain_images ? ", global.image1d, global.image2d" : "");
   }
   std::ostringstream axes;
@@ -96,7 +101,7 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
   if (ndim < 2 || separator >= ndim) {
     TVM_FFI_THROW(ValueError) << what << " has too few axes for an image (" << std::max(2, separator + 1) << " are needed)";
   }
-  const bool is_matrix = scope == "global.texture-rows";
+  const bool is_matrix = axes_of_rows(scope) > 0;
   if ((is_matrix ? shape[ndim - 1] % 4 != 0 : shape[ndim - 1] != 4) || dtype.lanes != 1) {
     TVM_FFI_THROW(ValueError) << what << " cannot be an image: its last axis must be " << (is_matrix ? "a multiple of 4" : "4") << ", the lanes of a texel";
   }
@@ -110,7 +115,7 @@ inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtyp
     const bool is_last = i + 1 == ndim;
     const int64_t texels = is_last ? shape[i] / 4 : shape[i];
     if (texels <= 0) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is empty";
-    const bool is_height = is_matrix ? !is_last : i + 1 == separator;
+    const bool is_height = is_matrix ? i + axes_of_rows(scope) < ndim : i + 1 == separator;
     size_t& extent = is_height ? image.height : i + 1 < separator ? image.layers : image.width;
     extent *= static_cast<size_t>(texels);
     if (__builtin_mul_overflow(bytes, static_cast<size_t>(texels), &bytes)) TVM_FFI_THROW(ValueError) << what << " cannot be an image: it is too large";
