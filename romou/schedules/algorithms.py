@@ -173,8 +173,12 @@ class DirectAlgorithm(Algorithm):
         if len(pixels) > 1:
             # An image is addressed by row and column: pixels in one row would need a division for each texel.
             space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
-        if flat.vector and any(is_image(p) for p in self.contracted.func.params):
+        images = [p for p in self.contracted.func.params if is_image(p)]
+        if flat.vector and images:
             space.add_constraint(lambda config: config["vector_width"] == LANES)
+        if any(not any(image.same_as(own) for own in self.placement.buffers.values()) for image in images):
+            # A split of more work-items than texels stores single lanes, and the epilogue reads what it stores.
+            space.add_constraint(lambda config: config["split_k"] <= config["tile_o"] * config["tile_h"] * config["tile_w"])
         return space
 
     def starts(self, limits: Limits) -> list[Config]:

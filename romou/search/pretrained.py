@@ -1,6 +1,6 @@
 """Pretrained cost models: trees that correct the estimate on a device, trained on spaces that were recorded there by scripts/pretrain_cost_model.py.
 
-They hold for sums of products in OpenCL, on the device itself.
+They were trained on sums of products in OpenCL, and hold on the device itself, without tensor cores, for each kind of backend that names OpenCL's as its own.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 
 from romou.core.outcome import Outcome
 from romou.core.space import Config
+from romou.schedules.contraction import tensor_core
 from romou.search.explorer import Explorer
 from romou.search.features import TaskFeatures
 from romou.search.options import TuningOptions
@@ -72,7 +73,9 @@ class TaskSearch:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
-        self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if task.template.sums_products else None)
+        # Nothing was recorded of tensor cores.
+        is_known = task.template.sums_products and not {*self.space.knobs.get("multiply_add", ())} & {*tensor_core.CHOICES}
+        self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if is_known else None)
         rng = np.random.default_rng([options.seed, index])
         self.explorer = Explorer(self.space, self.default, options, rng, features=self.features, transfer_data=lambda: transfer_data(self))
         # Of each algorithm one is measured, whatever the model expects of it.

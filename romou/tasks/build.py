@@ -15,7 +15,7 @@ from romou.core.space import Config
 from romou.passes.fp16_storage import compute_in_single
 from romou.schedules.splice import as_module
 from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import set_image
+from romou.tir.primitives import replace_parameter
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -58,5 +58,5 @@ def build_reference(task: TunableTask, target: Target | None = None) -> tvm.runt
     """The unscheduled function for a CPU, this machine's without a `target`, the same signature: every candidate is compared with it."""
     func = task.func
     for name in task.template.images:
-        func = set_image(func, name, "global")
+        func = replace_parameter(func, name, scope="global")
     return tvm.tirx.build(as_module(compute_in_single(func)), target=tvm.target.Target("llvm") if target is None else target.tvm_target)

@@ -13,11 +13,14 @@ import romou
 from romou.backends.launch import JOINED_ROWS_IMAGE, ROWS_IMAGE
 from romou.frontend import import_onnx
 from romou.frontend.reference import run_onnxruntime
+from romou.inspection.kernels import inspect_function
 from romou.layout import fuse_operators, pack_channels, place_images
 from romou.schedules.blocks import has_vector_form
 from romou.target import Target
+from romou.tasks.build import build_reference
 from romou.tasks.extract import count_calls, extract_tasks
 from romou.tasks.tunable import TunableTask
+from romou.tir.primitives import is_image
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -154,6 +157,25 @@ def test_rows_that_a_reshape_cuts_into_heads_stay_in_images() -> None:
     # The last dense layer reads the product's rows, and adds the layer norm's at the output's place.
     (last,) = (places for name, places in images.items() if name.startswith("fused_dense") and found[name] == "global")
     assert last == [ROWS_IMAGE, ROWS_IMAGE]
+
+
+def test_tasks_of_images_of_rows_have_references() -> None:
+    """A search compares candidates with them, and could not begin."""
+    tasks, _ = extract_tasks(placed(attention_net()))
+    rows = [task for task in tasks if {ROWS_IMAGE, JOINED_ROWS_IMAGE} & set(task.template.images.values())]
+    assert len(rows) > 3
+    for task in rows:
+        build_reference(task)
+
+
+def test_what_is_added_from_an_image_is_read_in_whole_texels() -> None:
+    """Of a sum that more work-items share than it has texels, each stores single lanes."""
+    (task,) = (one for one in extract_tasks(placed(attention_net()))[0] if one.template.family == "dense" and not is_image(one.func.params[-1]))
+    configs = task.space(PHONE).sample(np.random.default_rng(0), 40, where={"split_k": 2})
+    assert {config["tile_o"] * config["tile_w"] for config in configs} >= {2, 4}
+    assert min(config["tile_o"] * config["tile_w"] for config in configs) == 2
+    for config in configs[:4]:
+        inspect_function(task.schedule(config, PHONE)["main"], PHONE)
 
 
 def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:

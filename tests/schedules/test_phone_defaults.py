@@ -117,3 +117,23 @@ def test_a_tile_of_whole_rows_needs_registers_for_the_whole_window() -> None:
 def test_windows_apart_have_small_tiles_on_valhall() -> None:
     """Under Mesa's compiler four pixels of stride 2 spill on Mali-G57, and not on Mali-G76."""
     assert [tile_of(STRIDED, device) for device in ("mali_g57", "mali_g610", "mali_g76")] == [(2, 2, 1), (2, 2, 1), (1, 4, 1)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("device", ["adreno640", "adreno740", "mali_g76", "mali_g715"])
+def test_few_channels_leave_no_more_than_half_of_a_warp_idle(device: str, dtype: str) -> None:
+    """A group has more work-items along a row then, and smaller tiles where the row is short: a wave of 64 was seen with two of them at work."""
+    target = Target(f"opencl -device={device}")
+    layers = [(16, 112, 16, 1), (32, 112, 16, 1), (96, 54, 16, 1), (96, 56, 24, 1), (16, 28, 32, 5), (256, 28, 64, 1), (64, 224, 3, 3), (8, 128, 8, 5)]
+    works = [conv(c, (side, side), k, (r, r), dtype, padding=(r // 2,) * 4) for c, side, k, r in layers]
+    for work in [*works, conv(3, (224, 224), 32, (3, 3), dtype, padding=(0, 0, 1, 1), stride=(2, 2))]:
+        config = task_of(work).with_free_images().default_config(target)
+        items = config["wg_o"] * config["wg_w"] * config["split_k"]
+        assert 2 * items > target.limits.warp_size, f"{work.name}: {items} work-items, {config}"
+
+
+def test_short_sums_have_small_tiles_where_their_loop_would_be_written_out() -> None:
+    """Mesa's compilers write out a sum of twelve texels on Mali-G76, and on Adreno one of an image of three channels: two texels of channels would spill."""
+    assert [tile_of(conv(c, (56, 56), 64, (1, 1)), "mali_g76")[:2] for c in (48, 64)] == [(1, 4), (2, 4)]
+    first = {"padding": (0, 0, 1, 1), "stride": (2, 2)}
+    assert [tile_of(conv(3, (224, 224), 32, (3, 3), **first), device)[:2] for device in ("adreno640", "mali_g710")] == [(1, 4), (1, 4)]

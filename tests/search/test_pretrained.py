@@ -20,7 +20,10 @@ from romou.search import TuningOptions, TuningSession, pretrained
 from romou.search.features import TaskFeatures
 from romou.search.pretrained import PretrainedModel, file_of, pretrained_for
 from romou.search.simulation import SimulatedDevice, SimulatedTask
+from romou.search.task_search import TaskSearch
+from romou.search.transfer import TransferData
 from romou.target import Target
+from romou.tasks.operators import conv, task_of
 
 H200 = Target("opencl -device=nvidia_h200")
 SPACES = Path(__file__).parents[2] / "scripts/data/spaces_h200"
@@ -105,26 +108,47 @@ def test_a_search_begins_with_what_is_known_of_the_device() -> None:
     assert slow(pretrained_on(1)) < slow(pretrained_on(4))
 
 
-def test_a_model_ships_for_a_device_in_opencl() -> None:
-    assert pretrained_for(H200) is not None
-    assert pretrained_for(Target("vulkan -device=nvidia_h200")) is not None
-    assert all(pretrained_for(Target(text)) is None for text in ("cuda -device=nvidia_h200", "opencl -device=adreno640", "opencl -device=host"))
+def test_a_model_ships_for_a_device() -> None:
+    assert all(pretrained_for(Target(f"{kind} -device=nvidia_h200")) is not None for kind in ("opencl", "vulkan", "cuda"))
+    assert all(pretrained_for(Target(text)) is None for text in ("opencl -device=adreno640", "opencl -device=host"))
+
+
+def test_a_space_with_tensor_cores_is_not_corrected() -> None:
+    target = Target("cuda -device=nvidia_h200")
+
+    def is_corrected(dtype: str) -> bool:
+        task = task_of(conv(64, (14, 14), 64, (1, 1), dtype))
+        found = [TaskSearch(task, target, TuningOptions(), 0, lambda _: TransferData(), target.spec, model) for model in (None, pretrained_for(target))]
+        estimates = [search.features.expected([search.default])[0] for search in found]
+        return bool(estimates[0] != estimates[1])
+
+    assert is_corrected("float32")
+    assert not is_corrected("float16")
+
+
+def rank_correlation(path: Path, target: Target, model: PretrainedModel | None) -> float:
+    """Return how well a model ranks the configs of a recording."""
+    task = SimulatedTask.of_recording(RecordedSpace.load(path))
+    space, configs = task.recorded.space(), list(task.space(target))
+    seconds = [task.recorded.configs[space.index_of(c)].time_s for c in configs]
+    ran = np.asarray([s is not None for s in seconds])
+    expected = TaskFeatures(task.template, target.limits, target.spec, model).expected(configs)[ran]
+    ranks = [np.argsort(np.argsort(values)) for values in (-expected, np.asarray([s for s in seconds if s is not None]))]
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 @pytest.mark.parametrize("name", ["conv1x1", "dense"])
 def test_what_ships_fits_what_this_version_makes_of_the_recordings(name: str) -> None:
-    task = SimulatedTask.of_recording(RecordedSpace.load(RecordedSpace.path_in(SPACES, name)))
-    space, configs = task.recorded.space(), list(task.space(H200))
-    seconds = [task.recorded.configs[space.index_of(c)].time_s for c in configs]
-    ran = np.asarray([s is not None for s in seconds])
-
-    def rank_correlation(model: PretrainedModel | None) -> float:
-        expected = TaskFeatures(task.template, H200.limits, H200.spec, model).expected(configs)[ran]
-        ranks = [np.argsort(np.argsort(values)) for values in (-expected, np.asarray([s for s in seconds if s is not None]))]
-        return float(np.corrcoef(*ranks)[0, 1])
-
+    path = RecordedSpace.path_in(SPACES, name)
     # Otherwise features or estimate have changed their meaning: python scripts/pretrain_cost_model.py.
-    assert rank_correlation(pretrained_for(H200)) > max(0.9, rank_correlation(None) + 0.02)
+    assert rank_correlation(path, H200, pretrained_for(H200)) > max(0.9, rank_correlation(path, H200, None) + 0.02)
+
+
+@pytest.mark.parametrize("name", ["conv3x3_grouped", "conv3x3_stride2", "conv7x1_prime", "conv7x7_stride2"])
+def test_what_ships_fits_through_cuda(name: str) -> None:
+    target = Target("cuda -device=nvidia_h200")
+    path = RecordedSpace.path_in(SPACES.with_name("spaces_h200_cuda"), name)
+    assert rank_correlation(path, target, pretrained_for(target)) > rank_correlation(path, target, None) + 0.05
 
 
 def test_what_is_only_trained_on_is_none_of_the_operators_that_searches_are_compared_on() -> None:

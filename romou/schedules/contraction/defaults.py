@@ -24,10 +24,14 @@ _FEW_REGISTERS = 64
 # Products of a work-item up to which Mesa's compiler for Adreno writes out the loop over the rows of a window: it does with 576, and not with 700. Where all
 # columns are constants, as in a tile of whole rows, it does with 1008, and not with 1152.
 _WRITTEN_OUT, _WRITTEN_OUT_OF_CONSTANTS = 576, 1024
+# Texels of a sum without a window from which on Mesa's compiler for Mali keeps its loop. It writes out twelve, and loads their weights ahead.
+_LEAST_LEAN = 16
 # Work-items of a warp of Mali from Valhall on: more than Bifrost's eight.
 _WARP_OF_VALHALL = 16
 # How often the work-items in flight, of which the registers of all cores hold no more, have to be replaced until a device is busy.
 _ROUNDS = 4
+# Work-items along each side of a group, where the operator is large enough.
+_SIDE = 8
 # Products of a sum from which on it is worth fp16.
 _LEAST_FP16 = 32
 # Share of the registers that it fills at most.
@@ -46,26 +50,23 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     sums = _sums(space, flat) if limits.prefers_fp16 else FP32
     pixels = "rows" if nearest(space.knobs["data"], place) == Place.IMAGE else "flat"
     contraction = rows if pixels == "rows" else flat
-    config = _fit_tile(space, contraction, space.default(data=place, weight=place, output=place, pixels=pixels, accumulate=sums), limits)
-    while not space.is_valid(config):
-        # Too large for a small operator: halve the larger side of the group, then the tile.
-        name = max(("wg_w", "wg_o", "tile_w"), key=lambda n: config[n])
-        smaller = [c for c in space.knobs[name] if isinstance(c, int) and c < config[name]]
-        if not smaller:
-            break
-        config = config.replace(**{name: max(smaller)})
+    config = space.default(data=place, weight=place, output=place, pixels=pixels, accumulate=sums, wg_o=1, wg_w=1)
+    while not space.is_valid(config) and config["tile_w"] > 1:
+        # Too wide for a small operator.
+        config = config.replace(tile_w=max(c for c in space.knobs["tile_w"] if isinstance(c, int) and c < config["tile_w"]))
     warp = min(limits.warp_size, limits.max_work_group_size)
-    config = _fit_group(space, contraction, config, warp)
+    config = _fit_group(space, contraction, _fit_tile(space, contraction, config, limits), warp)
     share = next(iter(contraction.reduce.values()))
     # A split below four steps costs more in the final sum than it brings.
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
         # The group keeps its size, and fills a warp: what the split adds, its other sides give.
-        high = max(16, warp // config["wg_w"])
+        wide = min(config["wg_w"], _SIDE)
+        high = max(16, warp // wide)
         # Partial sums meet in local memory.
-        high = high if limits.most_with_local_memory is None else min(high, limits.most_with_local_memory // config["wg_w"])
+        high = high if limits.most_with_local_memory is None else min(high, limits.most_with_local_memory // wide)
         if high < split:
             break
-        candidate = config.replace(split_k=split, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
+        candidate = config.replace(split_k=split, wg_w=wide, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
         if work_items(contraction, config) < _busy(limits, contraction, config) and space.is_valid(candidate):
             config = candidate
     for tile_w in (2, 1):
@@ -97,14 +98,16 @@ def _registers(contraction: Contraction, tile: Config) -> int:
     """Registers of a work-item for its sums, for what it loads and for addresses."""
     sums, tile_w = tile["tile_o"] * tile["tile_w"], tile["tile_w"]
     *_, w = contraction.extents
-    _, *window, lanes = contraction.reduce.values()
+    texels, *window, lanes = contraction.reduce.values()
     products, taps = LANES * sums * lanes * math.prod(window), math.prod(window)
     if contraction.lhs_varies == "by lane":
         # A row of the window; a compiler writes out all of them where they are few.
         loaded, ahead = _row(contraction, tile_w), int(LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT)
     else:
         # A compiler loads ahead for several taps of a window, and more where it writes out all of its rows.
-        is_written_out = products <= (_WRITTEN_OUT_OF_CONSTANTS if 1 < w <= tile_w else _WRITTEN_OUT)
+        # A sum over three channels is over a single texel, so that all weights lie at constant places.
+        is_constant = 1 < w <= tile_w or (texels == 1 and contraction.inputs[0].dtype == FP32)
+        is_written_out = products <= (_WRITTEN_OUT_OF_CONSTANTS if is_constant else _WRITTEN_OUT)
         loaded, ahead = tile_w + LANES, (taps > 1) * (1 + is_written_out)
     return int(LANES * (sums + loaded) + _ADDRESSES + _TAPS_AHEAD * ahead)
 
@@ -120,12 +123,13 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
     if limits.registers is None or not limits.prefers_images or contraction.lhs_varies == "by texel":
         return config
     o, _, w = contraction.extents
+    warp = min(limits.warp_size, limits.max_work_group_size)
     is_depthwise = contraction.lhs_varies == "by lane"
     texels, *window, lanes = contraction.reduce.values()
     is_float = space.knobs["accumulate"] == (FP32,)
 
-    # Floats without a window, under a compiler with few registers: it loads one weight after the other. In fp16 it spills.
-    is_lean = is_float and contraction.rhs_vector == "lanes" and math.prod(window) == 1 and limits.registers <= _FEW_REGISTERS
+    # Long sums of floats without a window, under a compiler with few registers: it loads one weight after the other. In fp16 it spills.
+    is_lean = is_float and contraction.rhs_vector == "lanes" and math.prod(window) == 1 and texels >= _LEAST_LEAN and limits.registers <= _FEW_REGISTERS
 
     def registers(tile: Config) -> int:
         if is_lean:
@@ -136,42 +140,44 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
     def instructions(tile: Config) -> float:
         loaded = _row(contraction, tile["tile_w"]) if is_depthwise else lanes * tile["tile_o"] + tile["tile_w"]
         loads = loaded / (lanes * tile["tile_o"] * tile["tile_w"])
-        # A few neighbours along a row share a group, as far as the row goes.
-        wide = next(items for items in (4, 2, 1) if items * tile["tile_w"] <= w or items == 1) * tile["tile_w"]
-        return float((1 + loads) * round_up(o, tile["tile_o"]) * round_up(w, wide))
+        # A few neighbours along a row share a group, as far as the row goes; or as many as fill a warp, where the channels are too few.
+        group = _fit_group(space, contraction, tile, warp)
+        items, is_high = group["wg_o"] * group["wg_w"], warp // _SIDE * tile["tile_o"] < 2 * o
+        wide = next(side for side in (4, 2, 1) if side * tile["tile_w"] <= w or side == 1) if is_high else group["wg_w"]
+        # A single pixel gets more work-items by splitting its sums.
+        idle = round_up(items, warp) / items if w > 1 else 1
+        return float((1 + loads) * round_up(o, tile["tile_o"]) * round_up(w, wide * tile["tile_w"]) * idle)
 
     # A single pixel, as dense layers have, gets its work-items by splitting its sums, a larger tile's among more of them. The loop that is left is written out
     # by compilers where it is short, which takes more registers the larger the tile.
     is_long = w == 1 < limits.busy_work_items and LANES * texels > _WRITTEN_OUT
-    tiles = _candidates(space, config.replace(wg_o=1, wg_w=1), {"tile_o": (1, 2, 4) if is_long else (1, 2), "tile_w": (4, 7, 8) if w > 1 else (1,)})
+    tiles = _candidates(space, config, {"tile_o": (1, 2, 4) if is_long else (1, 2), "tile_w": (4, 7, 8) if w > 1 else (1,)})
     is_valhall = limits.registers <= _FEW_REGISTERS and limits.warp_size >= _WARP_OF_VALHALL
-    if is_valhall and is_float and contraction.stride > 1 and math.prod(window) > 1 and not is_depthwise:
-        # Four windows side by side have little in common: Mesa's compiler for Valhall spills, and not two of two texels.
+    if is_valhall and is_float and contraction.stride > (1 if texels > 1 else 2) and math.prod(window) > 1 and not is_depthwise:
+        # Four windows side by side have little in common: Mesa's compiler for Valhall spills, and not two of two texels. Three channels spill at stride 4.
         config = next(_candidates(space, config, {"tile_o": (2,), "tile_w": (2,)}), config)
     fitting = [
         tile for tile in tiles if registers(tile) <= _SAFE * limits.registers and (w == 1 or work_items(contraction, tile) >= _busy(limits, contraction, tile))
     ]
     best = min([config, *fitting], key=instructions)
-    config = config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
-    while not space.is_valid(config) and config["wg_w"] > 1:
-        config = config.replace(wg_w=config["wg_w"] // 2)
-    return config
+    return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
 
 
 def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:
     """The largest group, and of those the widest, that leaves little undone beyond the ends of rows and channels and in a warp that it
-    does not fill. It has as many work-items as that of `config`, or as a warp, at most."""
+    does not fill. It has `_SIDE` work-items along each side, or as many in all as a warp, at most; more along a row only where that fills a warp."""
     o, _, w = contraction.extents
-    size = max(config["wg_o"] * config["wg_w"], warp_size)
+    for name in ("wg_o", "wg_w"):
+        config = [config, *_candidates(space, config, {name: [side for side in space.knobs[name] if int(side) <= _SIDE]})][-1]
+    wide, size = config["wg_w"], max(config["wg_o"] * config["wg_w"], warp_size)
     computed = {}
-    for wide, high in itertools.product(space.knobs["wg_w"], space.knobs["wg_o"]):
-        shape = config.replace(wg_w=wide, wg_o=high)
+    for shape in _candidates(space, config, {name: space.knobs[name] for name in ("wg_w", "wg_o")}):
         group = shape["wg_o"] * shape["wg_w"]
-        if shape["wg_w"] <= config["wg_w"] and group <= size and space.is_valid(shape):
+        if group <= (size if shape["wg_w"] <= wide else warp_size):
             covered = round_up(o, shape["wg_o"] * shape["tile_o"]) * round_up(w, shape["wg_w"] * shape["tile_w"])
             computed[shape] = covered * round_up(group, warp_size) / group
     enough = [shape for shape, cost in computed.items() if cost <= 1.1 * min(computed.values())]
-    return max(enough, key=lambda c: (c["wg_o"] * c["wg_w"], c["wg_w"]), default=config)
+    return max(enough, key=lambda c: (c["wg_o"] * c["wg_w"], min(c["wg_w"], wide), c["wg_o"]), default=config)
 
 
 def work_items(contraction: Contraction, config: Config) -> int:
