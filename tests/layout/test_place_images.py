@@ -169,7 +169,7 @@ def test_tasks_of_images_of_rows_have_references() -> None:
 
 
 def test_what_is_added_from_an_image_is_read_in_whole_texels() -> None:
-    """Of a sum that more work-items share than it has texels, each stores single lanes."""
+    """Each work-item stores single lanes of a sum that more of them share than it has texels."""
     (task,) = (one for one in extract_tasks(placed(attention_net()))[0] if one.template.family == "dense" and not is_image(one.func.params[-1]))
     configs = task.space(PHONE).sample(np.random.default_rng(0), 40, where={"split_k": 2})
     assert {config["tile_o"] * config["tile_w"] for config in configs} >= {2, 4}
@@ -197,7 +197,7 @@ def test_heads_that_begin_inside_of_a_texel_are_in_buffers() -> None:
     [((2, 12, 16), ROWS_IMAGE), ((24, 4, 4), ROWS_IMAGE), ((12, 32), "global"), ((48, 8), "global"), ((48, 2, 4), "global")],
 )
 def test_a_reshape_keeps_the_image_whose_rows_it_keeps(shape: tuple[int, ...], scope: str) -> None:
-    """Of 24 rows of 16: other leading axes, or a row as two axes; neither two rows as one nor halves of rows."""
+    """A view of 24 rows of 16 may have other leading axes, or a row as two axes; neither two rows as one nor halves of rows."""
     g = Graph({"x": (24, 12)})
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(12, 16)))
     view = g.add("Reshape", hidden, g.constant(np.array(shape)))
