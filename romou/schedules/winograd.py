@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from tvm import s_tir, te, tirx
@@ -30,7 +31,7 @@ from romou.core.space import Config
 from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, contract
-from romou.schedules.loops import Block, bind_threads, load_texels, loops_below, unroll_tile
+from romou.schedules.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
 from romou.schedules.packed_weight import guarded
 from romou.schedules.splice import as_module, renest
 from romou.schedules.winograd_loops import GROUP, bind_items, padded_items, place_rows, share_rows
@@ -94,10 +95,14 @@ def algorithms(w: Conv2d) -> list[str]:
 
 @dataclass(frozen=True)
 class Winograd:
-    """A convolution in tiles of `tile` x `tile` outputs."""
+    """A convolution in tiles of `tile` x `tile` outputs.
+
+    stored_width: numbers that a work-item stores at once in the workspace that the contraction reads.
+    """
 
     work: Conv2d
     tile: int
+    stored_width: ClassVar[int] = LANES
 
     @property
     def window(self) -> int:
@@ -149,6 +154,16 @@ class Winograd:
     def transformed_shape(self) -> tuple[int, ...]:
         """Shape of the workspace that the contraction reads."""
         return (self.side**2, self.in_texels * self.tiles, LANES)
+
+    @property
+    def tile_slots(self) -> int:
+        """Places for tiles in the workspace of each texel of input channels."""
+        return self.tiles
+
+    def transformed_at(self, *at: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+        """The position, texel and tile, and lane that lie at an index of the workspace."""
+        position, f, lane = at
+        return position, f, lane
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -254,7 +269,8 @@ class Winograd:
         return matrices(self.tile, self.window)
 
     def transformed_data(self, data: te.Tensor, is_zero_outside: bool) -> te.Tensor:
-        side, (down, across), count = self.side, self.grid, self.in_texels * self.tiles
+        side, (down, across), slots = self.side, self.grid, self.tile_slots
+        count = self.in_texels * slots
         padded = padded_items(count)
         (sh, sw), (before, first, _, _) = self.work.stride, self.work.padding
         # Tiles that stick out over the edge are padding too, and so are the taps that a phase lacks.
@@ -265,19 +281,21 @@ class Winograd:
 
         def load(f: tirx.Expr, i: tirx.Expr, j: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             f = f if padded == count else te.min(f, count - 1)
-            (texel, top, left), t = self.phase_of(f // self.tiles), f % self.tiles
+            (texel, top, left), t = self.phase_of(f // slots), f % slots
             n, y, x = t // (down * across), t // across % down, t % across
             at = y * self.tile, x * self.tile, i * sh + top, j * sw + left
-            return window_index(work, *at, lambda iy, ix: data[n, texel, iy, ix, lane], is_zero_outside=is_zero_outside).astype("float32")
+            pixel = window_index(work, *at, lambda iy, ix: data[n, texel, iy, ix, lane], is_zero_outside=is_zero_outside)
+            return guarded(work.dtype, pixel, t < self.tiles if slots > self.tiles else True).astype("float32")
 
         tile = te.compute((padded, side, side, LANES), load, name="data_tile")
         matrix = self._matrices.data
         rows = te.compute((side, side, padded, LANES), lambda a, j, f, lane: row_of(matrix, a, lambda i: tile[f, i, j, lane]), name="data_rows")
-        return te.compute(
-            self.transformed_shape,
-            lambda p, f, lane: row_of(matrix, p % side, lambda j: rows[p // side, j, f, lane]).astype(self.work.dtype),
-            name=TRANSFORMED,
-        )
+
+        def store(*at: tirx.Expr) -> tirx.Expr:
+            p, f, lane = self.transformed_at(*at)
+            return row_of(matrix, p % side, lambda j: rows[p // side, j, f, lane]).astype(self.work.dtype)
+
+        return te.compute(self.transformed_shape, store, name=TRANSFORMED)
 
     def _output(self, products: te.Tensor) -> te.Tensor:
         side, tile, (down, across), count = self.side, self.tile, self.grid, self.work.out_texels * self.tiles
@@ -322,9 +340,13 @@ class Winograd:
         sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "output_tile", extents, place)))
         return sch, sch.get_sblock(name)
 
+    def transformed_loops(self, sch: s_tir.Schedule, transformed: Block) -> list[Loop]:
+        """The loops over positions, texels and tiles, and lanes of the workspace."""
+        return list(sch.get_loops(transformed))
+
     def schedule_data(self, sch: s_tir.Schedule) -> None:
         transformed, tile = sch.get_sblock(TRANSFORMED), sch.get_sblock("data_tile")
-        p, f, lane = sch.get_loops(transformed)
+        p, f, lane = self.transformed_loops(sch, transformed)
         a, b = sch.split(p, [self.side, self.side])
         if self.is_shared:
             group, item = sch.split(f, [None, SHARED_TILES])
@@ -334,12 +356,12 @@ class Winograd:
             column = share_rows(sch, "data_rows", group, self.side)
             load_texels(sch, sch.cache_read(transformed, 0, "local"), item)
             load_texels(sch, tile, column)
-            unroll_tile(sch, [b, lane])
+            unroll_tile(sch, [b, lane], self.stored_width)
             return
         item = bind_items(sch, f, [a, b, lane])
         # Column by column, so that no more than one of the tile's is in registers.
         load_texels(sch, tile, place_rows(sch, "data_rows", item))
-        unroll_tile(sch, [a, b, lane])
+        unroll_tile(sch, [a, b, lane], self.stored_width)
 
     def _schedule_weight(self, sch: s_tir.Schedule) -> None:
         found = {str(sch.get(block).name_hint): block for block in sch.get_child_blocks(sch.get_sblock("root"))}

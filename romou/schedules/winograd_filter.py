@@ -5,7 +5,7 @@
 
 Four kernels with three workspaces between them:
 
-    data      -> transformed (positions, input texels * tiles, 4)          as the convolution's own
+    data      -> transformed (positions, tiles / 4, input channels, 4)     the convolution's own, four tiles in a texel: the sum is over them
     gradient  -> stored_gradient (positions, output texels * tiles, 4)     A dY A^T of each tile and texel
     both      -> products (positions, output texels, input channels, 4)    for each position a contraction over the tiles of the batch
     products  -> output (oc, ic, kh, kw)                                   G^T m G of each texel and channel
@@ -24,7 +24,7 @@ from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.form import round_up
 from romou.schedules.contraction.schedule import schedule_stages
 from romou.schedules.contraction.stages import Stage, contract
-from romou.schedules.loops import Block, load_texels, unroll_tile
+from romou.schedules.loops import Block, Loop, load_texels, unroll_tile
 from romou.schedules.packed_weight import guarded
 from romou.schedules.splice import as_module, renest
 from romou.schedules.winograd import Winograd
@@ -40,6 +40,26 @@ _STEPS = 4
 @dataclass(frozen=True)
 class WinogradFilter(Winograd):
     """The gradient of a convolution by its filter, in tiles of `tile` x `tile` outputs. Its second factor is the gradient of the output."""
+
+    stored_width = 1
+
+    @property
+    def tile_slots(self) -> int:
+        return int(round_up(self.tiles, _STEPS * LANES))
+
+    @property
+    def transformed_shape(self) -> tuple[int, ...]:
+        return (self.side**2, self.tile_slots // LANES, self.in_texels * LANES, LANES)
+
+    def transformed_at(self, *at: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+        position, k, c, step = at
+        return position, c // LANES * self.tile_slots + k * LANES + step, c % LANES
+
+    def transformed_loops(self, sch: s_tir.Schedule, transformed: Block) -> list[Loop]:
+        p, k, c, step = sch.get_loops(transformed)
+        texel, lane = sch.split(c, [None, LANES])
+        sch.reorder(p, texel, k, step, lane)
+        return [p, sch.fuse(texel, k, step), lane]
 
     @property
     def inputs(self) -> int:
@@ -66,28 +86,25 @@ class WinogradFilter(Winograd):
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
         """The sums of all positions: o counts output texels, h positions, w input channels; four tiles are a step of the sum."""
         w, tiles = self.work, self.tiles
-        steps = int(round_up(-(-tiles // LANES), _STEPS))
-        is_padded = steps * LANES > tiles
 
         def lhs(_o: tirx.Expr, p: tirx.Expr, c: tirx.Expr, _lane: tirx.Expr, k: tirx.Expr, step: tirx.Expr) -> tirx.Expr:
-            t, texel, lane = k * LANES + step, c // LANES, c % LANES
             if self.phases > 1:
-                texel, lane = c // w.in_channels * self.data_texels + c % w.in_channels // LANES, c % w.in_channels % LANES
-            return guarded(w.dtype, transformed[p, texel * tiles + t, lane], t < tiles if is_padded else True)
+                c = c // w.in_channels * self.data_texels * LANES + c % w.in_channels
+            return transformed[p, k, c, step]
 
         def rhs(o: tirx.Expr, lane: tirx.Expr, k: tirx.Expr, step: tirx.Expr, p: tirx.Expr) -> tirx.Expr:
             t = k * LANES + step
-            return weight[p, o * tiles + (te.min(t, tiles - 1) if is_padded else t), lane]
+            # Places behind the last tile are zero on the left.
+            return weight[p, o * tiles + (te.min(t, tiles - 1) if self.tile_slots > tiles else t), lane]
 
         return Contraction(
             inputs=[transformed, weight],
             extents=(w.out_texels, self.side**2, self.inputs),
-            reduce={"tile": steps, "step": LANES},
+            reduce={"tile": self.tile_slots // LANES, "step": LANES},
             lhs=lhs,
             rhs=rhs,
             output=lambda p, o, c, lane: (o, p, c, lane),
             output_shape=(self.side**2, w.out_texels, self.inputs, LANES),
-            lhs_vector=False,
             is_batched=True,
         )
 
