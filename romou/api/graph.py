@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ _REASON = 300
 class Graph:
     """A model as far as it goes without a config: fused functions and the tasks among them (function name -> task).
 
-    placed: fused functions before tensors became slices of others.   compiled: with default configs, for `compiled_for`; None where nobody asked.
+    placed: fused functions before tensors became slices of others.   compiling: gives the model with default configs, for `compiled_for`; None where
+    nobody asked.
     """
 
     imported: ImportedModel
@@ -45,8 +47,13 @@ class Graph:
     fused: tvm.IRModule
     tasks: list[TunableTask]
     task_of: dict[str, TunableTask]
-    compiled: CompiledModel | None = None
+    compiling: Future[CompiledModel] | None = None
     compiled_for: Target | None = None
+
+    @property
+    def compiled(self) -> CompiledModel | None:
+        """The model with default configs, once it is there; None where nobody asked."""
+        return None if self.compiling is None else self.compiling.result()
 
     @classmethod
     def of(cls, imported: ImportedModel, placed: tvm.IRModule) -> Graph:
@@ -93,11 +100,14 @@ def import_model(
         return import_onnx(model, shapes, precision)
 
 
-def lower(imported: ImportedModel, target: Target, *, strict: bool = False) -> Graph:
-    """The model as far as it goes without a config; nodes that cannot be lowered, or compiled with default configs, run on the host. strict: see `compile`."""
+def lower(imported: ImportedModel, target: Target, *, strict: bool = False, executor: Executor | None = None) -> Graph:
+    """The model as far as it goes without a config; nodes that cannot be lowered, or compiled with default configs, run on the host. strict: see `compile`.
+
+    executor: compiles with default configs while the caller goes on. Where that fails, only a call without an executor finds the nodes for the host.
+    """
     reason = ""
     try:
-        graph = _compiled(imported, target)
+        graph = _compiled(imported, target, executor)
     except (BrokenModelError, UsageError, DeviceError, CompatError):
         raise
     except Exception as error:  # TVM's passes raise by many types
@@ -123,11 +133,23 @@ def lower(imported: ImportedModel, target: Target, *, strict: bool = False) -> G
     return graph
 
 
-def _compiled(imported: ImportedModel, target: Target) -> Graph:
+def _compiled(imported: ImportedModel, target: Target, executor: Executor | None = None) -> Graph:
     with as_build_error("the model's graph"):
         plain = split_weights(bound_indices(drop_empty(imported.mod)), target)
         graph = Graph.of(imported, place_images(fuse_operators(pack_channels(plain), target), target))
-    return replace(graph, compiled=compile_model(graph.fused, graph.task_of, {}, target), compiled_for=target)
+    # A thread has a context of its own, and the caller may have left passes out.
+    context = tvm.transform.PassContext.current()
+
+    def compiled() -> CompiledModel:
+        with context:
+            return compile_model(graph.fused, graph.task_of, {}, target)
+
+    compiling: Future[CompiledModel] = Future()
+    if executor is not None:
+        compiling = executor.submit(compiled)
+    else:
+        compiling.set_result(compile_model(graph.fused, graph.task_of, {}, target))
+    return replace(graph, compiling=compiling, compiled_for=target)
 
 
 def _with_host_nodes(imported: ImportedModel, target: Target) -> Graph | None:

@@ -68,8 +68,9 @@ def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], Place]]:
         yield place
 
 
-def local_place(target: Target) -> Place:
-    index = usable_device(target)
+def local_place(target: Target, index: int | None = None) -> Place:
+    """index: of a device that is known to be usable; None: `usable_device`."""
+    index = usable_device(target) if index is None else index
     facts = target.backend.facts(index)
     compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
     device = DeviceFingerprint.of_facts(target.kind, facts)
@@ -77,8 +78,9 @@ def local_place(target: Target) -> Place:
 
 
 @contextlib.contextmanager
-def local_runner(target: Target, options: MeasureOptions) -> Iterator[tuple[Place, Runner]]:
-    place = local_place(target)
+def local_runner(target: Target, options: MeasureOptions, index: int | None = None) -> Iterator[tuple[Place, Runner]]:
+    """index: see `local_place`."""
+    place = local_place(target, index)
     with contextlib.closing(LocalRunner(f"{target.kind}:{place.index}", options)) as runner:
         yield place, runner
 

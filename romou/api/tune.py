@@ -7,13 +7,14 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from romou.api.assemble import assemble
 from romou.api.fit import fitting
-from romou.api.graph import import_model, lower
-from romou.api.place import Place, allowing_tf32, as_target, local_runner, remote_runner
+from romou.api.graph import Graph, import_model, lower
+from romou.api.place import Place, allowing_tf32, as_target, local_runner, remote_runner, usable_device
 from romou.api.records import open_records
 from romou.core.arguments import whole_of
 from romou.core.errors import UsageError
@@ -23,7 +24,7 @@ from romou.measure import Builder, LocalBuilder, MeasureOptions, nursery
 from romou.module import TunedModel
 from romou.records.task_files import keep_tasks, other_tasks
 from romou.rpc import Address
-from romou.search import NoProgress, TaskResult, TrialCallback, TuningOptions, TuningSession, terminal_progress
+from romou.search import NoProgress, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession, terminal_progress
 from romou.search.pretrained import pretrained_for
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
@@ -144,14 +145,18 @@ def tune(
     address = None if rpc is None else Address.parse(rpc)
     if trials:
         nursery.begin()
-    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
-    with local_runner(target, measuring) if address is None else remote_runner(target, measuring, address) as (place, runner):
-        graph = lower(imported, place.target, strict=strict or rpc is not None)
-        fitting(graph, {}, place.target, max_memory)  # before the long part
-        results: Mapping[str, TaskResult] = {}
-        folder = None
-        worth = [task for task in graph.tasks if not task.is_small]
-        if worth and trials:
+    # Another thread tries the device while the model is imported, and compiles the model while candidates are measured.
+    with ThreadPoolExecutor(1, thread_name_prefix="romou-tune") as thread, contextlib.ExitStack() as stack:
+        index = thread.submit(usable_device, target) if address is None else None
+        imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
+        place, runner = stack.enter_context(
+            remote_runner(target, measuring, address) if address is not None else local_runner(target, measuring, None if index is None else index.result())
+        )
+
+        def searched(graph: Graph) -> tuple[Mapping[str, TaskResult], Path | None]:
+            worth = [task for task in graph.tasks if not task.is_small]
+            if not worth or not trials:
+                return {}, None
             with (
                 open_records(work_dir, graph, place.named) as (store, folder),
                 contextlib.closing(_builder(builders, place, measuring)) as builder,
@@ -173,14 +178,44 @@ def tune(
                     alternatives=graph.alternatives,
                     learn_from=learn_from,
                     pretrained=pretrained_for(place.target),
-                    callback=callback,
+                    callback=_until_known(graph, callback),
                 )
-                results = session.run(terminal_progress if progress else NoProgress)
+                return session.run(terminal_progress if progress else NoProgress), folder
+
+        is_strict = strict or rpc is not None
+        # Kernels of a CPU are timed on the cores that compile. A budget of memory is kept to before the long part.
+        is_apart = trials > 0 and max_memory is None and place.device is not None and not place.device.is_host_cpu
+        graph = lower(imported, place.target, strict=is_strict, executor=thread if is_apart else None)
+        if not is_apart:
+            fitting(graph, {}, place.target, max_memory)
+        results, folder = searched(graph)
+        if graph.compiling is not None and graph.compiling.exception() is not None:
+            # Some of its nodes go to the host, and the other kernels have records.
+            graph = lower(imported, place.target, strict=is_strict)
+            fitting(graph, {}, place.target, max_memory)
+            results, folder = searched(graph)
     try:
         return assemble(graph, place, results, started, folder, max_memory)
     finally:
         if place.remote is not None:
             place.remote.release()
+
+
+def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
+    """`callback`, which also ends the search once it is known that the model, compiled meanwhile, is none; ModelError where a tensor of it is too large."""
+    unchecked = [graph]
+
+    def called(trial: Trial) -> bool | None:
+        answer = None if callback is None else callback(trial)
+        if unchecked and graph.compiling is not None and graph.compiling.done():
+            unchecked.clear()
+            if graph.compiling.exception() is not None:
+                return True
+            assert graph.compiled_for is not None
+            fitting(graph, {}, graph.compiled_for, None)
+        return answer
+
+    return called
 
 
 def _builder(builders: str | None, place: Place, options: MeasureOptions) -> Builder:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from nodes import model_of
 import romou
 import romou.api.graph
 from romou.core.errors import BuildError
+from romou.measure import DeviceFingerprint
 
 HOST = "opencl -device=host"
 STAGES: dict[str, Callable[..., Any]] = {
@@ -35,3 +38,28 @@ def test_what_fails_in_code_generation_alone_runs_on_the_host(stage: str, monkey
     model = model_of({"t": ("Tan", "x"), "y": ("Softmax", "t")}, {"x": np.zeros((3, 5), np.float32)})
     STAGES[stage](model, target=HOST)
     assert "no kernels for Tan (t): they run on the host" in caplog.text
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_model_that_compiles_while_it_is_tuned(is_right: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Trials begin before it is known whether the model compiles; where it does not, the search goes on with what is left for the device."""
+    compiled, of_facts = romou.api.graph.compile_model, DeviceFingerprint.of_facts
+    threads: list[str] = []
+
+    def compile_later(fused: Any, *rest: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        if not is_right and any("tan" in var.name_hint for var in fused.get_global_vars()):
+            raise BuildError("no such function")
+        return compiled(fused, *rest)
+
+    monkeypatch.setattr(romou.api.graph, "compile_model", compile_later)
+    # As if kernels ran on other cores.
+    monkeypatch.setattr(DeviceFingerprint, "of_facts", staticmethod(lambda *given, **named: replace(of_facts(*given, **named), is_host_cpu=False)))
+    weight, x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32), np.random.default_rng(1).random((20, 40)).astype(np.float32)
+    model = model_of({"t": ("Tan", "x"), "y": ("MatMul", "t w")}, {"x": x}, {"w": weight})
+    tuned = romou.tune(model, target=HOST, trials=3, work_dir=False)
+    assert threads[0].startswith("romou-tune")
+    assert (len(threads) == 1) == is_right
+    assert ("no kernels for Tan (t): they run on the host" in caplog.text) != is_right
+    assert sum(tuned.summary().outcomes.values()) == 3
+    np.testing.assert_allclose(tuned.run({"x": x})["y"], np.tan(x) @ weight, rtol=1e-4, atol=1e-4)
