@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
@@ -121,6 +121,7 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
     scheduled = tvm.IRModule(dict(fused.functions_items()), global_infos=dict(fused.global_infos))
     scopes: dict[str, dict[int, str]] = {}
     stored: dict[str, tuple[int, StoredWeight]] = {}
+    known: dict[str, tirx.PrimFunc] = {}
     for var, func in fused.functions_items():
         task = tasks.get(var.name_hint)
         if task is None:
@@ -131,7 +132,9 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
         if config is None:
             continue
         with as_build_error(f"the kernel {var.name_hint} ({task.name})"):
-            body = task.schedule(config, target)["main"]
+            # Functions of one task differ in their slices alone, and share no variables.
+            body = s_tir.renew_defs(known[task.key]) if task.key in known else task.schedule(config, target)["main"]
+        known.setdefault(task.key, body)
         images = {n: s for n, s in task.image_scopes(config, target).items() if n not in task.template.images}
         if images:
             scopes[var.name_hint] = {i: images[str(p.name)] for i, p in enumerate(body.params) if str(p.name) in images}

@@ -76,6 +76,8 @@ class TunableTask(Task):
     def pruned(self, target: Target) -> PrunedTask:
         """Return the task with the pruned space for `target` as its space; it is pruned when it is first asked which configs are valid."""
         task = PrunedTask(self.key, self.name, self.family, self.func, self.calls, self.flops)
+        # What is known of it, it need not find out again.
+        vars(task)["template"], vars(task)["_defaults"] = self.template, self._defaults
         task.spaces[target] = self.pruned_space(target, is_later=True)
         return task
 
@@ -102,7 +104,14 @@ class TunableTask(Task):
 
     def default_config(self, target: Target) -> Config:
         """The config that is tried first, and used where nothing was tuned."""
-        return self.template.default_config(self.limits(target))
+        if target not in self._defaults:
+            self._defaults[target] = self.template.default_config(self.limits(target))
+        return self._defaults[target]
+
+    @cached_property
+    def _defaults(self) -> dict[Target, Config]:
+        """Default configs that were asked for."""
+        return {}
 
     def starts(self, target: Target) -> list[Config]:
         """A decent config of each algorithm, the default config first."""
