@@ -59,3 +59,22 @@ def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMa
         assert error < TOLERANCE[dtype], f"{config}: {error}"
         seen += 1
     assert seen == 2 ** len(free)
+
+
+@pytest.mark.parametrize(("place", "pixels", "wg_w", "dtype"), [("image", "rows", 1, "float32"), ("buffer", "flat", 2, "float32"), ("image", "rows", 1, "float16")])
+@pytest.mark.parametrize("tile", [(1, 1, 7), (2, 1, 7), (1, 2, 7)])
+@pytest.mark.parametrize("split_k", [2, 4])
+def test_tiles_of_seven_pixels_share_sums(
+    split_k: int, tile: tuple[int, int, int], place: str, pixels: str, wg_w: int, dtype: str, opencl_device: tvm.runtime.Device
+) -> None:
+    """Of seven sums along a row, each of two or four work-items adds up its own; the last one has fewer."""
+    task, rng = task_of(conv(32, (7, 7), 30, (3, 3), dtype, padding=(1, 1, 1, 1))).with_free_images(), np.random.default_rng(7)
+    names = ("data", "weight", "output", "pixels", "wg_w", "tile_o", "tile_h", "tile_w")
+    knobs = dict(zip(names, (place, place, place, pixels, wg_w, *tile), strict=True))
+    config = task.default_config(TARGET).replace(algorithm="direct", wg_o=2, split_k=split_k, **knobs)
+    # In one row of 49 pixels there is no second row.
+    if pixels == "flat":
+        config = config.replace(tile_h=1, arrangement="striped")
+    assert task.space(TARGET).is_valid(config)
+    arrays = random_arrays(task, rng)
+    assert error_of(run(task, config, arrays, TARGET, opencl_device), reference(task, arrays)) < TOLERANCE[dtype]

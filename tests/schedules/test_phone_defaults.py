@@ -108,10 +108,17 @@ def test_no_sum_is_split_where_registers_hold_no_more_work_items() -> None:
     assert [tile_of(STRIDED, device) for device in ("adreno660", "adreno690")] == [(1, 7, 1), (1, 4, 1)]
 
 
-def test_a_tile_of_whole_rows_needs_registers_for_the_whole_window() -> None:
-    """All its columns are constants, so that a compiler writes the window out: seven pixels of a row of seven spill, and eight of a row of eight do not."""
-    seven, eight = (conv(512, (side, side), 512, (3, 3), padding=(1, 1, 1, 1)) for side in (7, 8))
-    assert [tile_of(work, "adreno618") for work in (seven, eight)] == [(2, 4, 1), (1, 8, 1)]
+@pytest.mark.parametrize(("device", "pieces"), [("adreno618", 2), ("adreno640", 4)])
+def test_a_tile_of_whole_rows_splits_its_sums(device: str, pieces: int) -> None:
+    """No lane is idle, and split sums keep the device busy. Two texels of channels, as Mesa's compiler writes out the window of one, and spills."""
+    layers = [conv(512, (side, side), 512, (3, 3), padding=(1, 1, 1, 1)) for side in (7, 8)]
+    strided = conv(256, (14, 14), 512, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2))
+    assert [tile_of(work, device) for work in (*layers, strided)] == [(2, 7, pieces), (2, 8, pieces), (2, 7, pieces)]
+
+
+def test_a_split_of_few_pixels_is_no_tile_of_whole_rows() -> None:
+    """Adreno 740 has room for three times as many work-items, which two texels of channels do not give: narrow tiles do."""
+    assert tile_of(conv(512, (7, 7), 512, (3, 3), padding=(1, 1, 1, 1)), "adreno740") == (1, 4, 4)
 
 
 def test_windows_apart_have_small_tiles_on_valhall() -> None:

@@ -56,7 +56,17 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         config = config.replace(tile_w=max(c for c in space.knobs["tile_w"] if isinstance(c, int) and c < config["tile_w"]))
     warp = min(limits.warp_size, limits.max_work_group_size)
     config = _fit_group(space, contraction, _fit_tile(space, contraction, config, limits), warp)
-    share = next(iter(contraction.reduce.values()))
+    config = _split_sums(space, contraction, config, limits)
+    for tile_w in (2, 1):
+        candidate = config.replace(tile_w=nearest(space.knobs["tile_w"], tile_w))
+        if work_items(contraction, config) < _busy(limits, contraction, config) and space.is_valid(candidate):
+            config = candidate
+    return tensor_core_config(space, contraction, config, limits)
+
+
+def _split_sums(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
+    """`config` with its sums split until the device is busy, as far as that pays."""
+    warp, share = min(limits.warp_size, limits.max_work_group_size), next(iter(contraction.reduce.values()))
     # A split below four steps costs more in the final sum than it brings.
     for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= share // 4]:
         # The group keeps its size, and fills a warp: what the split adds, its other sides give.
@@ -69,11 +79,7 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
         candidate = config.replace(split_k=split, wg_w=wide, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
         if work_items(contraction, config) < _busy(limits, contraction, config) and space.is_valid(candidate):
             config = candidate
-    for tile_w in (2, 1):
-        candidate = config.replace(tile_w=nearest(space.knobs["tile_w"], tile_w))
-        if work_items(contraction, config) < _busy(limits, contraction, config) and space.is_valid(candidate):
-            config = candidate
-    return tensor_core_config(space, contraction, config, limits)
+    return config
 
 
 def _sums(space: Space, contraction: Contraction) -> str:
@@ -102,13 +108,16 @@ def _registers(contraction: Contraction, tile: Config) -> int:
     products, taps = LANES * sums * lanes * math.prod(window), math.prod(window)
     if contraction.lhs_varies == "by lane":
         # A row of the window; a compiler writes out all of them where they are few.
-        loaded, ahead = _row(contraction, tile_w), int(LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT)
+        loaded, ahead = _row(contraction, tile_w), float(LANES * sums * math.prod(contraction.reduce.values()) <= _WRITTEN_OUT)
     else:
         # A compiler loads ahead for several taps of a window, and more where it writes out all of its rows.
         # A sum over three channels is over a single texel, so that all weights lie at constant places.
-        is_constant = 1 < w <= tile_w or (texels == 1 and contraction.inputs[0].dtype == FP32)
+        is_whole_row = 1 < w <= tile_w
+        is_constant = is_whole_row or (texels == 1 and contraction.inputs[0].dtype == FP32)
         is_written_out = products <= (_WRITTEN_OUT_OF_CONSTANTS if is_constant else _WRITTEN_OUT)
-        loaded, ahead = tile_w + LANES, (taps > 1) * (1 + is_written_out)
+        # The taps of a whole row read the same pixels: only weights are loaded ahead.
+        once = 1 if is_written_out or not is_whole_row else 1 / 2
+        loaded, ahead = tile_w + LANES, (taps > 1) * (once + is_written_out)
     return int(LANES * (sums + loaded) + _ADDRESSES + _TAPS_AHEAD * ahead)
 
 
@@ -156,9 +165,14 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
     if is_valhall and is_float and contraction.stride > (1 if texels > 1 else 2) and math.prod(window) > 1 and not is_depthwise:
         # Four windows side by side have little in common: Mesa's compiler for Valhall spills, and not two of two texels. Three channels spill at stride 4.
         config = next(_candidates(space, config, {"tile_o": (2,), "tile_w": (2,)}), config)
-    fitting = [
-        tile for tile in tiles if registers(tile) <= _SAFE * limits.registers and (w == 1 or work_items(contraction, tile) >= _busy(limits, contraction, tile))
-    ]
+
+    def is_busy(tile: Config) -> bool:
+        # A tile of a whole row gets its work-items by splitting its sums: no other shape of a group leaves as few lanes idle.
+        if 1 < w <= tile["tile_w"]:
+            tile = _split_sums(space, contraction, _fit_group(space, contraction, tile, warp), limits)
+        return w == 1 or work_items(contraction, tile) >= _busy(limits, contraction, tile)
+
+    fitting = [tile for tile in tiles if registers(tile) <= _SAFE * limits.registers and is_busy(tile)]
     best = min([config, *fitting], key=instructions)
     return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
 

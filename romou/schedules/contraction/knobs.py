@@ -136,8 +136,9 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
         steps = config["local"] * math.prod(window)
         is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above
-        # The final sum deals the tile's elements out to the split, evenly; TVM proves that only for powers of two.
+        # The final sum deals the tile's elements out to the split; TVM proves that they are all there only for powers of two, and along a single row.
         most = tile * (LANES - (LANES - 1) * is_stored_whole)
+        is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
         return (
             config["tile_h"] <= h,
             config["tile_w"] <= w,
@@ -150,7 +151,7 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
             # A group more than twice as large as the whole operator computes mostly padding.
             (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
             (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
-            (split == 1) | ((config["local"] == 0) & (tile & (tile - 1) == 0) & (split <= most)),
+            (split == 1) | ((config["local"] == 0) & is_dealt_out),
             (config["accumulate"] != MIXED) | (config["local"] == 0),
             (config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _LEAST_BUFFERED <= first) & (is_mma == False)),  # noqa: E712  as above
             (config["unroll"] != TURN) | is_turn,
