@@ -61,7 +61,9 @@ def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMa
     assert seen == 2 ** len(free)
 
 
-@pytest.mark.parametrize(("place", "pixels", "wg_w", "dtype"), [("image", "rows", 1, "float32"), ("buffer", "flat", 2, "float32"), ("image", "rows", 1, "float16")])
+@pytest.mark.parametrize(
+    ("place", "pixels", "wg_w", "dtype"), [("image", "rows", 1, "float32"), ("buffer", "flat", 2, "float32"), ("image", "rows", 1, "float16")]
+)
 @pytest.mark.parametrize("tile", [(1, 1, 7), (2, 1, 7), (1, 2, 7)])
 @pytest.mark.parametrize("split_k", [2, 4])
 def test_tiles_of_seven_pixels_share_sums(

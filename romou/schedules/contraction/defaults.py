@@ -167,7 +167,7 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
         config = next(_candidates(space, config, {"tile_o": (2,), "tile_w": (2,)}), config)
 
     def is_busy(tile: Config) -> bool:
-        # A tile of a whole row gets its work-items by splitting its sums: no other shape of a group leaves as few lanes idle.
+        # A tile of a whole row gets its work-items by splitting its sums: it leaves no lane idle, and reads each pixel once for all taps of a row.
         if 1 < w <= tile["tile_w"]:
             tile = _split_sums(space, contraction, _fit_group(space, contraction, tile, warp), limits)
         return w == 1 or work_items(contraction, tile) >= _busy(limits, contraction, tile)

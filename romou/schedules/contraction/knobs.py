@@ -136,7 +136,7 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
         steps = config["local"] * math.prod(window)
         is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above
-        # The final sum deals the tile's elements out to the split; TVM proves that they are all there only for powers of two, and along a single row.
+        # The final sum deals the tile's elements out to the split, evenly, which TVM proves only for powers of two; or those of each row, evenly or not.
         most = tile * (LANES - (LANES - 1) * is_stored_whole)
         is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
         return (

@@ -136,8 +136,8 @@ def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], conf
     # Whole texels while there is one for each work-item of the split, single lanes beyond that.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
     has_texels = texels >= config["split_k"]
+    # What does not come out even has to be a single loop: TVM does not prove that several, fused, are all there.
     is_along_row = texels & (texels - 1) != 0
-    # What is dealt out unevenly has to be a single loop, as TVM does not prove the rest.
     share = tile[-2] if is_along_row else sch.fuse(*(tile[:-1] if has_texels else tile))
     outer, thread_k = sch.split(share, [None, config["split_k"]])
     sch.bind(thread_k, "threadIdx.z")
