@@ -145,13 +145,17 @@ def tune(
     address = None if rpc is None else Address.parse(rpc)
     if trials:
         nursery.begin()
-    # Another thread tries the device while the model is imported, and compiles the model while candidates are measured.
-    with ThreadPoolExecutor(1, thread_name_prefix="romou-tune") as thread, contextlib.ExitStack() as stack:
+    # The device is tried while the model is imported.
+    with ThreadPoolExecutor(1, thread_name_prefix="romou-probe") as thread:
         index = thread.submit(usable_device, target) if address is None else None
         imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
-        place, runner = stack.enter_context(
-            remote_runner(target, measuring, address) if address is not None else local_runner(target, measuring, None if index is None else index.result())
-        )
+    usable = None if index is None else index.result()
+    with (
+        local_runner(target, measuring, usable) if address is None else remote_runner(target, measuring, address) as (place, runner),
+        ThreadPoolExecutor(2, thread_name_prefix="romou-tune") as threads,
+    ):
+        # The process that runs candidates starts while the graph is lowered.
+        identified = threads.submit(runner.fingerprint) if trials else None
 
         def searched(graph: Graph) -> tuple[Mapping[str, TaskResult], Path | None]:
             worth = [task for task in graph.tasks if not task.is_small]
@@ -185,9 +189,11 @@ def tune(
         is_strict = strict or rpc is not None
         # Kernels of a CPU are timed on the cores that compile. A budget of memory is kept to before the long part.
         is_apart = trials > 0 and max_memory is None and place.device is not None and not place.device.is_host_cpu
-        graph = lower(imported, place.target, strict=is_strict, executor=thread if is_apart else None)
+        graph = lower(imported, place.target, strict=is_strict, executor=threads if is_apart else None)
         if not is_apart:
             fitting(graph, {}, place.target, max_memory)
+        if identified is not None:
+            identified.result()
         results, folder = searched(graph)
         if graph.compiling is not None and graph.compiling.exception() is not None:
             # Some of its nodes go to the host, and the other kernels have records.
