@@ -116,6 +116,7 @@ def tune(
         found. An exception ends the search too and comes out of `tune`; a later call goes on from the records.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels. With `rpc` that is always so.
+        It may turn out after the first trials.
     max_memory
         Bytes of the device's memory that the tuned model may take: weights, and all between its kernels. Where configs need more, those with the
         largest workspaces give way to a direct algorithm. None: no limit.
