@@ -157,6 +157,8 @@ def tune(
     ):
         # The process that runs candidates starts while the graph is lowered.
         identified = threads.submit(runner.fingerprint) if trials else None
+        # Kernels of a CPU are timed on the cores that compile. A budget of memory is kept to before the long part.
+        is_apart = trials > 0 and max_memory is None and place.device is not None and not place.device.is_host_cpu
 
         def searched(graph: Graph) -> tuple[Mapping[str, TaskResult], Path | None]:
             worth = [task for task in graph.tasks if not task.is_small]
@@ -183,20 +185,23 @@ def tune(
                     alternatives=graph.alternatives,
                     learn_from=learn_from,
                     pretrained=pretrained_for(place.target),
-                    callback=_until_known(graph, callback),
+                    callback=_until_known(graph, callback) if is_apart else callback,
                 )
                 return session.run(terminal_progress if progress else NoProgress), folder
 
         is_strict = strict or rpc is not None
-        # Kernels of a CPU are timed on the cores that compile. A budget of memory is kept to before the long part.
-        is_apart = trials > 0 and max_memory is None and place.device is not None and not place.device.is_host_cpu
         graph = lower(imported, place.target, strict=is_strict, executor=threads if is_apart else None)
         if not is_apart:
             fitting(graph, {}, place.target, max_memory)
         if identified is not None:
             identified.result()
-        results, folder = searched(graph)
-        if graph.compiling is not None and graph.compiling.exception() is not None:
+        try:
+            results, folder = searched(graph)
+        except Exception:
+            # What cannot be compiled may have no reference either.
+            if not _is_broken(graph):
+                raise
+        if _is_broken(graph):
             # Some of its nodes go to the host, and the other kernels have records.
             graph = lower(imported, place.target, strict=is_strict)
             fitting(graph, {}, place.target, max_memory)
@@ -208,6 +213,11 @@ def tune(
             place.remote.release()
 
 
+def _is_broken(graph: Graph) -> bool:
+    """Whether the model cannot be compiled as it is, once that is known."""
+    return graph.compiling is not None and graph.compiling.exception() is not None
+
+
 def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
     """`callback`, which also ends the search once it is known that the model, compiled meanwhile, is none; ModelError where a tensor of it is too large."""
     unchecked = [graph]
@@ -216,7 +226,7 @@ def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
         answer = None if callback is None else callback(trial)
         if unchecked and graph.compiling is not None and graph.compiling.done():
             unchecked.clear()
-            if graph.compiling.exception() is not None:
+            if _is_broken(graph):
                 return True
             assert graph.compiled_for is not None
             fitting(graph, {}, graph.compiled_for, None)
