@@ -116,6 +116,7 @@ def tune(
         found. An exception ends the search too and comes out of `tune`; a later call goes on from the records.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels. With `rpc` that is always so.
+        It may turn out after the first trials.
     max_memory
         Bytes of the device's memory that the tuned model may take: weights, and all between its kernels. Where configs need more, those with the
         largest workspaces give way to a direct algorithm. None: no limit.
@@ -145,13 +146,19 @@ def tune(
     address = None if rpc is None else Address.parse(rpc)
     if trials:
         nursery.begin()
-    # Another thread tries the device while the model is imported, and compiles the model while candidates are measured.
-    with ThreadPoolExecutor(1, thread_name_prefix="romou-tune") as thread, contextlib.ExitStack() as stack:
+    # The device is tried while the model is imported.
+    with ThreadPoolExecutor(1, thread_name_prefix="romou-probe") as thread:
         index = thread.submit(usable_device, target) if address is None else None
         imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
-        place, runner = stack.enter_context(
-            remote_runner(target, measuring, address) if address is not None else local_runner(target, measuring, None if index is None else index.result())
-        )
+    usable = None if index is None else index.result()
+    with (
+        local_runner(target, measuring, usable) if address is None else remote_runner(target, measuring, address) as (place, runner),
+        ThreadPoolExecutor(2, thread_name_prefix="romou-tune") as threads,
+    ):
+        # The process that runs candidates starts while the graph is lowered.
+        identified = threads.submit(runner.fingerprint) if trials else None
+        # Kernels of a CPU are timed on the cores that compile. A budget of memory is kept to before the long part.
+        is_apart = trials > 0 and max_memory is None and place.device is not None and not place.device.is_host_cpu
 
         def searched(graph: Graph) -> tuple[Mapping[str, TaskResult], Path | None]:
             worth = [task for task in graph.tasks if not task.is_small]
@@ -178,18 +185,23 @@ def tune(
                     alternatives=graph.alternatives,
                     learn_from=learn_from,
                     pretrained=pretrained_for(place.target),
-                    callback=_until_known(graph, callback),
+                    callback=_until_known(graph, callback) if is_apart else callback,
                 )
                 return session.run(terminal_progress if progress else NoProgress), folder
 
         is_strict = strict or rpc is not None
-        # Kernels of a CPU are timed on the cores that compile. A budget of memory is kept to before the long part.
-        is_apart = trials > 0 and max_memory is None and place.device is not None and not place.device.is_host_cpu
-        graph = lower(imported, place.target, strict=is_strict, executor=thread if is_apart else None)
+        graph = lower(imported, place.target, strict=is_strict, executor=threads if is_apart else None)
         if not is_apart:
             fitting(graph, {}, place.target, max_memory)
-        results, folder = searched(graph)
-        if graph.compiling is not None and graph.compiling.exception() is not None:
+        if identified is not None:
+            identified.result()
+        try:
+            results, folder = searched(graph)
+        except Exception:
+            # What cannot be compiled may have no reference either.
+            if not _is_broken(graph):
+                raise
+        if _is_broken(graph):
             # Some of its nodes go to the host, and the other kernels have records.
             graph = lower(imported, place.target, strict=is_strict)
             fitting(graph, {}, place.target, max_memory)
@@ -201,6 +213,11 @@ def tune(
             place.remote.release()
 
 
+def _is_broken(graph: Graph) -> bool:
+    """Whether the model cannot be compiled as it is, once that is known."""
+    return graph.compiling is not None and graph.compiling.exception() is not None
+
+
 def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
     """`callback`, which also ends the search once it is known that the model, compiled meanwhile, is none; ModelError where a tensor of it is too large."""
     unchecked = [graph]
@@ -209,7 +226,7 @@ def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
         answer = None if callback is None else callback(trial)
         if unchecked and graph.compiling is not None and graph.compiling.done():
             unchecked.clear()
-            if graph.compiling.exception() is not None:
+            if _is_broken(graph):
                 return True
             assert graph.compiled_for is not None
             fitting(graph, {}, graph.compiled_for, None)

@@ -15,6 +15,7 @@ import romou
 import romou.api.graph
 from romou.core.errors import BuildError
 from romou.measure import DeviceFingerprint
+from romou.search import TuningSession
 
 HOST = "opencl -device=host"
 STAGES: dict[str, Callable[..., Any]] = {
@@ -40,8 +41,10 @@ def test_what_fails_in_code_generation_alone_runs_on_the_host(stage: str, monkey
     assert "no kernels for Tan (t): they run on the host" in caplog.text
 
 
-@pytest.mark.parametrize("is_right", [True, False])
-def test_a_model_that_compiles_while_it_is_tuned(is_right: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("is_right", "has_reference"), [(True, True), (False, True), (False, False)])
+def test_a_model_that_compiles_while_it_is_tuned(
+    is_right: bool, has_reference: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Trials begin before it is known whether the model compiles; where it does not, the search goes on with what is left for the device."""
     compiled, of_facts = romou.api.graph.compile_model, DeviceFingerprint.of_facts
     threads: list[str] = []
@@ -57,6 +60,14 @@ def test_a_model_that_compiles_while_it_is_tuned(is_right: bool, monkeypatch: py
     monkeypatch.setattr(DeviceFingerprint, "of_facts", staticmethod(lambda *given, **named: replace(of_facts(*given, **named), is_host_cpu=False)))
     weight, x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32), np.random.default_rng(1).random((20, 40)).astype(np.float32)
     model = model_of({"t": ("Tan", "x"), "y": ("MatMul", "t w")}, {"x": x}, {"w": weight})
+    search = TuningSession.run
+
+    def searched(session: TuningSession, *rest: Any) -> Any:
+        if has_reference or len(threads) > 1:
+            return search(session, *rest)
+        raise BuildError("no reference")
+
+    monkeypatch.setattr(TuningSession, "run", searched)
     tuned = romou.tune(model, target=HOST, trials=3, work_dir=False)
     assert threads[0].startswith("romou-tune")
     assert (len(threads) == 1) == is_right
