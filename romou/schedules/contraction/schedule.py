@@ -150,7 +150,8 @@ def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], conf
     if has_texels:
         unroll_tile(sch, [spatial], config["vector_width"])
     init = sch.decompose_reduction(total, piece)
-    sch.unroll(outer)
+    for loop in (*(tile[:-2] if is_along_row else ()), outer):
+        sch.unroll(loop)
     if has_texels:
         unroll_tile(sch, [sch.get_loops(init)[-1]], config["vector_width"])
         unroll_tile(sch, [tile[-1]], store["vector_width"])
