@@ -66,7 +66,7 @@ def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMa
 )
 @pytest.mark.parametrize("tile", [(1, 1, 7), (2, 1, 7), (1, 2, 7)])
 @pytest.mark.parametrize("split_k", [2, 4])
-    """Seven sums along a row are dealt out to two or four work-items; the last one has fewer."""
+    """Of seven sums along a row, each of two or four work-items adds up its own."""
     split_k: int, tile: tuple[int, int, int], place: str, pixels: str, wg_w: int, dtype: str, opencl_device: tvm.runtime.Device
 ) -> None:
     """Of seven sums along a row, each of two or four work-items adds up its own; the last one has fewer."""
