@@ -66,10 +66,10 @@ def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMa
 )
 @pytest.mark.parametrize("tile", [(1, 1, 7), (2, 1, 7), (1, 2, 7)])
 @pytest.mark.parametrize("split_k", [2, 4])
-    """Of seven sums along a row, each of two or four work-items adds up its own."""
+def test_tiles_of_seven_pixels_share_sums(
     split_k: int, tile: tuple[int, int, int], place: str, pixels: str, wg_w: int, dtype: str, opencl_device: tvm.runtime.Device
 ) -> None:
-    """Of seven sums along a row, each of two or four work-items adds up its own; the last one has fewer."""
+    """Two or four work-items deal out the seven sums of a row; fewer are left for one of them."""
     task, rng = task_of(conv(32, (7, 7), 30, (3, 3), dtype, padding=(1, 1, 1, 1))).with_free_images(), np.random.default_rng(7)
     names = ("data", "weight", "output", "pixels", "wg_w", "tile_o", "tile_h", "tile_w")
     knobs = dict(zip(names, (place, place, place, pixels, wg_w, *tile), strict=True))
