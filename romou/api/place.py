@@ -59,7 +59,9 @@ def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], Place]]:
         @functools.cache
         def place() -> Place:
             if address is None:
-                return local_place(target)
+                found = local_place(target)
+                check_usable(found)
+                return found
             found, _ = stack.enter_context(remote_runner(target, MeasureOptions(), address))
             assert found.remote is not None
             stack.callback(found.remote.release)
@@ -68,9 +70,9 @@ def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], Place]]:
         yield place
 
 
-def local_place(target: Target, index: int | None = None) -> Place:
-    """index: of a device that is known to be usable; None: `usable_device`."""
-    index = usable_device(target) if index is None else index
+def local_place(target: Target) -> Place:
+    """Return the attached device as its driver describes it; `check_usable` tells whether it works."""
+    index = target.backend.device_index(target.device_name)
     facts = target.backend.facts(index)
     compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
     device = DeviceFingerprint.of_facts(target.kind, facts)
@@ -78,10 +80,8 @@ def local_place(target: Target, index: int | None = None) -> Place:
 
 
 @contextlib.contextmanager
-def local_runner(target: Target, options: MeasureOptions, index: int | None = None) -> Iterator[tuple[Place, Runner]]:
-    """index: see `local_place`."""
-    place = local_place(target, index)
-    with contextlib.closing(LocalRunner(f"{target.kind}:{place.index}", options)) as runner:
+def local_runner(place: Place, options: MeasureOptions) -> Iterator[tuple[Place, Runner]]:
+    with contextlib.closing(LocalRunner(f"{place.target.kind}:{place.index}", options)) as runner:
         yield place, runner
 
 
@@ -113,9 +113,8 @@ def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) 
     return target
 
 
-def usable_device(target: Target) -> int:
-    index = target.backend.device_index(target.device_name)
-    report = target.backend.check_device(index)
+def check_usable(place: Place) -> None:
+    """Raise DeviceError where the attached device does not compute a tiny kernel correctly."""
+    report = place.target.backend.check_device(place.index)
     if not report.is_usable:
         raise DeviceError(f"{report.device} does not work: {report.problem}", hint=report.hint)
-    return index

@@ -7,14 +7,14 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from romou.api.assemble import assemble
 from romou.api.fit import fitting
 from romou.api.graph import Graph, import_model, lower
-from romou.api.place import Place, allowing_tf32, as_target, local_runner, remote_runner, usable_device
+from romou.api.place import Place, allowing_tf32, as_target, check_usable, local_place, local_runner, remote_runner
 from romou.api.records import open_records
 from romou.core.arguments import whole_of
 from romou.core.errors import UsageError
@@ -146,13 +146,19 @@ def tune(
     address = None if rpc is None else Address.parse(rpc)
     if trials:
         nursery.begin()
-    # The device is tried while the model is imported.
-    with ThreadPoolExecutor(1, thread_name_prefix="romou-probe") as thread:
-        index = thread.submit(usable_device, target) if address is None else None
-        imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
-    usable = None if index is None else index.result()
+    # The device is looked for while the model is imported, and tried until candidates are there.
+    probe = ThreadPoolExecutor(2, thread_name_prefix="romou-probe")
+    placed = None if address is not None else probe.submit(local_place, target)
+    tried = None if placed is None else probe.submit(_try, placed)
+    probe.shutdown(wait=False)
+    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
+    if address is not None:
+        where = remote_runner(target, measuring, address)
+    else:
+        assert placed is not None
+        where = local_runner(placed.result(), measuring)
     with (
-        local_runner(target, measuring, usable) if address is None else remote_runner(target, measuring, address) as (place, runner),
+        where as (place, runner),
         ThreadPoolExecutor(2, thread_name_prefix="romou-tune") as threads,
     ):
         # The process that runs candidates starts while the graph is lowered.
@@ -193,8 +199,10 @@ def tune(
         graph = lower(imported, place.target, strict=is_strict, executor=threads if is_apart else None)
         if not is_apart:
             fitting(graph, {}, place.target, max_memory)
-        if identified is not None:
-            identified.result()
+        # In this order: what is wrong with a device is told by its trial.
+        for done in (tried, identified):
+            if done is not None:
+                done.result()
         try:
             results, folder = searched(graph)
         except Exception:
@@ -211,6 +219,10 @@ def tune(
     finally:
         if place.remote is not None:
             place.remote.release()
+
+
+def _try(placed: Future[Place]) -> None:
+    check_usable(placed.result())
 
 
 def _is_broken(graph: Graph) -> bool:

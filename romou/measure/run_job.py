@@ -22,7 +22,7 @@ from romou.core.device_lock import device_lock
 from romou.core.errors import DeviceError
 from romou.core.outcome import Outcome
 from romou.measure import verify
-from romou.measure.fingerprint import split_device
+from romou.measure.fingerprint import DeviceFingerprint, identified_device, split_device
 from romou.measure.types import RunReply, StoredAs, Toolchain, resolve, shorten
 
 _KEPT_TASKS = 4
@@ -66,6 +66,18 @@ class RunSpec:
     trust_s: float
     trust_pause_s: float
     precision: str | None = None
+
+
+def open_device(device: str) -> tuple[DeviceFingerprint, str]:
+    """`identified_device`, after the driver has done what it does before a first allocation: CUDA's makes its context then."""
+    import tvm
+
+    identified = identified_device(device)
+    kind, index = split_device(device)
+    # A device that fails here fails the first candidate, which says how.
+    with contextlib.suppress(Exception):
+        tvm.runtime.empty((1,), "float32", backend(kind).device(index))
+    return identified
 
 
 def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:

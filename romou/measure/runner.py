@@ -107,7 +107,7 @@ class LocalRunner(CheckingRunner):
 
     def _identify(self, child: ChildProcess) -> tuple[DeviceFingerprint, str]:
         if self._identified is None:
-            self._identified = child.call("romou.measure.fingerprint:identified_device", self._device, timeout_s=_DEVICE_TIMEOUT_S)
+            self._identified = child.call("romou.measure.run_job:open_device", self._device, timeout_s=_DEVICE_TIMEOUT_S)
         return self._identified
 
     def _take_device(self, child: ChildProcess, stop_at: float | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from small_networks import random_inputs, residual_net
 import romou
 from romou import models
 from romou.backends.cuda import BACKEND, compiler
+from romou.backends.cuda import backend as cuda_backend
 from romou.backends.cuda.dialect import complete
 from romou.cli import main
 from romou.core.errors import BuildError, CompatError, DeviceError
@@ -229,3 +231,23 @@ def test_a_model_s_module_is_kept(monkeypatch: pytest.MonkeyPatch, cuda_target: 
         romou.compile(residual_net(), target=cuda_target, verify=False)
     assert True in seen
     assert not compiler._is_kept.get()
+
+
+NVML = r"""
+#include <stdio.h>
+#include <string.h>
+static int is_open = 0;
+extern "C" int nvmlInitWithFlags(unsigned flags) { is_open = flags == 2; return 0; }
+extern "C" int nvmlSystemGetDriverVersion(char *version, unsigned length) { snprintf(version, length, "580.159.04"); return is_open ? 0 : 1; }
+"""
+
+
+def test_the_drivers_version_is_asked_of_nvml_without_attaching_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = cuda_backend._driver.__wrapped__
+    library, source = tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.cc"
+    source.write_text(NVML)
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setattr(cuda_backend, "_NVML", str(library))
+    assert ask() == "580.159.04"
+    monkeypatch.setattr(cuda_backend, "_NVML", str(tmp_path / "none.so"))
+    assert ask() == f"unknown (no {tmp_path / 'none.so'})"

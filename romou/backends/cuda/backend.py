@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import re
-import subprocess
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,8 @@ _LOCAL_BYTES = 49152
 # The first architecture with mma.sync.m16n8k16 (PTX ISA).
 _TENSOR_CORES_FROM = 80
 _INSTALL = "It takes an NVIDIA GPU with its driver, and libcudart.so.13: pip install 'romou[cuda]', or a CUDA 13 toolkit."
-_SMI_TIMEOUT_S = 30.0
+# nvml.h: the library, the flag that leaves GPUs alone, and how long a version may be.
+_NVML, _NVML_ATTACH_NONE, _NVML_CHARS = "libnvidia-ml.so.1", 2, 80
 _KERNEL = re.compile(r'^extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
 
 
@@ -206,10 +207,12 @@ class Cuda(Backend):
 
 @functools.cache
 def _driver() -> str:
-    """Version of NVIDIA's driver, which the CUDA runtime does not tell."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    """Version of NVIDIA's driver, which the CUDA runtime does not tell, by NVML: `nvidia-smi` asks every GPU of the machine first."""
+    version = ctypes.create_string_buffer(_NVML_CHARS)
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, stdin=subprocess.DEVNULL, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown (nvidia-smi does not answer)"
-    return done.stdout.split()[0] if done.stdout.split() else "unknown"
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        return f"unknown (no {_NVML})"
+    if nvml.nvmlInitWithFlags(_NVML_ATTACH_NONE) or nvml.nvmlSystemGetDriverVersion(version, _NVML_CHARS):
+        return "unknown (NVML does not answer)"
+    return version.value.decode()
