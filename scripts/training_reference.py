@@ -135,7 +135,7 @@ def by_torch(model: onnx.ModelProto, inputs: Arrays, torch: Any) -> tuple[float,
         values[node.output[0]] = forward[node.op_type](*[values[name] for name in node.input], **settings)
     loss = functions.cross_entropy(values[model.graph.output[0].name], values["labels"])
     loss.backward()
-    return float(loss), {name: weight.grad.cpu().numpy() for name, weight in weights.items()}
+    return float(loss.detach()), {name: weight.grad.cpu().numpy() for name, weight in weights.items()}
 
 
 def squeezenet_head(batch: int, size: int, fires: int = 2, classes: int = 10, channels: int = 96, seed: int = 0) -> onnx.ModelProto:
