@@ -21,6 +21,7 @@ from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.code_generator import compare_lanes, name_register_reads, number_truth_values, unroll_by_compiler
 from romou.passes.double_buffers import double_buffers
+from romou.passes.early_return import return_early
 from romou.passes.exact_division import divide_exactly
 from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
@@ -126,6 +127,8 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
     device = tvm.transform.Sequential(
         [
             tirx.transform.LowerWarpMemory(),
+            # While stores still are those of buffers
+            return_early,
             # While accesses still are those of scalar buffers
             widen_fp16,
             copy_asynchronously,

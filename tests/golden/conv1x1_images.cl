@@ -13,118 +13,103 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   float4 patch_local_ptr[4];
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[4] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[5] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[6] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[7] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   int at = (group_x & 1);
-  int at_1 = (local_x + (at * 4));
-  int at_2 = (min((int)at_1, (int)6) * 4);
-  int at_3 = (group_x >> 1);
-  int at_4 = (((convert_int(get_group_id(1))) * 8) + ((convert_int(get_local_id(1))) * 2));
-  for (int ax6 = 0; ax6 < 16; ++ax6) {
-    float4 v_ = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)(at_2, at_3, ax6, 0))));
-    patch_local_ptr[0] = v_;
-    float4 v__1 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_2 + 1), at_3, ax6, 0))));
-    patch_local_ptr[1] = v__1;
-    float4 v__2 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_2 + 2), at_3, ax6, 0))));
-    patch_local_ptr[2] = v__2;
-    float4 v__3 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_2 + 3), at_3, ax6, 0))));
-    patch_local_ptr[3] = v__3;
-    float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ax6, 0, 0))));
-    float4 value = v__4;
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-    float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 1), ax6, 0, 0))));
-    float4 value_1 = v__5;
-    acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s0), value_1, acc_local_ptr[4]);
-    acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s0), value_1, acc_local_ptr[5]);
-    acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s0), value_1, acc_local_ptr[6]);
-    acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s0), value_1, acc_local_ptr[7]);
-    float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 32), ax6, 0, 0))));
-    float4 value_2 = v__6;
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_2, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_2, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_2, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_2, acc_local_ptr[3]);
-    float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 33), ax6, 0, 0))));
-    float4 value_3 = v__7;
-    acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s1), value_3, acc_local_ptr[4]);
-    acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s1), value_3, acc_local_ptr[5]);
-    acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s1), value_3, acc_local_ptr[6]);
-    acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s1), value_3, acc_local_ptr[7]);
-    float4 v__8 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 64), ax6, 0, 0))));
-    float4 value_4 = v__8;
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_4, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_4, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_4, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_4, acc_local_ptr[3]);
-    float4 v__9 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 65), ax6, 0, 0))));
-    float4 value_5 = v__9;
-    acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s2), value_5, acc_local_ptr[4]);
-    acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s2), value_5, acc_local_ptr[5]);
-    acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s2), value_5, acc_local_ptr[6]);
-    acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s2), value_5, acc_local_ptr[7]);
-    float4 v__10 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 96), ax6, 0, 0))));
-    float4 value_6 = v__10;
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_6, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_6, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_6, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_6, acc_local_ptr[3]);
-    float4 v__11 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 97), ax6, 0, 0))));
-    float4 value_7 = v__11;
-    acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s3), value_7, acc_local_ptr[4]);
-    acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s3), value_7, acc_local_ptr[5]);
-    acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s3), value_7, acc_local_ptr[6]);
-    acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s3), value_7, acc_local_ptr[7]);
-  }
-  bool inside = (at_1 < 7);
-  int at_5 = ((local_x * 4) + (at * 16));
-  if (inside) {
-    float4 operand = (acc_local_ptr[0] + bias_ptr[at_4]);
+  int at_1 = ((local_x * 4) + (at * 16));
+  int at_2 = (group_x >> 1);
+  int at_3 = (((convert_int(get_group_id(1))) * 8) + ((convert_int(get_local_id(1))) * 2));
+  if ((local_x + (at * 4)) < 7) {
+    acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[4] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[5] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[6] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[7] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    for (int ax6 = 0; ax6 < 16; ++ax6) {
+      float4 v_ = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_2, ax6, 0))));
+      patch_local_ptr[0] = v_;
+      float4 v__1 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 1), at_2, ax6, 0))));
+      patch_local_ptr[1] = v__1;
+      float4 v__2 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 2), at_2, ax6, 0))));
+      patch_local_ptr[2] = v__2;
+      float4 v__3 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_2, ax6, 0))));
+      patch_local_ptr[3] = v__3;
+      float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_3, ax6, 0, 0))));
+      float4 value = v__4;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+      float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 1), ax6, 0, 0))));
+      float4 value_1 = v__5;
+      acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s0), value_1, acc_local_ptr[4]);
+      acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s0), value_1, acc_local_ptr[5]);
+      acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s0), value_1, acc_local_ptr[6]);
+      acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s0), value_1, acc_local_ptr[7]);
+      float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 32), ax6, 0, 0))));
+      float4 value_2 = v__6;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_2, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_2, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_2, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_2, acc_local_ptr[3]);
+      float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 33), ax6, 0, 0))));
+      float4 value_3 = v__7;
+      acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s1), value_3, acc_local_ptr[4]);
+      acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s1), value_3, acc_local_ptr[5]);
+      acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s1), value_3, acc_local_ptr[6]);
+      acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s1), value_3, acc_local_ptr[7]);
+      float4 v__8 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 64), ax6, 0, 0))));
+      float4 value_4 = v__8;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_4, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_4, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_4, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_4, acc_local_ptr[3]);
+      float4 v__9 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 65), ax6, 0, 0))));
+      float4 value_5 = v__9;
+      acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s2), value_5, acc_local_ptr[4]);
+      acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s2), value_5, acc_local_ptr[5]);
+      acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s2), value_5, acc_local_ptr[6]);
+      acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s2), value_5, acc_local_ptr[7]);
+      float4 v__10 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 96), ax6, 0, 0))));
+      float4 value_6 = v__10;
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_6, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_6, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_6, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_6, acc_local_ptr[3]);
+      float4 v__11 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 97), ax6, 0, 0))));
+      float4 value_7 = v__11;
+      acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s3), value_7, acc_local_ptr[4]);
+      acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s3), value_7, acc_local_ptr[5]);
+      acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s3), value_7, acc_local_ptr[6]);
+      acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s3), value_7, acc_local_ptr[7]);
+    }
+    float4 value_8 = bias_ptr[at_3];
+    float4 operand = (acc_local_ptr[0] + value_8);
     float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)(at_5, at_3, at_4, 0), as_float4(texel));
-  }
-  if (inside) {
-    float4 operand_1 = (acc_local_ptr[1] + bias_ptr[at_4]);
+    write_imagef(relu_ptr, (int4)(at_1, at_2, at_3, 0), as_float4(texel));
+    float4 operand_1 = (acc_local_ptr[1] + value_8);
     float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_5 + 1), at_3, at_4, 0), as_float4(texel_1));
-  }
-  if (inside) {
-    float4 operand_2 = (acc_local_ptr[2] + bias_ptr[at_4]);
+    write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_3, 0), as_float4(texel_1));
+    float4 operand_2 = (acc_local_ptr[2] + value_8);
     float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_5 + 2), at_3, at_4, 0), as_float4(texel_2));
-  }
-  if (inside) {
-    float4 operand_3 = (acc_local_ptr[3] + bias_ptr[at_4]);
+    write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, at_3, 0), as_float4(texel_2));
+    float4 operand_3 = (acc_local_ptr[3] + value_8);
     float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_5 + 3), at_3, at_4, 0), as_float4(texel_3));
-  }
-  if (inside) {
-    float4 operand_4 = (acc_local_ptr[4] + bias_ptr[(at_4 + 1)]);
+    write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, at_3, 0), as_float4(texel_3));
+    float4 value_9 = bias_ptr[(at_3 + 1)];
+    float4 operand_4 = (acc_local_ptr[4] + value_9);
     float4 texel_4 = select(operand_4, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_4 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)(at_5, at_3, (at_4 + 1), 0), as_float4(texel_4));
-  }
-  if (inside) {
-    float4 operand_5 = (acc_local_ptr[5] + bias_ptr[(at_4 + 1)]);
+    write_imagef(relu_ptr, (int4)(at_1, at_2, (at_3 + 1), 0), as_float4(texel_4));
+    float4 operand_5 = (acc_local_ptr[5] + value_9);
     float4 texel_5 = select(operand_5, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_5 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_5 + 1), at_3, (at_4 + 1), 0), as_float4(texel_5));
-  }
-  if (inside) {
-    float4 operand_6 = (acc_local_ptr[6] + bias_ptr[(at_4 + 1)]);
+    write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, (at_3 + 1), 0), as_float4(texel_5));
+    float4 operand_6 = (acc_local_ptr[6] + value_9);
     float4 texel_6 = select(operand_6, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_6 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_5 + 2), at_3, (at_4 + 1), 0), as_float4(texel_6));
-  }
-  if (inside) {
-    float4 operand_7 = (acc_local_ptr[7] + bias_ptr[(at_4 + 1)]);
+    write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, (at_3 + 1), 0), as_float4(texel_6));
+    float4 operand_7 = (acc_local_ptr[7] + value_9);
     float4 texel_7 = select(operand_7, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_7 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_5 + 3), at_3, (at_4 + 1), 0), as_float4(texel_7));
+    write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, (at_3 + 1), 0), as_float4(texel_7));
   }
 }
 

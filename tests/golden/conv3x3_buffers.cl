@@ -7,97 +7,89 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
   int local_y = (convert_int(get_local_id(1)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  int at = (group_x >> 1);
-  int at_1 = (group_x & 1);
-  int at_2 = (local_x + (at_1 * 4));
-  int at_3 = (min((int)at_2, (int)6) * 4);
-  int at_4 = (at * 28);
-  int at_5 = ((at_4 + at_3) - 29);
-  int at_6 = ((group_y * 4) + local_y);
-  for (int ax6 = 0; ax6 < 8; ++ax6) {
-    int at_7 = (at_5 + (ax6 * 784));
-    int at_8 = (at_6 + (ax6 * 576));
-    for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_9 = (at + ax7);
-      bool inside = (((bool)(at_9 >= 1)) && ((bool)(at_9 < 29)));
-      int at_10 = (at_7 + (ax7 * 28));
-      int at_11 = (at_8 + (ax7 * 192));
-      for (int ax8 = 0; ax8 < 3; ++ax8) {
-        int at_12 = (at_3 + ax8);
-        int at_13 = (at_10 + ax8);
-        float4 condval;
-        if (((bool)inside) && ((bool)(at_12 >= 1))) {
-          condval = data_ptr[at_13];
-        } else {
-          condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  int at = (group_x & 1);
+  int at_1 = (group_x >> 1);
+  int at_2 = ((local_x * 4) + (at * 16));
+  int at_3 = ((at_2 + (at_1 * 28)) - 29);
+  int at_4 = ((group_y * 4) + local_y);
+  int at_5 = (((at_3 + (group_y * 3136)) + (local_y * 784)) + 29);
+  if ((local_x + (at * 4)) < 7) {
+    acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    for (int ax6 = 0; ax6 < 8; ++ax6) {
+      int at_6 = (at_3 + (ax6 * 784));
+      int at_7 = (at_4 + (ax6 * 576));
+      for (int ax7 = 0; ax7 < 3; ++ax7) {
+        int at_8 = (at_1 + ax7);
+        bool inside = (((bool)(at_8 >= 1)) && ((bool)(at_8 < 29)));
+        int at_9 = (at_6 + (ax7 * 28));
+        int at_10 = (at_7 + (ax7 * 192));
+        for (int ax8 = 0; ax8 < 3; ++ax8) {
+          int at_11 = (at_2 + ax8);
+          int at_12 = (at_9 + ax8);
+          float4 condval;
+          if (((bool)inside) && ((bool)(at_11 >= 1))) {
+            condval = data_ptr[at_12];
+          } else {
+            condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+          }
+          patch_local_ptr[0] = condval;
+          float4 condval_1;
+          if (inside) {
+            condval_1 = data_ptr[(at_12 + 1)];
+          } else {
+            condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+          }
+          patch_local_ptr[1] = condval_1;
+          float4 condval_2;
+          if (inside) {
+            condval_2 = data_ptr[(at_12 + 2)];
+          } else {
+            condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+          }
+          patch_local_ptr[2] = condval_2;
+          float4 condval_3;
+          if (((bool)inside) && ((bool)(at_11 < 26))) {
+            condval_3 = data_ptr[(at_12 + 3)];
+          } else {
+            condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+          }
+          patch_local_ptr[3] = condval_3;
+          int at_13 = (at_10 + (ax8 * 64));
+          float4 value = weight_ptr[at_13];
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+          float4 value_1 = weight_ptr[(at_13 + 16)];
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+          float4 value_2 = weight_ptr[(at_13 + 32)];
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+          float4 value_3 = weight_ptr[(at_13 + 48)];
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
         }
-        patch_local_ptr[0] = condval;
-        float4 condval_1;
-        if (inside) {
-          condval_1 = data_ptr[(at_13 + 1)];
-        } else {
-          condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-        }
-        patch_local_ptr[1] = condval_1;
-        float4 condval_2;
-        if (inside) {
-          condval_2 = data_ptr[(at_13 + 2)];
-        } else {
-          condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-        }
-        patch_local_ptr[2] = condval_2;
-        float4 condval_3;
-        if (((bool)inside) && ((bool)(at_12 < 26))) {
-          condval_3 = data_ptr[(at_13 + 3)];
-        } else {
-          condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-        }
-        patch_local_ptr[3] = condval_3;
-        int at_14 = (at_11 + (ax8 * 64));
-        float4 value = weight_ptr[at_14];
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-        float4 value_1 = weight_ptr[(at_14 + 16)];
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-        float4 value_2 = weight_ptr[(at_14 + 32)];
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-        float4 value_3 = weight_ptr[(at_14 + 48)];
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
       }
     }
-  }
-  bool inside_1 = (at_2 < 7);
-  int at_15 = (((((group_y * 3136) + (local_x * 4)) + (local_y * 784)) + at_4) + (at_1 * 16));
-  if (inside_1) {
-    float4 operand = (acc_local_ptr[0] + bias_ptr[at_6]);
-    relu_ptr[at_15] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-  }
-  if (inside_1) {
-    float4 operand_1 = (acc_local_ptr[1] + bias_ptr[at_6]);
-    relu_ptr[(at_15 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-  }
-  if (inside_1) {
-    float4 operand_2 = (acc_local_ptr[2] + bias_ptr[at_6]);
-    relu_ptr[(at_15 + 2)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-  }
-  if (inside_1) {
-    float4 operand_3 = (acc_local_ptr[3] + bias_ptr[at_6]);
-    relu_ptr[(at_15 + 3)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
+    float4 value_4 = bias_ptr[at_4];
+    float4 operand = (acc_local_ptr[0] + value_4);
+    relu_ptr[at_5] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
+    float4 operand_1 = (acc_local_ptr[1] + value_4);
+    relu_ptr[(at_5 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
+    float4 operand_2 = (acc_local_ptr[2] + value_4);
+    relu_ptr[(at_5 + 2)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
+    float4 operand_3 = (acc_local_ptr[3] + value_4);
+    relu_ptr[(at_5 + 3)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }
 

@@ -11,75 +11,69 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   float4 patch_local_ptr[4];
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   int at = (group_x & 1);
   int at_1 = (((local_x * 4) + (at * 16)) - 1);
   int at_2 = (group_x >> 1);
   int at_3 = (at_2 - 1);
   int at_4 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
-  for (int ax6 = 0; ax6 < 8; ++ax6) {
-    for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_5 = (at_3 + ax7);
-      int at_6 = (at_4 + (ax7 * 192));
-      for (int ax8 = 0; ax8 < 3; ++ax8) {
-        int at_7 = (at_1 + ax8);
-        float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_7, at_5, ax6, 0))));
-        patch_local_ptr[0] = v_;
-        float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 1), at_5, ax6, 0))));
-        patch_local_ptr[1] = v__1;
-        float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 2), at_5, ax6, 0))));
-        patch_local_ptr[2] = v__2;
-        float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 3), at_5, ax6, 0))));
-        patch_local_ptr[3] = v__3;
-        int at_8 = (at_6 + (ax8 * 64));
-        float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_8, ax6, 0, 0))));
-        float4 value = v__4;
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-        float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 16), ax6, 0, 0))));
-        float4 value_1 = v__5;
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-        float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 32), ax6, 0, 0))));
-        float4 value_2 = v__6;
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-        float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 48), ax6, 0, 0))));
-        float4 value_3 = v__7;
-        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
-        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
-        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
-        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+  if ((local_x + (at * 4)) < 7) {
+    acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    for (int ax6 = 0; ax6 < 8; ++ax6) {
+      for (int ax7 = 0; ax7 < 3; ++ax7) {
+        int at_5 = (at_3 + ax7);
+        int at_6 = (at_4 + (ax7 * 192));
+        for (int ax8 = 0; ax8 < 3; ++ax8) {
+          int at_7 = (at_1 + ax8);
+          float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_7, at_5, ax6, 0))));
+          patch_local_ptr[0] = v_;
+          float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 1), at_5, ax6, 0))));
+          patch_local_ptr[1] = v__1;
+          float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 2), at_5, ax6, 0))));
+          patch_local_ptr[2] = v__2;
+          float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 3), at_5, ax6, 0))));
+          patch_local_ptr[3] = v__3;
+          int at_8 = (at_6 + (ax8 * 64));
+          float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_8, ax6, 0, 0))));
+          float4 value = v__4;
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+          float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 16), ax6, 0, 0))));
+          float4 value_1 = v__5;
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+          float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 32), ax6, 0, 0))));
+          float4 value_2 = v__6;
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+          float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 48), ax6, 0, 0))));
+          float4 value_3 = v__7;
+          acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
+          acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
+          acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
+          acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+        }
       }
     }
-  }
-  bool inside = ((local_x + (at * 4)) < 7);
-  if (inside) {
-    float4 operand = (acc_local_ptr[0] + vloada_half4(at_4, (__global half*)(bias_ptr)));
+    float4 value_4 = vloada_half4(at_4, (__global half*)(bias_ptr));
+    float4 operand = (acc_local_ptr[0] + value_4);
     float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 1), at_2, at_4, 0), as_float4(texel));
-  }
-  if (inside) {
-    float4 operand_1 = (acc_local_ptr[1] + vloada_half4(at_4, (__global half*)(bias_ptr)));
+    float4 operand_1 = (acc_local_ptr[1] + value_4);
     float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 2), at_2, at_4, 0), as_float4(texel_1));
-  }
-  if (inside) {
-    float4 operand_2 = (acc_local_ptr[2] + vloada_half4(at_4, (__global half*)(bias_ptr)));
+    float4 operand_2 = (acc_local_ptr[2] + value_4);
     float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 3), at_2, at_4, 0), as_float4(texel_2));
-  }
-  if (inside) {
-    float4 operand_3 = (acc_local_ptr[3] + vloada_half4(at_4, (__global half*)(bias_ptr)));
+    float4 operand_3 = (acc_local_ptr[3] + value_4);
     float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     write_imagef(relu_ptr, (int4)((at_1 + 4), at_2, at_4, 0), as_float4(texel_3));
   }

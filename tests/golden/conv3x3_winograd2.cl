@@ -11,161 +11,130 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel(__glob
   int at_3 = ((at_1 * 293) >> 11);
   int at_4 = (at_1 - (at_3 * 7));
   int at_5 = (((at_1 * 2) + (at_3 * 14)) - 15);
-  float4 condval;
-  if (((bool)(at_2 >= 7)) && ((bool)(at_4 >= 1))) {
-    condval = data_ptr[at_5];
-  } else {
-    condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[0] = condval;
   bool inside = (at_4 >= 1);
-  float4 condval_1;
-  if (inside) {
-    condval_1 = data_ptr[(at_5 + 14)];
-  } else {
-    condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[1] = condval_1;
-  float4 condval_2;
-  if (inside) {
-    condval_2 = data_ptr[(at_5 + 28)];
-  } else {
-    condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[2] = condval_2;
-  float4 condval_3;
-  if (((bool)(at_2 < 42)) && ((bool)(at_4 >= 1))) {
-    condval_3 = data_ptr[(at_5 + 42)];
-  } else {
-    condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[3] = condval_3;
-  data_rows_local_ptr[0] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
-  data_rows_local_ptr[4] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
-  data_rows_local_ptr[8] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
-  data_rows_local_ptr[12] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
   bool inside_1 = (at_2 >= 7);
-  float4 condval_4;
-  if (inside_1) {
-    condval_4 = data_ptr[(at_5 + 1)];
-  } else {
-    condval_4 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[0] = condval_4;
-  data_tile_local_ptr[1] = data_ptr[(at_5 + 15)];
-  data_tile_local_ptr[2] = data_ptr[(at_5 + 29)];
   bool inside_2 = (at_2 < 42);
-  float4 condval_5;
-  if (inside_2) {
-    condval_5 = data_ptr[(at_5 + 43)];
-  } else {
-    condval_5 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[3] = condval_5;
-  data_rows_local_ptr[1] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
-  data_rows_local_ptr[5] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
-  data_rows_local_ptr[9] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
-  data_rows_local_ptr[13] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
-  float4 condval_6;
-  if (inside_1) {
-    condval_6 = data_ptr[(at_5 + 2)];
-  } else {
-    condval_6 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[0] = condval_6;
-  data_tile_local_ptr[1] = data_ptr[(at_5 + 16)];
-  data_tile_local_ptr[2] = data_ptr[(at_5 + 30)];
-  float4 condval_7;
-  if (inside_2) {
-    condval_7 = data_ptr[(at_5 + 44)];
-  } else {
-    condval_7 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[3] = condval_7;
-  data_rows_local_ptr[2] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
-  data_rows_local_ptr[6] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
-  data_rows_local_ptr[10] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
-  data_rows_local_ptr[14] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
-  float4 condval_8;
-  if (((bool)(at_2 >= 7)) && ((bool)(at_4 < 6))) {
-    condval_8 = data_ptr[(at_5 + 3)];
-  } else {
-    condval_8 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[0] = condval_8;
   bool inside_3 = (at_4 < 6);
-  float4 condval_9;
-  if (inside_3) {
-    condval_9 = data_ptr[(at_5 + 17)];
-  } else {
-    condval_9 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[1] = condval_9;
-  float4 condval_10;
-  if (inside_3) {
-    condval_10 = data_ptr[(at_5 + 31)];
-  } else {
-    condval_10 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[2] = condval_10;
-  float4 condval_11;
-  if (((bool)(at_2 < 42)) && ((bool)(at_4 < 6))) {
-    condval_11 = data_ptr[(at_5 + 45)];
-  } else {
-    condval_11 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  }
-  data_tile_local_ptr[3] = condval_11;
-  data_rows_local_ptr[3] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
-  data_rows_local_ptr[7] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
-  data_rows_local_ptr[11] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
-  data_rows_local_ptr[15] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
-  bool inside_4 = (((group_x * 8) + (local_x >> 3)) < 49);
-  if (inside_4) {
+  if (((group_x * 8) + (local_x >> 3)) < 49) {
+    float4 condval;
+    if (((bool)(at_2 >= 7)) && ((bool)(at_4 >= 1))) {
+      condval = data_ptr[at_5];
+    } else {
+      condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[0] = condval;
+    float4 condval_1;
+    if (inside) {
+      condval_1 = data_ptr[(at_5 + 14)];
+    } else {
+      condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[1] = condval_1;
+    float4 condval_2;
+    if (inside) {
+      condval_2 = data_ptr[(at_5 + 28)];
+    } else {
+      condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[2] = condval_2;
+    float4 condval_3;
+    if (((bool)(at_2 < 42)) && ((bool)(at_4 >= 1))) {
+      condval_3 = data_ptr[(at_5 + 42)];
+    } else {
+      condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[3] = condval_3;
+    data_rows_local_ptr[0] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
+    data_rows_local_ptr[4] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
+    data_rows_local_ptr[8] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
+    data_rows_local_ptr[12] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
+    float4 condval_4;
+    if (inside_1) {
+      condval_4 = data_ptr[(at_5 + 1)];
+    } else {
+      condval_4 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[0] = condval_4;
+    data_tile_local_ptr[1] = data_ptr[(at_5 + 15)];
+    data_tile_local_ptr[2] = data_ptr[(at_5 + 29)];
+    float4 condval_5;
+    if (inside_2) {
+      condval_5 = data_ptr[(at_5 + 43)];
+    } else {
+      condval_5 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[3] = condval_5;
+    data_rows_local_ptr[1] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
+    data_rows_local_ptr[5] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
+    data_rows_local_ptr[9] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
+    data_rows_local_ptr[13] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
+    float4 condval_6;
+    if (inside_1) {
+      condval_6 = data_ptr[(at_5 + 2)];
+    } else {
+      condval_6 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[0] = condval_6;
+    data_tile_local_ptr[1] = data_ptr[(at_5 + 16)];
+    data_tile_local_ptr[2] = data_ptr[(at_5 + 30)];
+    float4 condval_7;
+    if (inside_2) {
+      condval_7 = data_ptr[(at_5 + 44)];
+    } else {
+      condval_7 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[3] = condval_7;
+    data_rows_local_ptr[2] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
+    data_rows_local_ptr[6] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
+    data_rows_local_ptr[10] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
+    data_rows_local_ptr[14] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
+    float4 condval_8;
+    if (((bool)(at_2 >= 7)) && ((bool)(at_4 < 6))) {
+      condval_8 = data_ptr[(at_5 + 3)];
+    } else {
+      condval_8 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[0] = condval_8;
+    float4 condval_9;
+    if (inside_3) {
+      condval_9 = data_ptr[(at_5 + 17)];
+    } else {
+      condval_9 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[1] = condval_9;
+    float4 condval_10;
+    if (inside_3) {
+      condval_10 = data_ptr[(at_5 + 31)];
+    } else {
+      condval_10 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[2] = condval_10;
+    float4 condval_11;
+    if (((bool)(at_2 < 42)) && ((bool)(at_4 < 6))) {
+      condval_11 = data_ptr[(at_5 + 45)];
+    } else {
+      condval_11 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    }
+    data_tile_local_ptr[3] = condval_11;
+    data_rows_local_ptr[3] = (data_tile_local_ptr[0] - data_tile_local_ptr[2]);
+    data_rows_local_ptr[7] = (data_tile_local_ptr[1] + data_tile_local_ptr[2]);
+    data_rows_local_ptr[11] = (data_tile_local_ptr[2] - data_tile_local_ptr[1]);
+    data_rows_local_ptr[15] = (data_tile_local_ptr[1] - data_tile_local_ptr[3]);
     transformed_ptr[at] = (data_rows_local_ptr[0] - data_rows_local_ptr[2]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 392)] = (data_rows_local_ptr[1] + data_rows_local_ptr[2]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 784)] = (data_rows_local_ptr[2] - data_rows_local_ptr[1]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 1176)] = (data_rows_local_ptr[1] - data_rows_local_ptr[3]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 1568)] = (data_rows_local_ptr[4] - data_rows_local_ptr[6]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 1960)] = (data_rows_local_ptr[5] + data_rows_local_ptr[6]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 2352)] = (data_rows_local_ptr[6] - data_rows_local_ptr[5]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 2744)] = (data_rows_local_ptr[5] - data_rows_local_ptr[7]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 3136)] = (data_rows_local_ptr[8] - data_rows_local_ptr[10]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 3528)] = (data_rows_local_ptr[9] + data_rows_local_ptr[10]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 3920)] = (data_rows_local_ptr[10] - data_rows_local_ptr[9]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 4312)] = (data_rows_local_ptr[9] - data_rows_local_ptr[11]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 4704)] = (data_rows_local_ptr[12] - data_rows_local_ptr[14]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 5096)] = (data_rows_local_ptr[13] + data_rows_local_ptr[14]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 5488)] = (data_rows_local_ptr[14] - data_rows_local_ptr[13]);
-  }
-  if (inside_4) {
     transformed_ptr[(at + 5880)] = (data_rows_local_ptr[13] - data_rows_local_ptr[15]);
   }
 }
@@ -246,43 +215,37 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void main_kernel_2(__gl
   int at = ((group_x * 64) + local_x);
   int at_1 = min((int)at, (int)783);
   int at_2 = (at_1 + 3136);
-  float4 value = products_ptr[at_2];
-  float4 value_1 = products_ptr[(at_2 + 3136)];
-  output_rows_local_ptr[0] = ((products_ptr[at_1] + value) + value_1);
-  output_rows_local_ptr[4] = ((value - value_1) - products_ptr[(at_2 + 6272)]);
-  float4 value_2 = products_ptr[(at_2 + 784)];
-  float4 value_3 = products_ptr[(at_2 + 3920)];
-  output_rows_local_ptr[1] = ((products_ptr[(at_2 - 2352)] + value_2) + value_3);
-  output_rows_local_ptr[5] = ((value_2 - value_3) - products_ptr[(at_2 + 7056)]);
-  float4 value_4 = products_ptr[(at_2 + 1568)];
-  float4 value_5 = products_ptr[(at_2 + 4704)];
-  output_rows_local_ptr[2] = ((products_ptr[(at_2 - 1568)] + value_4) + value_5);
-  output_rows_local_ptr[6] = ((value_4 - value_5) - products_ptr[(at_2 + 7840)]);
-  float4 value_6 = products_ptr[(at_2 + 2352)];
-  float4 value_7 = products_ptr[(at_2 + 5488)];
-  output_rows_local_ptr[3] = ((products_ptr[(at_2 - 784)] + value_6) + value_7);
-  output_rows_local_ptr[7] = ((value_6 - value_7) - products_ptr[(at_2 + 8624)]);
-  output_tile_local_ptr[0] = ((output_rows_local_ptr[0] + output_rows_local_ptr[1]) + output_rows_local_ptr[2]);
-  output_tile_local_ptr[1] = ((output_rows_local_ptr[1] - output_rows_local_ptr[2]) - output_rows_local_ptr[3]);
-  bool inside = (((group_x * 4) + (local_x >> 4)) < 49);
   int at_3 = ((at * 669) >> 15);
   int at_4 = (((group_x * 128) + (local_x * 2)) + (((at * 1171) >> 13) * 14));
-  if (inside) {
-    float4 operand = (output_tile_local_ptr[0] + bias_ptr[at_3]);
+  if (((group_x * 4) + (local_x >> 4)) < 49) {
+    float4 value = products_ptr[at_2];
+    float4 value_1 = products_ptr[(at_2 + 3136)];
+    output_rows_local_ptr[0] = ((products_ptr[at_1] + value) + value_1);
+    output_rows_local_ptr[4] = ((value - value_1) - products_ptr[(at_2 + 6272)]);
+    float4 value_2 = products_ptr[(at_2 + 784)];
+    float4 value_3 = products_ptr[(at_2 + 3920)];
+    output_rows_local_ptr[1] = ((products_ptr[(at_2 - 2352)] + value_2) + value_3);
+    output_rows_local_ptr[5] = ((value_2 - value_3) - products_ptr[(at_2 + 7056)]);
+    float4 value_4 = products_ptr[(at_2 + 1568)];
+    float4 value_5 = products_ptr[(at_2 + 4704)];
+    output_rows_local_ptr[2] = ((products_ptr[(at_2 - 1568)] + value_4) + value_5);
+    output_rows_local_ptr[6] = ((value_4 - value_5) - products_ptr[(at_2 + 7840)]);
+    float4 value_6 = products_ptr[(at_2 + 2352)];
+    float4 value_7 = products_ptr[(at_2 + 5488)];
+    output_rows_local_ptr[3] = ((products_ptr[(at_2 - 784)] + value_6) + value_7);
+    output_rows_local_ptr[7] = ((value_6 - value_7) - products_ptr[(at_2 + 8624)]);
+    output_tile_local_ptr[0] = ((output_rows_local_ptr[0] + output_rows_local_ptr[1]) + output_rows_local_ptr[2]);
+    output_tile_local_ptr[1] = ((output_rows_local_ptr[1] - output_rows_local_ptr[2]) - output_rows_local_ptr[3]);
+    float4 value_8 = bias_ptr[at_3];
+    float4 operand = (output_tile_local_ptr[0] + value_8);
     relu_ptr[at_4] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-  }
-  if (inside) {
-    float4 operand_1 = (output_tile_local_ptr[1] + bias_ptr[at_3]);
+    float4 operand_1 = (output_tile_local_ptr[1] + value_8);
     relu_ptr[(at_4 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-  }
-  output_tile_local_ptr[0] = ((output_rows_local_ptr[4] + output_rows_local_ptr[5]) + output_rows_local_ptr[6]);
-  output_tile_local_ptr[1] = ((output_rows_local_ptr[5] - output_rows_local_ptr[6]) - output_rows_local_ptr[7]);
-  if (inside) {
-    float4 operand_2 = (output_tile_local_ptr[0] + bias_ptr[at_3]);
+    output_tile_local_ptr[0] = ((output_rows_local_ptr[4] + output_rows_local_ptr[5]) + output_rows_local_ptr[6]);
+    output_tile_local_ptr[1] = ((output_rows_local_ptr[5] - output_rows_local_ptr[6]) - output_rows_local_ptr[7]);
+    float4 operand_2 = (output_tile_local_ptr[0] + value_8);
     relu_ptr[(at_4 + 14)] = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-  }
-  if (inside) {
-    float4 operand_3 = (output_tile_local_ptr[1] + bias_ptr[at_3]);
+    float4 operand_3 = (output_tile_local_ptr[1] + value_8);
     relu_ptr[(at_4 + 15)] = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
   }
 }

@@ -104,10 +104,6 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
   int local_y = (convert_int(get_local_id(1)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
   int at = (group_x >> 1);
   int at_1 = (group_x & 1);
   int at_2 = ((local_x * 4) + (at_1 * 16));
@@ -116,47 +112,53 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
   int at_5 = (at_3 + min((int)(at_2 + 1), (int)24));
   int at_6 = (at_3 + min((int)(at_2 + 2), (int)24));
   int at_7 = (at_3 + min((int)(at_2 + 3), (int)24));
-  int at_8 = ((at * 12) + min((int)local_y, (int)2));
-  for (int ax6 = 0; ax6 < 2; ++ax6) {
-    int at_9 = (ax6 * 25);
-    patch_local_ptr[0] = transformed_ptr[(at_4 + at_9)];
-    patch_local_ptr[1] = transformed_ptr[(at_5 + at_9)];
-    patch_local_ptr[2] = transformed_ptr[(at_6 + at_9)];
-    patch_local_ptr[3] = transformed_ptr[(at_7 + at_9)];
-    int at_10 = (at_8 + (ax6 * 432));
-    float4 value = weight_ptr[at_10];
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-    float4 value_1 = weight_ptr[(at_10 + 3)];
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-    float4 value_2 = weight_ptr[(at_10 + 6)];
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-    float4 value_3 = weight_ptr[(at_10 + 9)];
-    acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
-    acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
-    acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
-    acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
-  }
-  int at_11 = ((at_2 + (local_y * 25)) + (at * 75));
-  if (((bool)(local_y < 3)) && ((bool)(at_2 < 25))) {
-    products_ptr[at_11] = acc_local_ptr[0];
-  }
-  if (((bool)(local_y < 3)) && ((bool)((local_x + (at_1 * 4)) < 6))) {
-    products_ptr[(at_11 + 1)] = acc_local_ptr[1];
-  }
-  if (((bool)(local_y < 3)) && ((bool)(at_2 < 23))) {
-    products_ptr[(at_11 + 2)] = acc_local_ptr[2];
-  }
-  if (((bool)(local_y < 3)) && ((bool)(((local_x * 2) + (at_1 * 8)) < 11))) {
-    products_ptr[(at_11 + 3)] = acc_local_ptr[3];
+  int at_8 = (local_y + (at * 12));
+  int at_9 = ((at_2 + (local_y * 25)) + (at * 75));
+  if (local_y < 3) {
+    acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    for (int ax6 = 0; ax6 < 2; ++ax6) {
+      int at_10 = (ax6 * 25);
+      patch_local_ptr[0] = transformed_ptr[(at_4 + at_10)];
+      patch_local_ptr[1] = transformed_ptr[(at_5 + at_10)];
+      patch_local_ptr[2] = transformed_ptr[(at_6 + at_10)];
+      patch_local_ptr[3] = transformed_ptr[(at_7 + at_10)];
+      int at_11 = (at_8 + (ax6 * 432));
+      float4 value = weight_ptr[at_11];
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+      float4 value_1 = weight_ptr[(at_11 + 3)];
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+      float4 value_2 = weight_ptr[(at_11 + 6)];
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+      float4 value_3 = weight_ptr[(at_11 + 9)];
+      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
+      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
+      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
+      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
+    }
+    if (at_2 < 25) {
+      products_ptr[at_9] = acc_local_ptr[0];
+    }
+    if ((local_x + (at_1 * 4)) < 6) {
+      products_ptr[(at_9 + 1)] = acc_local_ptr[1];
+    }
+    if (at_2 < 23) {
+      products_ptr[(at_9 + 2)] = acc_local_ptr[2];
+    }
+    if (((local_x * 2) + (at_1 * 8)) < 11) {
+      products_ptr[(at_9 + 3)] = acc_local_ptr[3];
+    }
   }
 }
 

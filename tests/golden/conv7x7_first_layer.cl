@@ -11,96 +11,89 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   float4 patch_local_ptr[4];
   int group_x = (convert_int(get_group_id(0)));
   int local_x = (convert_int(get_local_id(0)));
-  acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-  int at = (group_x >> 1);
-  int at_1 = (at * 2);
-  int at_2 = (group_x & 1);
-  int at_3 = (local_x + (at_2 * 4));
-  int at_4 = (min((int)at_3, (int)6) * 8);
-  int at_5 = (((at * 112) + at_4) - 171);
-  int at_6 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
-  for (int ax7 = 0; ax7 < 7; ++ax7) {
-    int at_7 = (at_1 + ax7);
-    bool inside = (((bool)(at_7 >= 3)) && ((bool)(at_7 < 59)));
-    int at_8 = (at_5 + (ax7 * 56));
-    int at_9 = (at_6 + (ax7 * 168));
-    const __global float4* data_at = data_ptr + at_8;
-    for (int ax8 = 0; ax8 < 7; ++ax8) {
-      int at_10 = (at_4 + ax8);
-      float4 condval;
-      if (((bool)inside) && ((bool)(at_10 >= 3))) {
-        condval = data_at[0];
-      } else {
-        condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+  int at = (group_x & 1);
+  int at_1 = (group_x >> 1);
+  int at_2 = (at_1 * 2);
+  int at_3 = ((local_x * 8) + (at * 32));
+  int at_4 = ((at_3 + (at_1 * 112)) - 171);
+  int at_5 = (((convert_int(get_group_id(1))) * 4) + (convert_int(get_local_id(1))));
+  int at_6 = ((local_x * 4) + (at * 16));
+  if ((local_x + (at * 4)) < 7) {
+    acc_local_ptr[0] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+    for (int ax7 = 0; ax7 < 7; ++ax7) {
+      int at_7 = (at_2 + ax7);
+      bool inside = (((bool)(at_7 >= 3)) && ((bool)(at_7 < 59)));
+      int at_8 = (at_4 + (ax7 * 56));
+      int at_9 = (at_5 + (ax7 * 168));
+      const __global float4* data_at = data_ptr + at_8;
+      for (int ax8 = 0; ax8 < 7; ++ax8) {
+        int at_10 = (at_3 + ax8);
+        float4 condval;
+        if (((bool)inside) && ((bool)(at_10 >= 3))) {
+          condval = data_at[0];
+        } else {
+          condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+        }
+        patch_local_ptr[0] = condval;
+        float4 condval_1;
+        if (((bool)inside) && ((bool)(at_10 >= 1))) {
+          condval_1 = data_at[2];
+        } else {
+          condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+        }
+        patch_local_ptr[1] = condval_1;
+        float4 condval_2;
+        if (inside) {
+          condval_2 = data_at[4];
+        } else {
+          condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+        }
+        patch_local_ptr[2] = condval_2;
+        float4 condval_3;
+        if (((bool)inside) && ((bool)(at_10 < 53))) {
+          condval_3 = data_at[6];
+        } else {
+          condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
+        }
+        patch_local_ptr[3] = condval_3;
+        int at_11 = (at_9 + (ax8 * 24));
+        float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_11, 0, 0, 0))));
+        float4 value = v_;
+        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
+        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
+        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
+        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
+        float4 v__1 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_11 + 8), 0, 0, 0))));
+        float4 value_1 = v__1;
+        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
+        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
+        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
+        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
+        float4 v__2 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_11 + 16), 0, 0, 0))));
+        float4 value_2 = v__2;
+        acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
+        acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
+        acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
+        acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
+        data_at += 1;
       }
-      patch_local_ptr[0] = condval;
-      float4 condval_1;
-      if (((bool)inside) && ((bool)(at_10 >= 1))) {
-        condval_1 = data_at[2];
-      } else {
-        condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-      }
-      patch_local_ptr[1] = condval_1;
-      float4 condval_2;
-      if (inside) {
-        condval_2 = data_at[4];
-      } else {
-        condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-      }
-      patch_local_ptr[2] = condval_2;
-      float4 condval_3;
-      if (((bool)inside) && ((bool)(at_10 < 53))) {
-        condval_3 = data_at[6];
-      } else {
-        condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-      }
-      patch_local_ptr[3] = condval_3;
-      int at_11 = (at_9 + (ax8 * 24));
-      float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_11, 0, 0, 0))));
-      float4 value = v_;
-      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-      float4 v__1 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_11 + 8), 0, 0, 0))));
-      float4 value_1 = v__1;
-      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-      float4 v__2 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_11 + 16), 0, 0, 0))));
-      float4 value_2 = v__2;
-      acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
-      acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
-      acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
-      acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-      data_at += 1;
     }
-  }
-  bool inside_1 = (at_3 < 7);
-  int at_12 = ((local_x * 4) + (at_2 * 16));
-  if (inside_1) {
-    float4 operand = (acc_local_ptr[0] + bias_ptr[at_6]);
+    float4 value_3 = bias_ptr[at_5];
+    float4 operand = (acc_local_ptr[0] + value_3);
     float4 texel = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)(at_12, at, at_6, 0), as_float4(texel));
-  }
-  if (inside_1) {
-    float4 operand_1 = (acc_local_ptr[1] + bias_ptr[at_6]);
+    write_imagef(relu_ptr, (int4)(at_6, at_1, at_5, 0), as_float4(texel));
+    float4 operand_1 = (acc_local_ptr[1] + value_3);
     float4 texel_1 = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_12 + 1), at, at_6, 0), as_float4(texel_1));
-  }
-  if (inside_1) {
-    float4 operand_2 = (acc_local_ptr[2] + bias_ptr[at_6]);
+    write_imagef(relu_ptr, (int4)((at_6 + 1), at_1, at_5, 0), as_float4(texel_1));
+    float4 operand_2 = (acc_local_ptr[2] + value_3);
     float4 texel_2 = select(operand_2, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_2 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_12 + 2), at, at_6, 0), as_float4(texel_2));
-  }
-  if (inside_1) {
-    float4 operand_3 = (acc_local_ptr[3] + bias_ptr[at_6]);
+    write_imagef(relu_ptr, (int4)((at_6 + 2), at_1, at_5, 0), as_float4(texel_2));
+    float4 operand_3 = (acc_local_ptr[3] + value_3);
     float4 texel_3 = select(operand_3, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_3 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
-    write_imagef(relu_ptr, (int4)((at_12 + 3), at, at_6, 0), as_float4(texel_3));
+    write_imagef(relu_ptr, (int4)((at_6 + 3), at_1, at_5, 0), as_float4(texel_3));
   }
 }
 

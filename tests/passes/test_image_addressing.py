@@ -241,8 +241,10 @@ def test_an_image_needs_no_check_of_its_borders() -> None:
     for config in [task.default_config(TARGET), *configs]:
         source = build_task(task, config, TARGET).imports[0].inspect_source()
         body = source[source.rindex("__kernel") :]
-        start = body.index("for (")
-        loop = body[start : body.rindex("for (") + body[body.rindex("for (") :].index("\n  }")]
+        # From the first loop to the end of the last one, which ends at the indentation that it began with.
+        start, last = body.index("for ("), body.rindex("for (")
+        indentation = body[body.rindex("\n", 0, start) + 1 : start]
+        loop = body[start : body.index(f"\n{indentation}}}", last)]
         assert "if (" not in loop.replace("barrier", ""), config
         assert "?" not in loop, config
 
