@@ -35,8 +35,8 @@ from romou.regression.timing import MODEL
 POSTPROC = "tvm_callback_opencl_postproc"
 TRUE_PAIRS = 50
 # The reduction loop of a kernel, which stands after the zeros of its sums.
-LOOP = re.compile(r"^  for \(int (\w+) = 0; \1 < (\d+); \+\+\1\) \{\n.*?^  \}\n", re.DOTALL | re.MULTILINE)
-ZERO = re.compile(r"^  (\w+\[\d+\]) = \(\(float4\)\(0\.0+e\+00f(?:, 0\.0+e\+00f)*\)\);\n", re.MULTILINE)
+LOOP = re.compile(r"^( +)for \(int (\w+) = 0; \2 < (\d+); \+\+\2\) \{\n.*?^\1\}\n", re.DOTALL | re.MULTILINE)
+ZERO = re.compile(r"^ +(\w+\[\d+\]) = \(\(float4\)\(0\.0+e\+00f(?:, 0\.0+e\+00f)*\)\);\n", re.MULTILINE)
 
 
 def with_extra_work(source: str, share: float) -> str:
@@ -50,7 +50,7 @@ def with_extra_work(source: str, share: float) -> str:
     assert loop is not None, "a reduction has a loop"
     zeros = list(ZERO.finditer(source, 0, loop.start()))
     assert zeros, "sums start at zero"
-    counter, turns = loop[1], int(loop[2])
+    counter, turns = loop[2], int(loop[3])
     more = min(turns, round((turns + 1) * (1 + share)) - turns)
     extra = loop[0].replace(f"{counter} < {turns};", f"{counter} < {more};", 1)
     # Always true, which the compiler cannot know.
