@@ -15,7 +15,7 @@ from romou.target import Target
 
 TARGETS = {"opencl": Target("opencl -device=adreno640 -half=storage"), "cuda": target_of("cuda")}
 # Those that only change how a kernel is written; the others are needed for it to be right.
-OPTIONAL = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
+OPTIONAL = ("return_early", "eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
 
 
