@@ -23,7 +23,6 @@ from romou.mobile_compilers import (
     compile_all,
     compile_statistics,
     compiler_for,
-    find_compilers,
 )
 from romou.mobile_compilers.gpus import MOBILE_GPUS
 from romou.mobile_compilers.statistics import read_statistics
@@ -33,14 +32,6 @@ SOURCE = (DATA / "kernels.cl").read_text(encoding="utf-8")
 # Of each form in which a compiler prints its code: asking one takes seconds.
 LIVE = ("a630", "g57", "g76")
 SETUP = Path(__file__).parents[2] / "scripts/setup_mobile_compilers.sh"
-
-
-@pytest.fixture(scope="module")
-def compilers() -> Path:
-    try:
-        return find_compilers()
-    except MobileCompilersMissingError as error:
-        pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}; scripts/setup_mobile_compilers.sh says why it fails")
 
 
 def kept(gpu: str) -> list[KernelStatistics]:

@@ -24,6 +24,8 @@ _FEW_REGISTERS = 64
 # Products of a work-item up to which Mesa's compiler for Adreno writes out the loop over the rows of a window: it does with 576, and not with 700. Where all
 # columns are constants, as in a tile of whole rows, it does with 1008, and not with 1152.
 _WRITTEN_OUT, _WRITTEN_OUT_OF_CONSTANTS = 576, 1024
+# Share of what a sum without a window loads that is alive at once where Mesa's compiler for Adreno writes it out: it spills with 236 numbers, and not with 224.
+_AT_ONCE = 0.72
 # Texels of a sum without a window from which on Mesa's compiler for Mali keeps its loop. It writes out twelve, and loads their weights ahead.
 _LEAST_LEAN = 16
 # Work-items of a warp of Mali from Valhall on: more than Bifrost's eight.
@@ -118,6 +120,14 @@ def _registers(contraction: Contraction, tile: Config) -> int:
         # The taps of a whole row read the same pixels: only weights are loaded ahead.
         once = 1 if is_written_out or not is_whole_row else 1 / 2
         loaded, ahead = tile_w + LANES, (taps > 1) * (once + is_written_out)
+        if taps == 1 and products * texels <= _WRITTEN_OUT_OF_CONSTANTS:
+            # All of the sum is written out.
+            return int(_AT_ONCE * LANES * (sums + texels * (tile_w + lanes * tile["tile_o"])))
+        if texels == 1 and taps > 1:
+            # Of three channels, a row of the window is loaded together.
+            columns = window[-1]
+            row = columns + (tile_w - 1) * contraction.stride + columns * lanes * tile["tile_o"]
+            ahead = max(ahead, LANES * (row - loaded) / _TAPS_AHEAD)
     return int(LANES * (sums + loaded) + _ADDRESSES + _TAPS_AHEAD * ahead)
 
 
@@ -161,10 +171,8 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
     # by compilers where it is short, which takes more registers the larger the tile.
     is_long = w == 1 < limits.busy_work_items and LANES * texels > _WRITTEN_OUT
     tiles = _candidates(space, config, {"tile_o": (1, 2, 4) if is_long else (1, 2), "tile_w": (4, 7, 8) if w > 1 else (1,)})
-    is_valhall = limits.registers <= _FEW_REGISTERS and limits.warp_size >= _WARP_OF_VALHALL
-    if is_valhall and is_float and contraction.stride > (1 if texels > 1 else 2) and math.prod(window) > 1 and not is_depthwise:
-        # Four windows side by side have little in common: Mesa's compiler for Valhall spills, and not two of two texels. Three channels spill at stride 4.
-        config = next(_candidates(space, config, {"tile_o": (2,), "tile_w": (2,)}), config)
+    if is_float and limits.registers <= _FEW_REGISTERS:
+        config = next(_candidates(space, config, _tile_of_windows_apart(contraction, config, limits)), config)
 
     def is_busy(tile: Config) -> bool:
         # A tile of a whole row gets its work-items by splitting its sums: it leaves no lane idle, and reads each pixel once for all taps of a row.
@@ -175,6 +183,26 @@ def _fit_tile(space: Space, contraction: Contraction, config: Config, limits: Li
     fitting = [tile for tile in tiles if registers(tile) <= _SAFE * limits.registers and is_busy(tile)]
     best = min([config, *fitting], key=instructions)
     return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
+
+
+def _tile_of_windows_apart(contraction: Contraction, config: Config, limits: Limits) -> dict[str, tuple[int, ...]]:
+    """The sides of a tile that differ from those of `config` where a compiler with few registers spills, as windows side by side have little in common.
+
+    Mesa's compiler for Valhall does with four windows at a stride, but with those of three channels only at stride 4. That for Bifrost does at stride 2, where
+    a row with padding ends within a tile, or where the window of three channels is written out.
+    """
+    _, _, w = contraction.extents
+    texels, *window, lanes = contraction.reduce.values()
+    if contraction.stride == 1 or math.prod(window) == 1 or contraction.lhs_varies == "by lane":
+        return {}
+    is_valhall = limits.warp_size >= _WARP_OF_VALHALL
+    if texels > 1:
+        is_cut = contraction.stride == 2 and contraction.is_padded and w % config["tile_w"] > 0
+        return {"tile_o": (2,), "tile_w": (2,)} if is_valhall or is_cut else {}
+    if is_valhall:
+        return {"tile_o": (2,), "tile_w": (2,)} if contraction.stride > 2 else {}
+    is_written_out = LANES * config["tile_o"] * config["tile_w"] * lanes * math.prod(window) <= _WRITTEN_OUT
+    return {"tile_w": (2,)} if contraction.stride == 2 and is_written_out else {}
 
 
 def _fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:

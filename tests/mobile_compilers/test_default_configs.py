@@ -1,0 +1,54 @@
+"""Default configs of layers whose larger tiles spill under Mesa's compilers, and those beside them that may be large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from operators import conv, task_of
+
+from romou.inspection.kernels import inspect_function
+from romou.mobile_compilers import compile_all, compiler_for
+from romou.target import Target
+
+SAME, HALF = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "stride": (2, 2)}
+# (Device, layer, the texels of channels and the pixels of its tile.)
+LAYERS = [
+    # All of a short sum is loaded ahead: 236 numbers of twelve channels in a tile of 2x7, 176 of eight.
+    ("adreno640", conv(12, (56, 56), 64, (1, 1)), (1, 7)),
+    ("adreno640", conv(16, (112, 112), 96, (1, 1)), (1, 7)),
+    ("adreno640", conv(16, (112, 112), 96, (1, 1), "float16"), (1, 7)),
+    ("adreno640", conv(8, (56, 56), 64, (1, 1)), (2, 7)),
+    # So is a row of seven columns of three channels.
+    ("adreno640", conv(3, (224, 224), 96, (7, 7), stride=(2, 2)), (1, 4)),
+    # Tiles of four pixels do not divide a row of 14 with padding; they do one of 28, and one without padding may end within them.
+    ("mali_g76", conv(128, (28, 28), 256, (3, 3), **HALF), (2, 2)),
+    ("mali_g76", conv(128, (56, 56), 256, (3, 3), **HALF), (1, 4)),
+    ("mali_g76", conv(128, (35, 35), 256, (3, 3), stride=(2, 2)), (1, 4)),
+    # A window of three channels is written out, or not.
+    ("mali_g76", conv(3, (224, 224), 32, (3, 3), **HALF), (1, 2)),
+    ("mali_g76", conv(3, (224, 224), 64, (7, 7), padding=(3, 3, 3, 3), stride=(2, 2)), (1, 4)),
+    # Blocks of sums in fp16 are written out.
+    ("mali_g76", conv(128, (17, 17), 128, (1, 7), "float16", padding=(0, 3, 0, 3)), (1, 4)),
+    ("mali_g76", conv(128, (17, 17), 128, (7, 1), "float16", padding=(3, 0, 3, 0)), (1, 4)),
+    # Each of the stores of an odd number of tiles was compared.
+    ("mali_g76", conv(48, (27, 27), 192, (3, 3), "float16", **SAME), None),
+]
+
+
+@pytest.mark.parametrize("device", ["adreno640", "mali_g76"])
+def test_they_do_not_spill(device: str, compilers: Path) -> None:
+    target = Target(f"opencl -device={device}")
+    names, sources = [], []
+    for name, work, tile in LAYERS:
+        if name == device:
+            task = task_of(work).with_free_images()
+            config = task.default_config(target)
+            assert tile is None or (config["tile_o"], config["tile_w"]) == tile, f"{work}: {config}"
+            made = [kernel.source for kernel in inspect_function(task.schedule(config, target)["main"], target, config=config)]
+            names += [str(work)] * len(made)
+            sources += made
+    answers = compile_all(sources, compiler_for(device), folder=compilers)
+    for name, answer in zip(names, answers, strict=True):
+        assert isinstance(answer, list), f"{name}: {answer}"
+        assert [one.spills for one in answer] == [0] * len(answer), name
