@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from romou.core.version import __version__ as __version__
+from romou.core.without_torch import leave_out_torch
 
 if TYPE_CHECKING:
     from romou import operators as operators
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from romou.operators import tune_operator as tune_operator
     from romou.search.trial import Trial as Trial
     from romou.target import Target as Target
+
+leave_out_torch()
 
 _NAMES = {
     **{f"romou.api.{name}": (name,) for name in ("tune", "compile", "bench", "compare")},

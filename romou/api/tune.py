@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -159,12 +160,16 @@ def tune(
         where = local_runner(placed.result(), measuring)
     with (
         where as (place, runner),
-        ThreadPoolExecutor(2, thread_name_prefix="romou-tune") as threads,
+        ThreadPoolExecutor(1, thread_name_prefix="romou-identify") as threads,
+        _held_back() as (later, go_on),
     ):
         # The process that runs candidates starts while the graph is lowered.
         identified = threads.submit(runner.fingerprint) if trials else None
         # Kernels of a CPU are timed on the cores that compile. A budget of memory is kept to before the long part.
         is_apart = trials > 0 and max_memory is None and place.device is not None and not place.device.is_host_cpu
+        pretrained = pretrained_for(place.target)
+        if pretrained is not None and is_apart:
+            later.submit(pretrained.read)
 
         def searched(graph: Graph) -> tuple[Mapping[str, TaskResult], Path | None]:
             worth = [task for task in graph.tasks if not task.is_small]
@@ -190,13 +195,14 @@ def tune(
                     options=options,
                     alternatives=graph.alternatives,
                     learn_from=learn_from,
-                    pretrained=pretrained_for(place.target),
+                    pretrained=pretrained,
                     callback=_until_known(graph, callback) if is_apart else callback,
+                    meanwhile=go_on,
                 )
                 return session.run(terminal_progress if progress else NoProgress), folder
 
         is_strict = strict or rpc is not None
-        graph = lower(imported, place.target, strict=is_strict, executor=threads if is_apart else None)
+        graph = lower(imported, place.target, strict=is_strict, executor=later if is_apart else None)
         if not is_apart:
             fitting(graph, {}, place.target, max_memory)
         # In this order: what is wrong with a device is told by its trial.
@@ -206,9 +212,11 @@ def tune(
         try:
             results, folder = searched(graph)
         except Exception:
+            go_on()
             # What cannot be compiled may have no reference either.
             if not _is_broken(graph):
                 raise
+        go_on()
         if _is_broken(graph):
             # Some of its nodes go to the host, and the other kernels have records.
             graph = lower(imported, place.target, strict=is_strict)
@@ -219,6 +227,24 @@ def tune(
     finally:
         if place.remote is not None:
             place.remote.release()
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[tuple[Executor, Callable[[], None]]]:
+    """A thread for what can wait until candidates are being built, and the function that lets it begin: before, it would take time from the first of them.
+
+    After an exception what has not begun is dropped.
+    """
+    may_begin = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="romou-later") as executor:
+        executor.submit(may_begin.wait)
+        try:
+            yield executor, may_begin.set
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            may_begin.set()
 
 
 def _try(placed: Future[Place]) -> None:

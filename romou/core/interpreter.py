@@ -10,13 +10,9 @@ import sys
 _RUN = "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 
 
-# Where PyTorch is installed, TVM's FFI imports it, and it looks for CUDA devices: seconds for each process, none of which uses it.
-_WITHOUT_TORCH = {"TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}
-
-
 def child_environment(**variables: str) -> dict[str, str]:
     """This process's environment for a child, and `variables`."""
-    return {**os.environ, **_WITHOUT_TORCH, **variables}
+    return {**os.environ, **variables}
 
 
 def become(environment: dict[str, str], path: list[str], folder: str) -> None:

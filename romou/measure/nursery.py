@@ -23,8 +23,9 @@ from romou.core.interpreter import become, child_environment, forget_import_path
 
 # What calls of workers name: those of `Toolchain`, and the jobs.
 _PRELOADED = ("romou.tasks.tunable", "romou.tasks.build", "romou.measure.build_job", "romou.measure.rpc_job", "romou.measure.run_job")
-# Variables that are read when they are needed. Others may be read by a library that is being loaded: a change of one takes a fresh process.
-_READ_LATE = ("ROMOU_", "PYTEST_")
+# Variables that are read when they are needed, or by no library of a worker: scikit-learn, which XGBoost imports where it is installed, sets OpenMP's in
+# this process. Others may be read by a library that is being loaded: a change of one takes a fresh process.
+_READ_LATE = ("ROMOU_", "PYTEST_", "KMP_")
 
 
 class NurseryError(Exception):

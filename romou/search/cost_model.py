@@ -142,17 +142,15 @@ class CostModel:
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
     def expected_s(self, configs: Sequence[Config], best_s: float | None) -> np.ndarray | None:
-        """Return the time in seconds that is expected of each config, without the doubt that `predict` adds; None while times are only ranked.
+        """Return the time in seconds that is expected of each config, without the doubt that `predict` adds; None where none was learnt, only ranks.
 
         best_s: the best time that was measured of the task.
         """
+        own = self._own
+        if own is None or best_s is None:
+            return None
         rows = self._features(configs)
         before = self._before(configs, rows)
-        if self._own is None:
-            return np.exp(-before) if self._features.has_estimate and self._transferred is None else None
-        if best_s is None:
-            return None
-        own = self._own
         found = own.mean(rows, self._kinds(configs), before) if isinstance(own, GaussianProcess | KnobProcess) else own(rows, self._features.columns, before)
         return np.asarray(best_s * np.exp(-found))
 

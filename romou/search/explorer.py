@@ -54,8 +54,8 @@ class Explorer:
         self._transfer_data = transfer_data
         self._trained_on: int | None = None
         self._proposed: dict[str, Config] = {}
-        # Config key -> seconds that the model expected when it was proposed.
-        self.expected_s: dict[str, float] = {}
+        # Config key -> seconds that the model expected when it was proposed; of those only that were proposed after it had learnt something.
+        self._expected_s: dict[str, float | None] = {}
 
     def start_with(self, configs: Sequence[Config]) -> None:
         """Propose these right after the default config; what the space does not admit is passed over."""
@@ -91,11 +91,21 @@ class Explorer:
         self._note_expectations(list(chosen.values()), measured)
         return list(chosen.values())
 
+    def expected_s(self, config: Config) -> float | None:
+        """Seconds that the model expected of a config when that was proposed; None where it had no say."""
+        if config.key in self._expected_s:
+            return self._expected_s[config.key]
+        if config.key not in self._proposed or EXPLORERS[self._options.explorer] is None or not self._features.has_estimate:
+            return None
+        # Nothing was learnt yet: it is the estimate, which is as good later, when XGBoost, which may correct it, has been imported.
+        return float(np.exp(-self._features.expected([config])[0]))
+
     def _note_expectations(self, chosen: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> None:
+        if not chosen or not self._model.is_trained:
+            return
         best_s = min((t for _, t in measured.values() if t is not None), default=None)
-        expected = self._model.expected_s(chosen, best_s) if chosen and EXPLORERS[self._options.explorer] is not None else None
-        if expected is not None:
-            self.expected_s |= dict(zip((c.key for c in chosen), map(float, expected), strict=True))
+        expected = self._model.expected_s(chosen, best_s)
+        self._expected_s |= dict(zip((c.key for c in chosen), [None] * len(chosen) if expected is None else map(float, expected), strict=True))
 
     def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
         explore = EXPLORERS[self._options.explorer]

@@ -31,15 +31,25 @@ class Pipeline:
         self._is_apart = is_apart
 
     def search(
-        self, propose: Callable[[], Sequence[Candidate]], *, batch_size: int, is_over: Callable[[], bool], stop_at: float | None
+        self,
+        propose: Callable[[], Sequence[Candidate]],
+        *,
+        batch_size: int,
+        is_over: Callable[[], bool],
+        stop_at: float | None,
+        meanwhile: Callable[[], None],
     ) -> Iterator[tuple[BuildResult, MeasureResult]]:
-        """Each candidate with its result, as soon as it is there, until none is proposed or `is_over`; what runs by then is still measured."""
+        """Each candidate with its result, as soon as it is there, until none is proposed or `is_over`; what runs by then is still measured.
+
+        meanwhile: called whenever the builder has got something to do.
+        """
         waiting: deque[Future[BuildResult | None]] = deque()
 
         def refill(running: int) -> int:
             width = self._runner.width
             while not is_over() and self._wants_more(waiting, running, max(batch_size, 2 * width)) and (batch := propose()):
                 waiting.extend(self._builder.start(batch, stop_at=stop_at))
+                meanwhile()
             if is_over():
                 _drop(waiting)
             return width

@@ -8,8 +8,11 @@ from __future__ import annotations
 import functools
 import gzip
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from romou.core.errors import RecordError
 from romou.search.cost_model import Trees, train_on
@@ -62,19 +65,39 @@ class PretrainedModel(Trees):
         return cls(booster, columns)
 
 
-def pretrained_for(target: Target) -> PretrainedModel | None:
-    """Return the model that ships for the target's device, of its own kind or of the one that this kind learns from.
+class ShippedModel:
+    """The pretrained model in a file, read when it is first asked: importing XGBoost takes a second, and the first candidates are built without it.
 
-    None where there is none, and with a warning where the one that ships does not fit this version: a search goes on without it.
+    One that does not fit this version changes nothing, and that is logged: a search goes on without it. May be asked by several threads.
     """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
+        """See `Trees`."""
+        model = self.read()
+        return expected if model is None else model(rows, columns, expected)
+
+    def read(self) -> PretrainedModel | None:
+        """Return the model; None where it does not fit."""
+        with self._lock:
+            return self._model
+
+    @functools.cached_property
+    def _model(self) -> PretrainedModel | None:
+        try:
+            return PretrainedModel.load(self._path)
+        except RecordError as error:
+            logger.warning("the search goes on without a pretrained cost model: %s", error)
+            return None
+
+
+def pretrained_for(target: Target) -> ShippedModel | None:
+    """Return the model that ships for the target's device, of its own kind or of the one that this kind learns from; None where there is none."""
     path = next((path for path in map(functools.partial(file_of, target), (target.kind, target.backend.learns_from)) if path.is_file()), None)
-    if path is None:
-        return None
-    try:
-        return PretrainedModel.load(path)
-    except RecordError as error:
-        logger.warning("the search goes on without a pretrained cost model: %s", error)
-        return None
+    return None if path is None else ShippedModel(path)
 
 
 def file_of(target: Target, kind: str | None = None) -> Path:

@@ -28,7 +28,7 @@ from romou.search.transfer import TransferData
 from romou.search.trial import Trial, TrialCallback
 
 if TYPE_CHECKING:
-    from romou.search.pretrained import PretrainedModel
+    from romou.search.features import Correction
     from romou.target import Target
     from romou.tasks.tunable import TunableTask
 
@@ -59,6 +59,7 @@ class TuningSession:
         of other devices. It gets the keys of such tasks with how many records they have: at the start, and when another process brings new ones.
     callback: called with each finished trial after its record is kept; True, or an exception, ends the search.
     pretrained: corrects the estimate on the target's device; None: the estimate as it is.
+    meanwhile: called as soon as candidates are being built, so that what can wait until then takes no time from the first of them.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class TuningSession:
         clock: Callable[[], float] = time.monotonic,
         alternatives: Mapping[str, Sequence[str]] | None = None,
         learn_from: Callable[[Counter[str]], Sequence[TunableTask]] = lambda _: (),
-        pretrained: PretrainedModel | None = None,
+        pretrained: Correction | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
         callback: TrialCallback | None = None,
     ) -> None:
         self._alternatives = alternatives or {}
         self._clock = clock
         self._callback = callback
+        self._meanwhile = meanwhile
         self._is_stopped = False
         self._error: Exception | None = None
         self._target = target
@@ -184,7 +187,9 @@ class TuningSession:
         if not self._fingerprint.is_host_cpu:
             self._runner.expect([state.task for state in self._untried(max(0, self._options.trials - self.done))])
         try:
-            results = self._pipeline.search(self._propose, batch_size=self._options.batch_size, is_over=self._is_over, stop_at=self._stop_at)
+            results = self._pipeline.search(
+                self._propose, batch_size=self._options.batch_size, is_over=self._is_over, stop_at=self._stop_at, meanwhile=self._meanwhile
+            )
             for built, result in results:
                 self._keep(built, result, progress.update)
             if self._error is not None:
@@ -318,7 +323,7 @@ class TuningSession:
             error=result.error,
             seed=result.seed,
             clock_ratio=result.clock_ratio,
-            expected_s=self._by_key[task.key].explorer.expected_s.get(result.candidate.config.key),
+            expected_s=self._by_key[task.key].explorer.expected_s(result.candidate.config),
             target=str(self._target),
             time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             romou=__version__,

@@ -13,7 +13,7 @@ from romou.core.outcome import Outcome
 from romou.core.space import Config
 from romou.schedules.contraction import tensor_core
 from romou.search.explorer import Explorer
-from romou.search.features import TaskFeatures
+from romou.search.features import Correction, TaskFeatures
 from romou.search.options import TuningOptions
 from romou.search.scheduler import Progression
 from romou.search.transfer import TransferData
@@ -21,7 +21,6 @@ from romou.search.transfer import TransferData
 if TYPE_CHECKING:
     from romou.hardware import HardwareSpec
     from romou.measure.types import BuildResult
-    from romou.search.pretrained import PretrainedModel
     from romou.target import Target
     from romou.tasks.tunable import TunableTask
 
@@ -68,7 +67,7 @@ class TaskSearch:
         index: int,
         transfer_data: Callable[[TaskSearch], TransferData],
         spec: HardwareSpec | None,
-        pretrained: PretrainedModel | None,
+        pretrained: Correction | None,
     ) -> None:
         self.task = task
         self.space = task.space(target)

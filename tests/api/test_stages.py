@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,9 @@ from nodes import model_of
 
 import romou
 import romou.api.graph
+from romou.api.tune import _held_back
 from romou.core.errors import BuildError
-from romou.measure import DeviceFingerprint
+from romou.measure import DeviceFingerprint, LocalBuilder
 from romou.search import TuningSession
 
 HOST = "opencl -device=host"
@@ -60,7 +62,13 @@ def test_a_model_that_compiles_while_it_is_tuned(
     monkeypatch.setattr(DeviceFingerprint, "of_facts", staticmethod(lambda *given, **named: replace(of_facts(*given, **named), is_host_cpu=False)))
     weight, x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32), np.random.default_rng(1).random((20, 40)).astype(np.float32)
     model = model_of({"t": ("Tan", "x"), "y": ("MatMul", "t w")}, {"x": x}, {"w": weight})
-    search = TuningSession.run
+    search, start, before = TuningSession.run, LocalBuilder.start, []
+
+    def started(*given: Any, **named: Any) -> Any:
+        before.append(len(threads))
+        return start(*given, **named)
+
+    monkeypatch.setattr(LocalBuilder, "start", started)
 
     def searched(session: TuningSession, *rest: Any) -> Any:
         if has_reference or len(threads) > 1:
@@ -69,8 +77,34 @@ def test_a_model_that_compiles_while_it_is_tuned(
 
     monkeypatch.setattr(TuningSession, "run", searched)
     tuned = romou.tune(model, target=HOST, trials=3, work_dir=False)
-    assert threads[0].startswith("romou-tune")
+    assert threads[0].startswith("romou-later")
+    # The first candidates do not wait for it.
+    assert (before[0] == 0) == has_reference
     assert (len(threads) == 1) == is_right
     assert ("no kernels for Tan (t): they run on the host" in caplog.text) != is_right
     assert sum(tuned.summary().outcomes.values()) == 3
     np.testing.assert_allclose(tuned.run({"x": x})["y"], np.tan(x) @ weight, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_held_back_begins_when_it_may_or_at_the_end() -> None:
+    with _held_back() as (later, go_on):
+        first = later.submit(threading.current_thread)
+        assert not first.done()
+        go_on()
+        assert first.result(60).name.startswith("romou-later")
+    with _held_back() as (later, _):
+        second = later.submit(int)
+    assert second.result() == 0
+
+
+def test_what_is_held_back_is_dropped_after_an_error() -> None:
+    dropped: list[Future[int]] = []
+
+    def fail() -> None:
+        with _held_back() as (later, _):
+            dropped.append(later.submit(int))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert dropped[0].cancelled()

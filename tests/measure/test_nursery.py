@@ -32,6 +32,8 @@ def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], m
     nursery = first.call("os:getppid")
     assert first.call("os:getenv", "TVM_NUM_THREADS") == "1"
     monkeypatch.setenv("ROMOU_DEBUG", "1")
+    # As scikit-learn does, which XGBoost imports.
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
     monkeypatch.chdir(tmp_path)
     second = worker()
     assert (second.call("os:getppid"), second.call("os:getenv", "ROMOU_DEBUG"), second.call("os:getcwd")) == (nursery, "1", str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from recordings import TARGET, recorded
 from tvm.relax import op
 
 from romou.core.errors import RecordError
+from romou.core.space import Config
 from romou.records import RecordedSpace
 from romou.search import TuningOptions, TuningSession, pretrained
-from romou.search.features import TaskFeatures
+from romou.search.features import Correction, TaskFeatures
 from romou.search.pretrained import PretrainedModel, file_of, pretrained_for
 from romou.search.simulation import SimulatedDevice, SimulatedTask
 from romou.search.task_search import TaskSearch
@@ -67,7 +69,11 @@ def test_a_search_goes_on_without_a_model_that_does_not_fit(tmp_path: Path, monk
     model = pretrained_on(1)
     PretrainedModel(model.booster, ("another", *model.columns[1:])).save(tmp_path / "opencl_nvidia_h200.ubj.gz")
     monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
-    assert pretrained_for(H200) is None
+    known, expected = pretrained_for(H200), np.zeros(2)
+    assert known is not None
+    assert not caplog.records
+    assert known(np.zeros((2, 1)), ("knob",), expected) is known(np.zeros((2, 1)), ("knob",), expected) is expected
+    assert known.read() is None
     (warning,) = caplog.records
     assert warning.levelname == "WARNING"
     assert re.search(r"without a pretrained cost model: .*does not have: another\npython scripts/pretrain_cost_model.py makes it anew", warning.getMessage())
@@ -113,6 +119,36 @@ def test_a_model_ships_for_a_device() -> None:
     assert all(pretrained_for(Target(text)) is None for text in ("opencl -device=adreno640", "opencl -device=host"))
 
 
+def test_default_configs_do_not_wait_for_xgboost() -> None:
+    """Importing XGBoost takes a second, and what is expected of a candidate is asked only when it is recorded."""
+    made = recorded(9, name="NVIDIA H200")
+    task, asked = SimulatedTask.of_recording(made), []
+
+    def correct(rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        return expected + 1
+
+    device, store = SimulatedDevice([task]), []
+    events: list[int] = []
+    session = TuningSession(
+        [task],
+        H200,
+        store=store,
+        builder=device,
+        runner=device,
+        options=TuningOptions(trials=1, confirm=0),
+        clock=device.clock,
+        pretrained=correct,
+        meanwhile=lambda: events.append(len(asked)),
+    )
+    session.run()
+    assert events == [0]
+    assert asked == [1]
+    (record,) = store
+    estimated = TaskFeatures(task.template, H200.limits, H200.spec).expected([Config(record.config)])[0]
+    assert record.expected_s == pytest.approx(float(np.exp(-estimated - 1)), rel=1e-5)
+
+
 def test_a_space_with_tensor_cores_is_not_corrected() -> None:
     target = Target("cuda -device=nvidia_h200")
 
@@ -126,7 +162,7 @@ def test_a_space_with_tensor_cores_is_not_corrected() -> None:
     assert not is_corrected("float16")
 
 
-def rank_correlation(path: Path, target: Target, model: PretrainedModel | None) -> float:
+def rank_correlation(path: Path, target: Target, model: Correction | None) -> float:
     """Return how well a model ranks the configs of a recording."""
     task = SimulatedTask.of_recording(RecordedSpace.load(path))
     space, configs = task.recorded.space(), list(task.space(target))
