@@ -13,6 +13,7 @@ from tvm.s_tir import dlight
 import romou.passes.pipeline as pipeline
 from romou.core.errors import as_build_error
 from romou.core.space import Config
+from romou.module.entries import mark_entries
 from romou.module.images import place_weights, store_weights
 from romou.module.memory import MemoryPlan, plan_memory
 from romou.module.storage import plan_storage
@@ -92,7 +93,6 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], config
     """
     scheduled = _with_kernels(fused, tasks, configs, target) if target.backend.has_kernels else _with_references(fused, tasks)
     with_allocations = [
-        relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
@@ -107,7 +107,9 @@ def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], config
         relax.transform.AttachGlobalSymbol(),
     ]
     with target.tvm_target:
-        return tvm.transform.Sequential(lowered)(plan_storage(tvm.transform.Sequential(with_allocations)(scheduled)))
+        # From here on a view of an input is one.
+        marked = mark_entries(relax.transform.RewriteDataflowReshape()(scheduled))
+        return tvm.transform.Sequential(lowered)(plan_storage(tvm.transform.Sequential(with_allocations)(marked)))
 
 
 def _with_references(fused: tvm.IRModule, tasks: Mapping[str, TunableTask]) -> tvm.IRModule:

@@ -17,6 +17,7 @@ from tvm_ffi.structural import structural_map
 from romou.backends.dialect import Dialect, dialect_of
 from romou.passes.address_elimination import eliminate_addresses
 from romou.passes.advancing_pointers import advance_pointers
+from romou.passes.argument_checks import trust_arguments
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
 from romou.passes.code_generator import compare_lanes, name_register_reads, number_truth_values, unroll_by_compiler
@@ -123,7 +124,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             tirx.transform.BF16StorageLegalize(),
         ]
     )
-    host = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+    host = tvm.transform.Sequential([trust_arguments, tirx.transform.RemoveNoOp(), tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
     device = tvm.transform.Sequential(
         [
             tirx.transform.LowerWarpMemory(),

@@ -37,6 +37,8 @@ IGNORE_NAN = "pragma_romou_ignore_nan"
 
 # On a function whose data and output no graph has placed: whether they lie in images is then a knob.
 FREE_IMAGES = "romou.free_images"
+# A function with this attribute checks all that there is to its arguments; see passes/argument_checks.py.
+CHECKS_ARGUMENTS = "romou.checks_arguments"
 
 
 def is_image(buffer: tirx.Buffer) -> bool:
