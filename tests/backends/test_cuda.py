@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 from pathlib import Path
 
@@ -239,6 +240,8 @@ NVML = r"""
 static int is_open = 0;
 extern "C" int nvmlInitWithFlags(unsigned flags) { is_open = flags == 2; return 0; }
 extern "C" int nvmlSystemGetDriverVersion(char *version, unsigned length) { snprintf(version, length, "580.159.04"); return is_open ? 0 : 1; }
+extern "C" int nvmlShutdown() { is_open = 0; return 0; }
+extern "C" int stays_open() { return is_open; }
 """
 
 
@@ -249,5 +252,7 @@ def test_the_drivers_version_is_asked_of_nvml_without_attaching_gpus(tmp_path: P
     subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
     monkeypatch.setattr(cuda_backend, "_NVML", str(library))
     assert ask() == "580.159.04"
+    # PyTorch in the same process would find no GPU.
+    assert not ctypes.CDLL(str(library)).stays_open()
     monkeypatch.setattr(cuda_backend, "_NVML", str(tmp_path / "none.so"))
     assert ask() == f"unknown (no {tmp_path / 'none.so'})"

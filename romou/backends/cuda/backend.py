@@ -213,6 +213,10 @@ def _driver() -> str:
         nvml = ctypes.CDLL(_NVML)
     except OSError:
         return f"unknown (no {_NVML})"
-    if nvml.nvmlInitWithFlags(_NVML_ATTACH_NONE) or nvml.nvmlSystemGetDriverVersion(version, _NVML_CHARS):
+    if nvml.nvmlInitWithFlags(_NVML_ATTACH_NONE):
         return "unknown (NVML does not answer)"
-    return version.value.decode()
+    try:
+        return "unknown (NVML does not tell it)" if nvml.nvmlSystemGetDriverVersion(version, _NVML_CHARS) else version.value.decode()
+    finally:
+        # The flag holds as long as the library is open: for PyTorch, which counts its GPUs by it, there would be none in this process.
+        nvml.nvmlShutdown()
