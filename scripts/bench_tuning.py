@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import onnx
@@ -24,8 +25,11 @@ import onnx
 import romou
 from romou import models
 from romou.core.errors import RomouError, UsageError
-from romou.module.summary import LayerRow
-from romou.search.trial import Trial
+
+if TYPE_CHECKING:
+    # They would import TVM before the clock starts.
+    from romou.module.summary import LayerRow
+    from romou.search.trial import Trial
 
 WITHIN = 1.05
 
