@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -51,7 +52,9 @@ def identity(target_json: str) -> dict[str, str]:
     target = Target.from_json(target_json)
     found = {"romou": f"{__version__} (source {_source()})"}
     found |= {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
-    found[f"the device file of {target.device_name or 'the target'}"] = _digest(repr(target.spec).encode())
+    # PoCL was seen to tell the next process another size of images. Where kernels may use them, the limits say it.
+    spec = dataclasses.replace(target.spec, max_image_width_texels=None, max_image_height_texels=None)
+    found[f"the device file of {target.device_name or 'the target'}"] = _digest(repr((spec, target.limits)).encode())
     return found if target.host is not None else {**found, "the machine": platform.machine()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from rpc_servers import free_port
 from small_networks import Graph
 
 import romou
+from romou.backends import backend
 from romou.cli import main
 from romou.core.errors import CompatError, ConnectionLostError, UsageError
 from romou.core.outcome import Outcome
@@ -104,6 +106,21 @@ def test_other_versions_are_one_error(cluster: distributed.LocalCluster, monkeyp
     said = r"dask worker tcp://.* would build other kernels: romou is .* \(source \w{8}\), here .* \(source of another checkout\)"
     with pytest.raises(CompatError, match=said):
         DaskBuilder(address_of(cluster), TARGET)
+
+
+def test_a_driver_that_answers_another_image_size_is_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PoCL does at times; a CPU's kernels use no images."""
+    text = TARGET.to_json()
+    found = dask_job.identity(text)
+    asked = backend("opencl")._asked_spec
+
+    def answer(**facts: int) -> None:
+        monkeypatch.setattr(type(backend("opencl")), "_asked_spec", lambda _, given: dataclasses.replace(asked(given), **facts))
+
+    answer(max_image_width_texels=4096, max_image_height_texels=4096)
+    assert dask_job.identity(text) == found
+    answer(local_mem_bytes=4096)
+    assert dask_job.identity(text) != found
 
 
 def test_a_worker_of_other_versions_that_comes_later(cluster: distributed.LocalCluster) -> None:
