@@ -15,27 +15,10 @@ def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
     main = mod["main"]
     foreign = set(main.params)
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
-        read, called = _used(binding.value)
-        if read.isdisjoint(foreign):
+        if foreign.isdisjoint(relax.analysis.free_vars(binding.value)):
             continue
-        for name in called:
-            var = mod.get_global_var(name)
+        for var in relax.analysis.all_global_vars(binding.value):
             marked[var] = marked[var].with_attr(CHECKS_ARGUMENTS, True)
         if called_function(binding.value) is None:
             foreign.add(binding.var)
     return marked
-
-
-def _used(value: relax.Expr) -> tuple[set[relax.Var], set[str]]:
-    """Variables that an expression reads, and names of the functions that it calls, those of branches included."""
-    read: set[relax.Var] = set()
-    called: set[str] = set()
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Var):
-            read.add(expr)
-        elif (name := called_function(expr)) is not None:
-            called.add(name)
-
-    relax.analysis.post_order_visit(value, visit)
-    return read, called

@@ -142,7 +142,7 @@ class CostModel:
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
     def expected_s(self, configs: Sequence[Config], best_s: float | None) -> np.ndarray | None:
-        """Return the time in seconds that is expected of each config, without the doubt that `predict` adds; None where none was learnt, only ranks.
+        """Return the time in seconds that is expected of each config, without the doubt that `predict` adds; None where it has only ranks.
 
         best_s: the best time that was measured of the task.
         """

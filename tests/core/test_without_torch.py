@@ -14,7 +14,6 @@ TORCH = """
 print("torch is imported")
 class Tensor: __dlpack_c_exchange_api__ = None
 class cuda: is_available = staticmethod(lambda: False)
-class _Any: __getattr__ = lambda self, name: name
 def __getattr__(name): return name
 """
 
@@ -36,6 +35,11 @@ def printed(code: str, folder: Path) -> list[str]:
 def test_it_is_there_for_others(folder: Path) -> None:
     code = "import romou, tvm, tvm.relax; print('tvm is'); import torch; print(torch.cuda.is_available())"
     assert printed(code, folder) == ["tvm is", "torch is imported", "False"]
+
+
+def test_one_that_is_imported_already_is_used(folder: Path) -> None:
+    code = "import torch, romou, tvm_ffi._convert as used; print(used.torch is torch)"
+    assert printed(code, folder) == ["torch is imported", "True"]
 
 
 def test_workers_do_without(folder: Path) -> None:
