@@ -114,6 +114,16 @@ def short_net(channels: int = 6, dtype: str = "float32") -> onnx.ModelProto:
     return g.model(g.add("MaxPool", g.add("Add", g.conv(x, 8, 8, (1, 1)), x), kernel_shape=[2, 2]))
 
 
+def shared_outputs_net(size: int = 7) -> onnx.ModelProto:
+    """Outputs that no kernel writes: a weight, a folded constant, the input, views of them; and one output three times."""
+    g = Graph({"x": (3, size)})
+    weight, flat = g.weight(3, size), g.constant(np.array([3 * size]))
+    y = g.add("Mul", "x", weight)
+    names = [g.add("Identity", one) for one in ("x", y)]
+    views = [g.add("Reshape", one, flat) for one in ("x", y, weight)]
+    return g.model(y, g.add("Add", weight, weight), weight, *names, *views)
+
+
 def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
     """Normal values for every input of a model with static shapes."""
     rng = np.random.default_rng(seed)

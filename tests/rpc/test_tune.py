@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, tracking, wait_for
-from small_networks import Graph, random_inputs, short_net
+from small_networks import Graph, random_inputs, shared_outputs_net, short_net
 
 import romou
 from romou.api.place import for_server
@@ -125,6 +125,18 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
         there.device  # noqa: B018
     there.release()
     wait_for(lambda: server.running_session() is None)
+
+
+def test_outputs_that_are_constants_or_inputs_stay_right_at_a_server(tmp_path: Path, server: Server) -> None:
+    model = shared_outputs_net()
+    there = romou.load(romou.compile(model, target="opencl -device=host", device=0).save(tmp_path / "m.romou"), rpc=server.address)
+    for seed in range(3):
+        inputs = random_inputs(model, seed=seed)
+        right = run_onnxruntime(model, inputs)
+        assert right is not None
+        for mine, theirs in zip(there.run(inputs), right, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    there.release()
 
 
 def test_a_model_keeps_to_the_servers_of_a_tracker_that_will_do(tmp_path: Path) -> None:

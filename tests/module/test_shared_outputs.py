@@ -1,0 +1,62 @@
+"""Outputs that are constants, inputs, views of them, or another output: right in every run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from operators import target_of
+from small_networks import Graph, random_inputs, shared_outputs_net
+
+import romou
+from romou.frontend.reference import run_onnxruntime
+
+KINDS = ["opencl", "vulkan"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.usefixtures("opencl_device", "vulkan_device")
+def test_right_in_every_run(kind: str, capture: bool, tmp_path: Path) -> None:
+    """Plain or captured, compiled or loaded."""
+    model = shared_outputs_net()
+    compiled = romou.compile(model, target=target_of(kind))
+    compiled.capture = capture
+    loaded = romou.load(compiled.save(tmp_path / "m.romou"), capture=capture)
+    for seed in range(4):
+        inputs = random_inputs(model, seed=seed)
+        right = run_onnxruntime(model, inputs)
+        assert right is not None
+        for found in (compiled.run(inputs), loaded.run(inputs)):
+            for name, mine, theirs in zip(compiled.outputs, found, right, strict=True):
+                np.testing.assert_array_equal(mine, theirs, err_msg=f"{name}, run {seed}")
+    assert all(("command buffer" in one.launching) == capture for one in (compiled, loaded))
+
+
+def test_right_after_it_was_timed(opencl_device: tvm.runtime.Device) -> None:
+    """Timing captures, too."""
+    model = shared_outputs_net()
+    compiled = romou.compile(model, target=target_of("opencl"))
+    compiled.times(repeat=1)
+    inputs = random_inputs(model, seed=1)
+    right = run_onnxruntime(model, inputs)
+    assert right is not None
+    for mine, theirs in zip(compiled.run(inputs), right, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("opencl_device", "vulkan_device")
+def test_no_output_is_computed(kind: str) -> None:
+    """There is no kernel to be captured."""
+    g = Graph({"x": (1, 5)})
+    model = g.model(g.add("Identity", "x"), g.weight(2, 3))
+    compiled = romou.compile(model, target=target_of(kind))
+    for seed in range(3):
+        inputs = random_inputs(model, seed=seed)
+        right = run_onnxruntime(model, inputs)
+        assert right is not None
+        for mine, theirs in zip(compiled.run(inputs), right, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
