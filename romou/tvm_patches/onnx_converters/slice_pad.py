@@ -90,7 +90,7 @@ def _wrapped(index: tirx.Expr, extent: int | tirx.Expr) -> tirx.Expr:
 
 @converter("Pad")
 def pad(node: Node) -> relax.Expr:
-    """Known, positive pads of a constant are the wheel's; all others move and bend the index of a load."""
+    """Pads move and bend the index of a load, or stand for a value where it is outside."""
     shape, mode = node.shape(), node.attributes["mode"]
     if node.opset < 11:
         pads: Sequence[int] | None = node.attributes["pads" if "pads" in node.attributes else "paddings"]
@@ -105,11 +105,22 @@ def pad(node: Node) -> relax.Expr:
     before, after = [0] * len(shape), [0] * len(shape)
     for k, axis in enumerate(axes):
         before[axis], after[axis] = pads[k], pads[k + len(axes)]
-    number = node.constant(2) if node.has(2) else np.array(node.attributes.get("value", 0))
-    if mode == "constant" and min(before + after, default=0) >= 0 and number is not None:
-        return op.nn.pad(node.input(0), [p for pair in zip(before, after, strict=True) for p in pair], number.item())
+    if not any(before + after):
+        return node.input(0)
     result = tuple(e + b + a for e, b, a in zip(shape, before, after, strict=True))
-    return node.compute(lambda x, v: _padded(x, v, mode, result, lambda axis: tirx.const(before[axis], "int64")), node.input(0), value)
+    number = node.constant(2) if node.has(2) else np.array(node.attributes.get("value", 0), node.dtype())
+
+    def padded(x: te.Tensor, *values: te.Tensor) -> te.Tensor:
+        return _padded(x, _element(values[0]) if number is None else tirx.const(number.item(), x.dtype), mode, result, lambda axis: before[axis])
+
+    # A known value is a number in the kernel. TVM has no numbers in the upper half of uint64, and its own operator takes a double, which misses integers.
+    if number is not None and number.dtype == np.uint64 and number >= 2**63:
+        number = None
+    return node.compute(padded, node.input(0), *([value] if number is None else []))
+
+
+def _element(scalar: te.Tensor) -> tirx.Expr:
+    return scalar[(0,) * len(scalar.shape)]
 
 
 def _pad_at_run_time(node: Node, value: relax.Expr) -> relax.Expr:
@@ -124,14 +135,13 @@ def _pad_at_run_time(node: Node, value: relax.Expr) -> relax.Expr:
                 found = tirx.Select(_wrapped(axes[k], rank) == axis, tirx.Cast("int64", pads[k]), found)
             return found
 
-        return _padded(x, v, node.attributes["mode"], result, before)
+        return _padded(x, _element(v), node.attributes["mode"], result, before)
 
     return node.compute(padded, node.input(0), value, node.input(1), axes)
 
 
-def _padded(x: te.Tensor, value: te.Tensor, mode: str, result: Sequence[int], before: Callable[[int], tirx.Expr]) -> te.Tensor:
+def _padded(x: te.Tensor, number: tirx.Expr, mode: str, result: Sequence[int], before: Callable[[int], tirx.Expr | int]) -> te.Tensor:
     shape = [int(d) for d in x.shape]
-    number = value[(0,) * len(value.shape)]
 
     def element(*indices: tirx.Var) -> tirx.Expr:
         at = [tirx.Cast("int64", i) - before(axis) for axis, i in enumerate(indices)]
