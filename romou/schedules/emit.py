@@ -16,6 +16,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.schedules.blocks import loads_of
 from romou.tir.calls import is_conditional, takes_vectors
+from romou.tir.traversal import rewriting
 
 # Expressions that may be computed for all lanes at once.
 _PARTS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Cast, tvm.ir.Call, TensorLoad)
@@ -47,9 +48,30 @@ def launch(func: tirx.PrimFunc, threads: Mapping[str, tuple[tirx.Var, int]], bod
     for tag, (var, extent) in reversed(list(threads.items())):
         kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, var.ty) for value in (0, extent))
         body = tirx.For(var, low, high, kind, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
-    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=list(buffers))
+    root = s_tir.SBlock([], [], [], "root", with_own_variables(body), alloc_buffers=list(buffers))
     made = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
     return tvm.IRModule({"main": made.with_attr("global_symbol", "main")})
+
+
+def with_own_variables(body: tirx.Stmt) -> tirx.Stmt:
+    """Give each loop a variable of its own. A statement that stands in two places brings its loops twice, and TVM copies no function that binds one variable
+    twice.
+
+        for lane: a[lane] = 0; for lane: b[lane] = 1      ->      for lane: a[lane] = 0; for lane': b[lane'] = 1
+    """
+    bound: set[tirx.Var] = set()
+
+    def renew(stmt: tirx.For, mutator: Any) -> tirx.For:
+        var = stmt.loop_var
+        is_first = var not in bound
+        bound.add(var)
+        new = mutator.default_mutate(stmt)
+        if is_first:
+            return new
+        own = tirx.Var(var.name, var.ty)
+        return tirx.For(own, new.min, new.extent, new.kind, substitute(new.body, {var: own}), new.thread_binding, new.annotations, new.step)
+
+    return rewriting((tirx.For, renew))(body)
 
 
 def substitute(node: Any, values: Mapping[tirx.Var, tirx.Expr]) -> Any:

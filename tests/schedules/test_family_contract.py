@@ -13,7 +13,8 @@ import pytest
 import tvm
 from documents import ROOT
 from operators import assert_agrees, error_of, quick_configs, random_arrays, reference
-from tvm import relax
+from tvm import relax, s_tir, tirx
+from tvm_ffi.structural import structural_equal
 
 from romou.core.space import Block
 from romou.layout.typical import graph_of
@@ -23,10 +24,12 @@ from romou.schedules.template import ContractionTemplate
 from romou.target import Target
 from romou.tasks.extract import extract_tasks
 from romou.tasks.tunable import TunableTask
+from romou.tir.traversal import nodes_in
 
 SEED = 3
 CASES = [(family, case) for family in families() for case in family.cases]
 PHONE = Target("opencl -device=adreno640")
+TARGETS = [PHONE, *map(Target, ("opencl -device=mali_g76", "opencl -device=host", "vulkan -device=mali_g715", "cuda -device=nvidia_h200"))]
 SPACES = Path(__file__).parent / "space_sizes.json"
 each_case = pytest.mark.parametrize(("family", "case"), CASES, ids=[f"{family.name}-{case.name}" for family, case in CASES])
 
@@ -82,6 +85,20 @@ def test_configs_agree_with_the_plain_definition(family: Family, case: Case, ope
     drawn = quick_configs(task, target, rng, 1) if case is family.cases[0] else []
     for config in [task.default_config(target), *drawn]:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
+
+
+@each_case
+def test_a_schedule_binds_each_variable_once(family: Family, case: Case) -> None:
+    """TVM copies no function that binds a variable twice, and slices of one task's output are written by copies of its function."""
+    task, rng = task_of_case(family, case), np.random.default_rng(SEED)
+    for target in TARGETS:
+        for config in [*task.starts(target), *task.space(target).sample(rng, 4)]:
+            func = task.schedule(config, target)["main"]
+            bound = [loop.loop_var for loop in nodes_in(func.body, tirx.For)]
+            bound += [axis.var for block in nodes_in(func.body, s_tir.SBlock) for axis in block.iter_vars]
+            twice = [str(var.name) for at, var in enumerate(bound) if any(var.same_as(other) for other in bound[:at])]
+            assert not twice, (str(target), config)
+            assert structural_equal(s_tir.renew_defs(func), func)
 
 
 def configs_in(block: Block) -> int:
