@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from romou.backends.programs import Programs
+from romou.backends.programs import Programs, keeping
 from romou.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.core.arguments import whole_of
 from romou.core.errors import DeviceError, RomouError, UsageError
@@ -370,8 +370,8 @@ class Backend:
         return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads, is_kept=is_kept)
 
     def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
-        """While a model is built or loaded: what the kind compiles then is kept for the next time. Most compile later, see `programs`."""
-        return contextlib.nullcontext()
+        """While a model is built or loaded: what is compiled then is kept for the next time. Drivers compile later, see `programs`."""
+        return keeping()
 
     def drop_weights(self, executable: Any) -> None:
         """Let go of the host's copy of the weights of an executable whose virtual machine has started; no other one can be started of it.

@@ -2,16 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 logger = logging.getLogger("romou")
 # How such a note begins in program_cache.cc.
 _KEEPS_NONE = "compiled programs are not kept"
 _told: set[str] = set()
+_is_keeping: contextvars.ContextVar[bool] = contextvars.ContextVar("is_keeping", default=False)
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+    """Kernels that are built or loaded inside find their programs in the cache, and leave them there.
+
+    Candidates of a search do not.
+    """
+    before = _is_keeping.set(True)
+    try:
+        yield
+    finally:
+        _is_keeping.reset(before)
+
+
+def is_keeping() -> bool:
+    """Whether `keeping` is in force; threads that are started inside have to be told."""
+    return _is_keeping.get()
+
+
+def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable[[], bytes]) -> bytes:
+    """What `compile_now` returns, from disk if a process has compiled it before. Warns of an entry that had to be given up.
+
+    compiler: its name.   depends: everything that the answer depends on, as JSON can hold it.   what: the program for a person.
+    """
+    import tvm
+
+    find, keep = (tvm.get_global_func(f"romou.programs.{name}", allow_missing=True) for name in ("find", "keep"))
+    if find is None or keep is None:
+        return compile_now()
+    key = hashlib.sha256(json.dumps([compiler, *depends]).encode()).hexdigest()
+    found, *notes = find(compiler, key, what)
+    warn_of(notes)
+    if found is not None:
+        return bytes(found)
+    code = compile_now()
+    keep(compiler, key, code)
+    return code
 
 
 def warn_of(notes: Iterable[str]) -> None:

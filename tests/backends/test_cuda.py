@@ -20,6 +20,7 @@ from romou import models
 from romou.backends.cuda import BACKEND, compiler
 from romou.backends.cuda import backend as cuda_backend
 from romou.backends.cuda.dialect import complete
+from romou.backends.programs import is_keeping
 from romou.cli import main
 from romou.core.errors import BuildError, CompatError, DeviceError
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
@@ -227,11 +228,11 @@ def test_machine_code_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, c
 def test_a_model_s_module_is_kept(monkeypatch: pytest.MonkeyPatch, cuda_target: Target) -> None:
     """Where TVM compiles a module, as it is built or as it is loaded, the cache is at hand."""
     seen: list[bool] = []
-    monkeypatch.setattr(tvm, "compile", lambda *_args, **_options: seen.append(compiler._is_kept.get()) or (_ for _ in ()).throw(BuildError("seen")))
+    monkeypatch.setattr(tvm, "compile", lambda *_args, **_options: seen.append(is_keeping()) or (_ for _ in ()).throw(BuildError("seen")))
     with pytest.raises(BuildError):
         romou.compile(residual_net(), target=cuda_target, verify=False)
     assert True in seen
-    assert not compiler._is_kept.get()
+    assert not is_keeping()
 
 
 NVML = r"""

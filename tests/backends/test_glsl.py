@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
+import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,11 +135,61 @@ def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.Monk
         compiler.glslang.cache_clear()
 
 
-def test_a_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "#version 450\nvoid main() {}\n"
-    first = compiler.compile_shader(text)
-    monkeypatch.setattr(compiler, "_run", lambda *_: pytest.fail("glslang was started"))
-    assert compiler.compile_shader(text) == first
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that gets a word for each start of glslang from now on, with a cache of its own."""
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
+    asked: list[str] = []
+    real = compiler._run
+    monkeypatch.setattr(compiler, "_run", lambda *arguments: asked.append("compiled") or real(*arguments))
+    compiler.version()
+    asked.clear()
+    return asked
+
+
+def kept_entries() -> list[Path]:
+    return sorted((Path(os.environ["ROMOU_CACHE_DIR"]) / "programs").glob("*.program"))
+
+
+CONSTANT = "#version 450\nlayout(set = 0, binding = 0) buffer Out { float y[]; };\nvoid main() { y[0] = 3.25; }\n"
+
+
+def test_a_model_s_shader_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate's is compiled anew."""
+    asked = started(monkeypatch)
+    (first,) = compiler.compile_shaders([CONSTANT])
+    assert (len(asked), kept_entries()) == (1, [])
+    with BACKEND.keeping_programs():
+        assert [compiler.compile_shaders([CONSTANT]) for _ in range(3)] == [[first]] * 3
+        assert (len(asked), len(kept_entries())) == (2, 1)
+    compiler.compile_shaders([CONSTANT])
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("damage", ["another constant", "cut off", "empty"])
+def test_damaged_spirv_is_compiled_again(damage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    asked = started(monkeypatch)
+    with BACKEND.keeping_programs(), caplog.at_level("WARNING", "romou"):
+        right = compiler.compile_shaders([CONSTANT])
+        (entry,) = kept_entries()
+        whole, constant = entry.read_bytes(), struct.pack("<f", 3.25)
+        assert whole.count(constant) == 1
+        damaged = {"another constant": whole.replace(constant, struct.pack("<f", 1000.0)), "cut off": whole[: len(whole) // 2], "empty": b""}
+        entry.write_bytes(damaged[damage])
+        assert compiler.compile_shaders([CONSTANT]) == right
+        assert len(asked) == 2
+        assert "the kept program of a shader is" in caplog.text
+        assert entry.read_bytes() == whole
+
+
+def test_spirv_in_a_folder_of_everybody_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    asked = started(monkeypatch)
+    with BACKEND.keeping_programs(), caplog.at_level("WARNING", "romou"):
+        compiler.compile_shaders([CONSTANT])
+        (entry,) = kept_entries()
+        entry.parent.chmod(0o777)
+        compiler.compile_shaders([CONSTANT])
+    assert len(asked) == 2
+    assert f"others may write to {entry.parent}" in caplog.text
 
 
 def test_a_refused_text_comes_with_the_compilers_words() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import re
@@ -193,11 +192,6 @@ class Cuda(Backend):
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return True
-
-    def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
-        from romou.backends.cuda import compiler
-
-        return compiler.keeping()
 
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
         from romou.backends.cuda.graph import CudaGraph

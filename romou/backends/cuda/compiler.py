@@ -6,18 +6,13 @@ approximate mathematics; `install` puts this one in its place, and the functions
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
-import hashlib
-import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from romou.backends.programs import warn_of
+from romou.backends.programs import is_keeping, kept
 from romou.core.errors import BuildError, CompatError, DeviceError
 
 INSTALL = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
@@ -76,32 +71,11 @@ def _options(arch: str) -> list[str]:
     return [f"--gpu-architecture={arch}", "--std=c++17", "--device-int128", *(f"--include-path={folder}" for folder in _include_folders())]
 
 
-@contextlib.contextmanager
-def keeping() -> Iterator[None]:
-    """Modules that are built or loaded inside find their machine code in the cache of compiled programs, and leave it there. Candidates of a search do not."""
-    before = _is_kept.set(True)
-    try:
-        yield
-    finally:
-        _is_kept.reset(before)
-
-
 def kept_cuda(source: str, arch: str) -> bytes:
     """`compile_cuda`, whose answer is kept on disk: by the source, options, architecture, NVRTC's version, and headers. Errors are the same."""
-    import tvm
-
     headers = [(folder, os.stat(folder).st_mtime_ns) for folder in _include_folders()]
-    key = hashlib.sha256(json.dumps([source, _options(arch), version(), _HEADERS, headers]).encode()).hexdigest()
-    find, keep = (tvm.get_global_func(f"romou.programs.{name}", allow_missing=True) for name in ("find", "keep"))
-    if find is None or keep is None:
-        return compile_cuda(source, arch)
-    found, *notes = find("NVRTC", key, f"a CUDA module for {arch}")
-    warn_of(notes)
-    if found is not None:
-        return bytes(found)
-    code = compile_cuda(source, arch)
-    keep("NVRTC", key, code)
-    return code
+    depends = [source, _options(arch), version(), _HEADERS, headers]
+    return kept("NVRTC", depends, f"a CUDA module for {arch}", lambda: compile_cuda(source, arch))
 
 
 def version() -> str:
@@ -131,7 +105,7 @@ def install() -> None:
         from romou.backends.cuda import BACKEND
 
         arch, _building.arch = _building.arch, None
-        return (kept_cuda if _is_kept.get() else compile_cuda)(str(source), arch or BACKEND.architecture({}))
+        return (kept_cuda if is_keeping() else compile_cuda)(str(source), arch or BACKEND.architecture({}))
 
     for error in (BuildError, CompatError, DeviceError):
         # They pass through TVM as what they are.
@@ -147,7 +121,6 @@ class _Building(threading.local):
 
 
 _building = _Building()
-_is_kept: contextvars.ContextVar[bool] = contextvars.ContextVar("is_kept", default=False)
 
 
 @functools.cache

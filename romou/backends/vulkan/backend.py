@@ -147,7 +147,7 @@ class Vulkan(ComputeApi):
         return compiler.split(source)
 
     def clock_kernel(self) -> bytes:
-        return compiler.compile_shader(_CLOCK_KERNEL)
+        return compiler.kept_shader(_CLOCK_KERNEL)
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return True

@@ -1,10 +1,9 @@
-"""GLSL to SPIR-V, by glslang: a process for each shader, several at a time, and once for each text on this machine."""
+"""GLSL to SPIR-V, by glslang: a process for each shader, several at a time; a model's are kept with compiled programs."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from romou.core.environment import from_environment
+from romou.backends.programs import is_keeping, kept
 from romou.core.errors import BuildError
 from romou.core.interpreter import child_environment
 
@@ -27,8 +26,6 @@ _OPTIONS = ("-V", "--target-env", "vulkan1.1", "-S", "comp", "--quiet")
 # The first release of glslang that knows GL_KHR_cooperative_matrix.
 _MATRICES_FROM = 13
 _TIMEOUT_S = 300.0
-# About 100 MB; the older half goes.
-_MOST_CACHED = 4096
 # In front of each kernel of a module's text.
 _MARKER = "// Function: "
 
@@ -50,17 +47,19 @@ def compile_shaders(sources: Sequence[str]) -> list[bytes]:
     BuildError where there is no glslang on this machine, with what to install, or where it refused a shader; the text is its log.
     """
     workers = max(1, min(len(sources), os.cpu_count() or 1))
+    compile_one = kept_shader if is_keeping() else compile_shader
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(compile_shader, sources))
+        return list(pool.map(compile_one, sources))
+
+
+def kept_shader(source: str) -> bytes:
+    """`compile_shader`, whose answer is kept on disk: by the source, options and glslang's version. Errors are the same."""
+    return kept("glslang", [source, _OPTIONS, version()], "a shader", lambda: compile_shader(source))
 
 
 def compile_shader(source: str) -> bytes:
     """SPIR-V of one compute shader; errors as of `compile_shaders`."""
     tool = glslang()
-    key = hashlib.sha256("\0".join([version(), *_OPTIONS, source]).encode()).hexdigest()
-    place = from_environment().cache_dir.expanduser() / "spirv" / f"{key}.spv"
-    with contextlib.suppress(OSError):
-        return place.read_bytes()
     with tempfile.TemporaryDirectory(prefix="romou-glslang-") as folder:
         shader, result = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
         shader.write_text(source, encoding="utf-8")
@@ -69,9 +68,7 @@ def compile_shader(source: str) -> bytes:
             said = [line for line in done.stdout.splitlines() if "ERROR" in line]
             log = "\n".join(said).replace(str(shader), "kernel") or done.stderr or f"exit code {done.returncode}"
             raise BuildError(f"glslang refused a kernel: {log[:2000]}", hint="Report it; other configs may do.", log=log, source=source)
-        code = result.read_bytes()
-    _keep(place, code)
-    return code
+        return result.read_bytes()
 
 
 @functools.cache
@@ -121,15 +118,3 @@ def _run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{tool} failed: {error}", hint=INSTALL) from error
-
-
-def _keep(place: Path, code: bytes) -> None:
-    """Put SPIR-V into the cache; a disk that is full or read-only is no reason to fail."""
-    with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as fresh:
-            fresh.write(code)
-        os.replace(fresh.name, place)
-        kept = list(place.parent.glob("*.spv"))
-        for old in sorted(kept, key=lambda path: path.stat().st_mtime)[: len(kept) // 2] if len(kept) > _MOST_CACHED else ():
-            old.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cache of compiled programs for what compiles in Python, as CUDA's does.
+// The cache of compiled programs for what compiles in Python: CUDA C++ by NVRTC, GLSL by glslang.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
