@@ -25,6 +25,7 @@ from romou.frontend.control_flow import unroll
 from romou.frontend.damage import check_weights
 from romou.frontend.declared import Settled, settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
+from romou.frontend.explicit_windows import explicit_windows
 from romou.frontend.fold import fold
 from romou.frontend.fp16 import Fp16Plan, first_output, to_fp16, with_fp16_borders, without_batch_norms
 from romou.frontend.host_groups import CARRIED, Values, alone, split
@@ -330,6 +331,7 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
         if node.op_type == "MeanVarianceNormalization" and not node.attribute:
             # Inference looks into its body, and does not give that the default.
             node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+    fixed = explicit_windows(fixed)
     try:
         fixed = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError) as error:

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from romou.tvm_patches.onnx_converters.node import Node, Result, converter
+from romou.tvm_patches.onnx_converters.padding import same_pads
 
 op = relax.op
 
@@ -29,10 +30,7 @@ class Windows:
         auto_pad, has_ceil = node.attributes.get("auto_pad", "NOTSET"), bool(node.attributes.get("ceil_mode", 0))
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             self.counts = tuple(-(-e // s) for e, s in zip(self.extents, self.strides, strict=True))
-            total = [max(0, (c - 1) * s + span - e) for c, s, span, e in zip(self.counts, self.strides, self.spans, self.extents, strict=True)]
-            lower = tuple(t // 2 for t in total)
-            upper = tuple(t - t // 2 for t in total)
-            self.before, self.after = (lower, upper) if auto_pad == "SAME_UPPER" else (upper, lower)
+            self.before, self.after = same_pads(auto_pad, self.extents, self.kernel, self.strides, self.dilations)
         else:
             if auto_pad == "VALID":
                 self.before = self.after = (0,) * rank

@@ -8,6 +8,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from romou.tvm_patches.onnx_converters.node import Node, converter, shape_of
+from romou.tvm_patches.onnx_converters.padding import with_pads
 
 op = relax.op
 
@@ -115,7 +116,6 @@ def _shifted(node: Node, index: int, zero: int, axis: int) -> relax.Expr:
 
 
 def _convolved(node: Node, data: relax.Expr, weight: relax.Expr) -> relax.Expr:
-    given = {name: value.encode() if isinstance(value, str) else value for name, value in node.attributes.items()}
     inputs = onnx_frontend.onnx_input([data, weight])
-    found: relax.Expr = onnx_frontend.Conv._impl_v11(node.builder, inputs, given, [{}, {}])
+    found: relax.Expr = onnx_frontend.Conv._impl_v11(node.builder, inputs, with_pads(node, shape_of(weight)[2:]), [{}, {}])
     return found
