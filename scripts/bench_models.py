@@ -6,12 +6,14 @@
     python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
     python scripts/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's half precision
+    python scripts/bench_models.py --target cuda --models detector,esrgan,denoiser,swin --peers compiled --trials 128          networks of torch_networks.py
 
 How it measures, and what it prints: docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -26,6 +28,7 @@ from unittest.mock import patch
 
 import click
 import numpy as np
+import onnx
 import tvm
 from rich.console import Console
 from torch_peer import Torch, gpu_clocks
@@ -114,7 +117,7 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
 
 def fp32(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
     """Tune the network in fp32, with as much effort: what another precision is to be compared with."""
-    return romou.tune(models.load(name), target=target, trials=effort.trials, seconds=effort.seconds)
+    return romou.tune(onnx_model(name), target=target, trials=effort.trials, seconds=effort.seconds)
 
 
 class TorchModel:
@@ -136,8 +139,26 @@ class TorchModel:
         return 1e3 * (time.perf_counter() - start)
 
 
+# Networks of torch_networks.py; PyTorch is imported only if one of them is asked for.
+EXPORTED = ("detector", "esrgan", "denoiser", "swin")
+
+
+@functools.cache
+def onnx_model(name: str) -> onnx.ModelProto:
+    """Return a bundled network, or one that PyTorch exports."""
+    if name not in EXPORTED:
+        return models.load(name)
+    from torch_networks import exported
+
+    return exported(name)
+
+
 def torch_network(name: str) -> Any:
     """Build the network as the Python package that it came from defines it."""
+    if name in EXPORTED:
+        from torch_networks import network
+
+        return network(name)
     try:
         if name == "bert_2layer":
             from transformers import BertConfig, BertModel
@@ -225,9 +246,9 @@ class Contest:
 def tune(name: str, target: romou.Target, effort: Effort, *, precision: str, work_dir: str | None) -> Contest:
     """Tune a bundled model and check it."""
     started = time.monotonic()
-    imported = import_onnx(models.load(name), None, Precision.checked(precision, None, None))
+    imported = import_onnx(onnx_model(name), None, Precision.checked(precision, None, None))
     how: dict[str, Any] = {"precision": precision, "work_dir": work_dir, "progress": sys.stderr.isatty()}
-    tuned = romou.tune(models.load(name), target=target, trials=effort.trials, seconds=effort.seconds, **how)
+    tuned = romou.tune(onnx_model(name), target=target, trials=effort.trials, seconds=effort.seconds, **how)
     summary = tuned.summary()
     row = {
         "model": name,
