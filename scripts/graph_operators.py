@@ -80,7 +80,8 @@ def clip(b: Builder) -> object:
     x = b.any(kinds="ffi")
     kind = b.array(x).dtype
     low, high = (b.given(np.asarray(v, kind), b.chance(0.8)) for v in (-1, 2))
-    return b.add("Clip", x, *b.pick(((low,), (low, high), ("", high))))
+    # Without a bound an infinity stays one here, as in NumPy; onnxruntime makes it the largest number.
+    return b.add("Clip", x, *b.pick(((low, high),) if b.is_special else ((low,), (low, high), ("", high))))
 
 
 def cast(b: Builder) -> object:
@@ -415,7 +416,8 @@ def recurrent(b: Builder) -> object:
     bias = [b.fresh((ways, 2 * gates * size), "float32", True)] if b.chance(0.6) else []
     options = {"linear_before_reset": b.whole(0, 1)} if operator == "GRU" else {}
     way = "bidirectional" if ways == 2 else b.pick(("forward", "reverse"))
-    x = b.fresh((steps, batch, width), "float32", False)
+    # Finite: of NaN onnxruntime's gates make numbers.
+    x = b.given(b.rng.standard_normal((steps, batch, width)).astype("float32"), False)
     return b.add(operator, x, *weights, *bias, outputs=b.whole(1, 2), hidden_size=size, direction=way, **options)
 
 
