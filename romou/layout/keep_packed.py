@@ -1,4 +1,4 @@
-"""Operators that keep channels packed where they find them packed: element-wise ones, pooling, global means, resizing, concatenations, slices.
+"""Operators that keep channels packed where they find them packed: element-wise ones, choices, pooling, global means, resizing, concatenations, slices.
 
 The lanes that pad the last texel of a tensor hold finite values of no meaning: weights are zero there, so nothing that
 is stored depends on them. An operator that could make an infinity or NaN out of a zero (division) keeps the plain
@@ -35,6 +35,7 @@ UNARY = {
         "negative",
         "round",
         "sigmoid",
+        "sign",
         "sin",
         "sqrt",
         "square",
@@ -49,6 +50,10 @@ UNARY = {
     ]
 }
 BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
+COMPARISON = {f"relax.{name}" for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")}
+WHERE = "relax.where"
+# Whether the lanes that pad the last texel are finite depends on more than their zeros.
+FULL_TEXELS = {f"relax.{name}" for name in ("log", "rsqrt", "power")}
 POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
 MEAN = "relax.mean"
 
@@ -68,6 +73,8 @@ def keep_packed(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     rule, shape = _RULES.get(op_name(call)), shape_of(call)
     if rule is None or shape is None or len(shape) != 4 or dtype_of(call) not in FLOATS:
         return None
+    if op_name(call) in FULL_TEXELS and shape[1] % LANES:
+        return None
     reads = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else call.args
     return rule(call, graph) if any(arg in graph.packed for arg in reads) else None
 
@@ -76,11 +83,28 @@ def _unary(call: relax.Call, graph: PackedGraph) -> relax.Expr:
     return graph.bb.emit(relax.Call(call.op, [graph.packed[call.args[0]], *call.args[1:]], call.attrs))
 
 
-def _binary(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+def _where(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    """A choice whose condition is a comparison of packed tensors, which is made for it anew: no kernel stores texels of truth values."""
+    condition = graph.bound.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
+    if condition is None or op_name(condition) not in COMPARISON or shape_of(condition) is None or len(static_shape(condition)) != 4:
+        return None
+    test, values = _packed_operands(condition, graph), _packed_operands(call, graph, first=1)
+    if test is None or values is None:
+        return None
+    return graph.bb.emit(relax.op.where(graph.bb.emit(relax.Call(condition.op, test(), condition.attrs)), *values()))
+
+
+def _broadcast(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    operands = _packed_operands(call, graph)
+    return None if operands is None else graph.bb.emit(relax.Call(call.op, operands(), call.attrs))
+
+
+def _packed_operands(call: relax.Call, graph: PackedGraph, first: int = 0) -> Callable[[], list[relax.Expr]] | None:
+    """Emits the operands from the `first` on in packed form; None where one has none."""
     shape = static_shape(call)
     divides = call.op.name == "relax.divide"
     operands = []
-    for position, arg in enumerate(call.args):
+    for position, arg in enumerate(call.args[first:]):
         operand_shape = shape_of(arg)
         divisor = divides and position == 1
         if operand_shape is None or len(operand_shape) > 4:
@@ -100,8 +124,7 @@ def _binary(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
         else:
             return None
     # Packed only now: a transform that is emitted for an operator which then stays plain would be left over.
-    packed = [arg if is_constant(arg) else graph.packed_expr(arg) for arg in operands]
-    return graph.bb.emit(relax.Call(call.op, packed, call.attrs))
+    return lambda: [arg if is_constant(arg) else graph.packed_expr(arg) for arg in operands]
 
 
 def _pool(call: relax.Call, graph: PackedGraph) -> relax.Expr:
@@ -155,7 +178,7 @@ def _is_free(fields: Sequence[relax.Expr], graph: PackedGraph) -> bool:
 def _ends_a_kernel(expr: relax.Expr, graph: PackedGraph) -> bool:
     """Whether an input is the output of a kernel whether or not other operators follow."""
     value = graph.bound.get(expr) if isinstance(expr, relax.Var) else None
-    if isinstance(value, relax.Call) and op_name(value) in UNARY | BINARY:
+    if isinstance(value, relax.Call) and op_name(value) in UNARY | BINARY | FULL_TEXELS | {WHERE}:
         return any(len(graph.users.get(arg, ())) == 1 and _ends_a_kernel(arg, graph) for arg in value.args)
     return op_name(value) in graph.packing | POOL | {MEAN}
 
@@ -192,7 +215,9 @@ def _pack_constant(array: np.ndarray, fill: float) -> np.ndarray:
 
 _RULES: dict[str, Callable[[relax.Call, PackedGraph], relax.Expr | None]] = {
     **dict.fromkeys(UNARY, _unary),
-    **dict.fromkeys(BINARY, _binary),
+    **dict.fromkeys(FULL_TEXELS - {"relax.power"}, _unary),
+    **dict.fromkeys(BINARY | {"relax.power"}, _broadcast),
+    WHERE: _where,
     **dict.fromkeys(POOL, _pool),
     MEAN: _mean,
     "relax.concat": _concat,

@@ -14,13 +14,13 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.layout.keep_packed import BINARY, UNARY
+from romou.layout.keep_packed import BINARY, COMPARISON, FULL_TEXELS, UNARY, WHERE
 from romou.layout.rewrite import Walker, rebuild_main
 from romou.schedules.contraction_family import OUT_ELEMWISE_FUSABLE
 from romou.tir.calls import op_name
 from romou.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
 
-ELEMENTWISE = UNARY | BINARY | {"relax.astype"}
+ELEMENTWISE = UNARY | BINARY | COMPARISON | FULL_TEXELS | {WHERE, "relax.astype"}
 
 
 def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:

@@ -66,6 +66,20 @@ def is_inf(node: Node) -> relax.Expr:
     return functools.reduce(op.logical_or, found)
 
 
+@converter("PRelu")
+def parametric_relu(node: Node) -> relax.Expr:
+    x = node.emit(node.input(0))
+    return op.where(op.less(x, relax.const(0, node.dtype())), op.multiply(x, node.input(1)), x)
+
+
+@converter("Softplus", "Mish")
+def softplus(node: Node) -> relax.Expr:
+    """log(1 + exp(x)), and Mish, which is x * tanh(softplus(x)): with a logarithm of their own, they could not follow a convolution in its kernel."""
+    x = node.emit(node.input(0))
+    found = op.nn.softplus(x)
+    return op.multiply(x, op.tanh(found)) if node.operator == "Mish" else found
+
+
 @converter("Elu", "Celu", "Selu", "ThresholdedRelu", "LeakyRelu", "HardSigmoid", "HardSwish", "Shrink", "Swish")
 def activation(node: Node) -> relax.Expr:
     """Activations in the input's own type; the wheel's constants are float32."""
