@@ -11,6 +11,7 @@ from romou.backends.command_buffer import CommandBuffer
 from romou.core.errors import DeviceError
 from romou.core.limits import SubGroups
 from romou.hardware import HardwareSpec, load_device
+from romou.hardware.quirks import quirks_of
 
 if TYPE_CHECKING:
     import tvm.runtime
@@ -120,6 +121,9 @@ class ComputeApi(Backend):
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
         import tvm_ffi
 
+        for quirk in quirks_of(self.facts(device.index)):
+            if quirk.rules.get("captures_no_runs"):
+                raise DeviceError(quirk.describe(), quirk=quirk.name)
         return CommandBuffer(self.command_buffer, device.index, run, tvm_ffi.get_global_func(self.function("record")))
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
