@@ -59,7 +59,7 @@ class _Sharer:
         self._share = rewriting((tirx.Select, lambda expr, _mutator: expr), ((Call, TensorLoad, tirx.Broadcast), self._expression))
         self._changes: dict[tirx.Stmt, _Changes] = {}
         self._found = _Changes()
-        self._find_changes = walking((tirx.BufferStore, lambda s: self._found.written.add(s.buffer)), (Call, self._find_effect))
+        self._find_changes = walking((tirx.BufferStore, self._find_store), (Call, self._find_effect))
 
     def sequence(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """A scope of its own: it knows what is known around it; what it names is not known afterwards."""
@@ -108,6 +108,9 @@ class _Sharer:
                 parts = [self._changes_of(part) for part in inner]
                 self._changes[stmt] = _Changes(set().union(*(p.written for p in parts)), any(p.is_unknown for p in parts))
         return self._changes[stmt]
+
+    def _find_store(self, stmt: tirx.BufferStore) -> None:
+        self._found.written.add(stmt.buffer)
 
     def _find_effect(self, expr: Call) -> None:
         self._found.is_unknown |= op_name(expr) in _SIDE_EFFECTS

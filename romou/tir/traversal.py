@@ -1,11 +1,16 @@
 """Passes rewrite a kernel statement by statement: thousands of small trees with the same callbacks.
 
-tvm-ffi's `structural_mutate` and `structural_walk` inspect each callback's signature at every call, which takes longer than most statements.
-These are the same functions with their callbacks looked at once.
+tvm-ffi's `structural_mutate` and `structural_walk` inspect each callback's signature at every call, which takes longer
+than most statements. These are the same functions with their callbacks looked at once.
+
+tvm-ffi owns callbacks in C++, where Python's garbage collector does not look: an object that holds the result, and that a
+callback holds, would stay for ever, with the kernel that it read. So objects of bound methods are held weakly here.
 """
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -30,9 +35,16 @@ def walking(*callbacks: tuple[Kinds, Callable[[Any], Any]]) -> Callable[[Any], A
 
 
 def _entries(callbacks: tuple[tuple[Kinds, Callable[..., Any]], ...]) -> Iterator[tuple[int, Callable[..., Any]]]:
-    for kinds, function in callbacks:
+    for kinds, callback in callbacks:
+        function = _weak(callback) if inspect.ismethod(callback) else callback
         for kind in kinds if isinstance(kinds, tuple) else (kinds,):
             yield kind.__tvm_ffi_type_info__.type_index, function  # type: ignore[attr-defined]
+
+
+def _weak(method: Any) -> Callable[..., Any]:
+    """Return `method`, which does not keep its object alive."""
+    owner, function = weakref.ref(method.__self__), method.__func__
+    return lambda *arguments: function(owner(), *arguments)
 
 
 def nodes_in(node: Any, *kinds: type) -> list[Any]:
