@@ -24,6 +24,7 @@ from romou.core.outcome import Outcome
 from romou.measure import verify
 from romou.measure.fingerprint import DeviceFingerprint, identified_device, split_device
 from romou.measure.types import RunReply, StoredAs, Toolchain, resolve, shorten
+from romou.tvm_patches.libraries import load_library
 
 _KEPT_TASKS = 4
 # Library file -> module whose kernels the driver has compiled; `run` takes it away.
@@ -111,12 +112,10 @@ def compile_kernels(library: str, device: str) -> None:
 
     What fails here fails again in `run`, which tells it.
     """
-    import tvm
-
     kind, index = split_device(device)
     _compiled.clear()
     with contextlib.suppress(Exception):
-        module = tvm.runtime.load_module(library)
+        module = load_library(Path(library))
         if backend(kind).compile_kernels(module, index):
             _compiled[library] = module
 
@@ -134,11 +133,9 @@ def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
 
     lock: what `take_device` got.
     """
-    import tvm
-
     try:
         device = _device(spec.device)
-        return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or tvm.runtime.load_module(spec.library))
+        return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or load_library(Path(spec.library)))
     except KernelError as error:
         return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
     finally:

@@ -66,6 +66,8 @@ class Machine:
         self._module_of = module_of
         # Relax counts a device for each memory scope that a module names; here all of them are one.
         self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
+        # TVM's get_outputs leaves a reference cycle, which would keep machine and library until a collection.
+        self._arity_of, self._output_of = self._vm.module["get_output_arity"], self._vm.module["get_output"]
         # Runs share the tensors that hold inputs and outputs, and one virtual machine: threads take turns.
         self._lock = threading.Lock()
         self._inputs: list[Any] = []
@@ -201,8 +203,8 @@ class Machine:
     def _invoke(self) -> list[Any]:
         """Launch kernel by kernel; the outputs, new tensors."""
         self._launch()
-        outputs = self._vm.get_outputs(_ENTRY)
-        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+        arity = int(self._arity_of(_ENTRY))
+        return [self._output_of(_ENTRY)] if arity < 0 else [self._output_of(_ENTRY, field) for field in range(arity)]
 
     def _captured_run(self) -> CapturedRun | None:
         """The captured run, where it computes the same and takes no longer; captured at the first call, after which `launching` says what came of it.

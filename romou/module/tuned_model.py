@@ -30,6 +30,7 @@ from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
 from romou.module.summary import HostRow, Summary
 from romou.target import Target
+from romou.tvm_patches.libraries import load_library
 from romou.tvm_patches.quiet import quiet_stderr
 
 
@@ -164,7 +165,7 @@ class TunedModel:
         self.target.backend.prepare_to_load()
         with quiet_stderr(), self.target.backend.keeping_programs():
             try:
-                return tvm.runtime.load_module(str(self._given))
+                return load_library(self._given)
             except (RuntimeError, OSError, ValueError) as error:
                 reason = str(error).strip().splitlines()[-1]
                 raise ModelError(f"{self._given}: this library does not load here: {reason}", hint="Compile the model for this machine.") from error
