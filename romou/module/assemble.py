@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, s_tir, tirx
-from tvm.s_tir import dlight
 
 import romou.passes.pipeline as pipeline
 from romou.core.errors import as_build_error
 from romou.core.space import Config
+from romou.module.default_schedules import schedule_by_default
 from romou.module.entries import mark_entries
 from romou.module.images import place_weights, store_weights
 from romou.module.memory import MemoryPlan, plan_memory
@@ -147,7 +147,5 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
         body = with_slices(body, slices_of(func))
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
-    rules = [dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()]
-    with target.anonymous_tvm_target:
-        scheduled = dlight.ApplyDefaultSchedule(*rules)(scheduled)
+    scheduled = schedule_by_default(scheduled, target)
     return plan_workspaces(place_weights(store_weights(scheduled, stored), scopes, target))

@@ -24,6 +24,7 @@ from romou.passes.code_generator import compare_lanes, name_register_reads, numb
 from romou.passes.double_buffers import double_buffers
 from romou.passes.early_return import return_early
 from romou.passes.exact_division import divide_exactly
+from romou.passes.flat_buffers import flatten_buffers
 from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.nan import keep_nan
@@ -40,7 +41,7 @@ LAST_OF_DEVICE = "name_register_reads"
 @tvm.transform.module_pass(opt_level=0)
 def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
     """Flatten buffers before vectors are made, where no image needs axes: TVM's own schedules for CUDA vectorize other axes than the last."""
-    return mod if all(dialect.has_images for dialect in _dialects(mod)) else tirx.transform.FlattenBuffer()(mod)
+    return mod if all(dialect.has_images for dialect in _dialects(mod)) else flatten_buffers(mod)
 
 
 @tvm.transform.module_pass(opt_level=0)
@@ -94,7 +95,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             spell_arithmetic,
             divide_exactly,
             # Loops to straight-line code
-            tirx.transform.FlattenBuffer(),
+            flatten_buffers,
             tirx.transform.BF16ComputeLegalize(),
             tirx.transform.NarrowDataType(32),
             keep_stored_types,
