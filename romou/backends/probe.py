@@ -76,6 +76,20 @@ def _check_images(kind: str, device: Any, dtype: str) -> None:
     _expect(result.numpy(), values, f"copy through a {dtype} image")
 
 
+def _compare_in_64_bits(source: Any, result: Any, x: Any, y: Any) -> Any:
+    """result = int64(source) < 5. A call of a function without a name prints its argument; of a plain one TVM makes a comparison in 32 bits."""
+    wide = tirx.call_pure_extern("int64", "", tirx.Cast("int64", tirx.BufferLoad(source, [0, y, x, 0])))
+    is_less = tirx.LT(wide, tirx.const(5, "int64"))
+    return tirx.BufferStore(result, tirx.Select(is_less, tirx.const(1, "int32"), tirx.const(0, "int32")), [0, y, x, 0])
+
+
+def _check_int64(kind: str, device: Any, dtype: str) -> None:
+    values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE) // _LANES - 8
+    result = tvm.runtime.tensor(np.zeros(_SHAPE, dtype), device)
+    _build(kind, _compare_in_64_bits, "global", "global", dtype)(tvm.runtime.tensor(values, device), result)
+    _expect(result.numpy()[..., 0], (values < 5)[..., 0].astype(dtype), "int64(x) < 5, which kernels compare in 32 bits")
+
+
 def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
     # Small whole numbers are exact in fp16 too: any difference is a fault.
     wrong = np.flatnonzero(got.ravel() != wanted.ravel())
@@ -87,7 +101,7 @@ def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
 def run(kind: str, index: int, without: Sequence[str] = ()) -> dict[str, str | None]:
     """Try everything on device `index` of a kind; aspect -> None where it works, else what went wrong."""
     device = backend(kind).device(index)
-    aspects = [("buffers", _check_buffers, "float32"), ("fp16", _check_buffers, "float16")]
+    aspects = [("buffers", _check_buffers, "float32"), ("fp16", _check_buffers, "float16"), ("int64", _check_int64, "int32")]
     if backend(kind).has_images:
         aspects += [("images", _check_images, "float32"), ("fp16_images", _check_images, "float16")]
     answers: dict[str, str | None] = {}

@@ -12,6 +12,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
+from romou.layout.split_concats import split_concats
 from romou.layout.split_groups import split_groups
 from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
 
@@ -30,8 +31,8 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
     one function each. Reshapes in between are moved out of the way. What would bind more buffers than the device does is split.
     """
-    mod = sink_reshapes(sum_along_rows(mod))
     most_buffers = target.limits.max_buffers
+    mod = sink_reshapes(sum_along_rows(mod if most_buffers is None else split_concats(mod, most_buffers)))
     passes = [
         # Sorts and running sums have no other form for GPUs.
         relax.backend.DispatchSortScan(),

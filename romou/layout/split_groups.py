@@ -55,6 +55,7 @@ def _pieces(group: relax.Function, most_buffers: int) -> list[_Piece]:
     bindings = [binding for block in group.body.blocks for binding in block.bindings]
     if not bindings or bindings[-1].var != group.body.body or any(isinstance(binding, relax.MatchCast) for binding in bindings):
         return []
+    bindings = _in_order_of_use(bindings)
     pieces: list[_Piece] = []
     start = 0
     while start < len(bindings):
@@ -68,6 +69,19 @@ def _pieces(group: relax.Function, most_buffers: int) -> list[_Piece]:
         start, piece = fitting[-1] if fitting else (start + 1, one[0])
         pieces.append(piece)
     return pieces
+
+
+def _in_order_of_use(bindings: Sequence[relax.Binding]) -> list[relax.Binding]:
+    """What the last binding needs, each right before the first that reads it, so that few values are alive at a time: fusion puts what is read first first."""
+    made, found, waiting = {binding.var: binding for binding in bindings}, {}, [bindings[-1]]
+    while waiting:
+        missing = next((made[var] for var in _read([waiting[-1]]) if var in made and var not in found), None)
+        if missing is not None:
+            waiting.append(missing)
+        else:
+            done = waiting.pop()
+            found[done.var] = done
+    return list(found.values())
 
 
 def _read(bindings: Sequence[relax.Binding]) -> list[relax.Var]:

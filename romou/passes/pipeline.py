@@ -28,6 +28,7 @@ from romou.passes.flat_buffers import flatten_buffers
 from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.nan import keep_nan
+from romou.passes.narrow_integers import narrow_integers
 from romou.passes.shared_loads import share_loads
 from romou.passes.short_functions import shorten_functions
 from romou.passes.tensor_cores import use_tensor_cores
@@ -135,6 +136,8 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             widen_fp16,
             copy_asynchronously,
             vectorize_pointers,
+            # Behind LowerThreadAllreduce, which writes conditions.
+            narrow_integers,
             tirx.transform.StmtSimplify(),
             use_tensor_cores,
             # Last of what rewrites integers: any simplification after it would undo it.

@@ -29,6 +29,7 @@ class Glsl(OpenCLC):
     a * b + c                   a * b + c, which the driver may fuse; fma(a, b, c)
     read fp16 as fp32           unpackHalf2x16(word), of core GLSL
     write fp32 as fp16          packHalf2x16(v)
+    a / b, correctly rounded    quotient(a, b): Vulkan allows a division 2.5 units in the last place
     products of a warp          coopMatMulAdd(rows, columns, sums) of `matrices.py`
     a maximum that keeps NaN    max_with_nan(a, b): comparisons may be folded to a maximum that drops it
     """
@@ -41,6 +42,10 @@ class Glsl(OpenCLC):
     # For kernels whose configs say so: on devices without them none does.
     has_cooperative_matrices = True
     fp16_texel = "uint32x2"
+    rounding_mark = ""
+
+    def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(quotient.ty, "quotient", quotient.a, quotient.b)
 
     def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
         # `functions.py` has those that GLSL lacks.

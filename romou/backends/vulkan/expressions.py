@@ -144,10 +144,11 @@ class Expressions(Text):
         if kind.lanes > 1 and kind.base == "bool":
             # Vectors of truth values have no operators.
             return f"{kind.register}(uvec{kind.lanes}({self.text(expr.a)}) {operator[0]} uvec{kind.lanes}({self.text(expr.b)}))"
-        a, b = self.operand(expr.a), self.operand(expr.b)
-        if type(expr) in _ADDITIVE:
-            a = self.text(expr.a) if isinstance(expr.a, _ADDITIVE + _PRODUCTS) else a
-            b = self.text(expr.b) if isinstance(expr.b, _PRODUCTS) else b
+        # Each is written once: of a sum of many terms, twice at each of them would be without end.
+        a, b = self.text(expr.a), self.text(expr.b)
+        is_sum = type(expr) in _ADDITIVE
+        a = a if is_sum and isinstance(expr.a, _ADDITIVE + _PRODUCTS) else closed(a)
+        b = b if is_sum and isinstance(expr.b, _PRODUCTS) else closed(b)
         if operands.base == "bool" and type(expr) in (tirx.LT, tirx.LE, tirx.GT, tirx.GE):
             a, b = f"uint({a})", f"uint({b})"
         return self.narrowed(kind, f"{a} {operator} {b}")

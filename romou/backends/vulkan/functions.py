@@ -13,7 +13,7 @@ import re
 
 # TVM's operator -> GLSL's own function. Its error is a few units in the last place.
 BUILT_IN = {
-    "ceil": "ceil", "clz": "clz", "exp": "exp", "exp2": "exp2", "fabs": "abs", "floor": "floor", "log": "log", "log2": "log2",
+    "ceil": "ceil", "clz": "clz", "exp": "exp", "exp2": "exp2", "fabs": "abs", "floor": "floor", "log2": "log2",
     "nearbyint": "roundEven", "popcount": "bitCount", "rsqrt": "inversesqrt", "sqrt": "sqrt", "trunc": "trunc",
 }  # fmt: skip
 
@@ -21,7 +21,7 @@ BUILT_IN = {
 OWN = {
     "acos": "acos_of", "acosh": "acosh_of", "asin": "asin_of", "asinh": "asinh_of", "atan": "atan_of", "atan2": "atan2_of", "atanh": "atanh_of",
     "copysign": "copysign", "cos": "cos_of", "cosh": "cosh_of", "erf": "erf", "exp10": "exp10", "fmod": "fmod", "hypot": "hypot", "isnan": "is_nan",
-    "ldexp": "ldexp_of", "log10": "log10", "log1p": "log1p", "nextafter": "nextafter", "pow": "power", "round": "round_away", "sin": "sin_of",
+    "ldexp": "ldexp_of", "log": "log_of", "log10": "log10", "log1p": "log1p", "nextafter": "nextafter", "pow": "power", "round": "round_away", "sin": "sin_of",
     "sinh": "sinh_of", "tan": "tan_of", "tanh": "tanh_of",
 }  # fmt: skip
 
@@ -30,17 +30,30 @@ DEFINITIONS = {
     # By choices between values: a conditional expression would be a branch, for each lane of what a kernel writes.
     "max_with_nan": "float max_with_nan(float a, float b) { return mix(mix(max(a, b), b, is_nan(b)), a, is_nan(a)); }",
     "min_with_nan": "float min_with_nan(float a, float b) { return mix(mix(min(a, b), b, is_nan(b)), a, is_nan(a)); }",
+    "quotient": """float quotient(float a, float b) {
+  // A division by the device, and what it leaves of a, which the products of halves of 12 bits give exactly: fma may be none.
+  precise float q = a / b, p = q * b;
+  float q1 = uintBitsToFloat(floatBitsToUint(q) & 0xFFFFF000u), b1 = uintBitsToFloat(floatBitsToUint(b) & 0xFFFFF000u);
+  precise float q2 = q - q1, b2 = b - b1;
+  precise float e = q1 * b1 - p + q1 * b2 + q2 * b1 + q2 * b2, better = q + (a - p - e) / b;
+  return abs(a) > 1e-20 && abs(a) < 1e37 && abs(q) < 1e30 ? better : q;
+}""",
     "rem": "int rem(int a, int b) { return a - a / b * b; }",
+    # By whole numbers: the quotient may have 277 bits, of which eight at a time are divided.
     "fmod": """float fmod(float a, float b) {
-  // In two exact products: fma may be none.
-  float m = abs(b), q = trunc(abs(a) / m), high = uintBitsToFloat(floatBitsToUint(m) & 0xFFFFF000u);
-  precise float r = abs(a) - q * high - q * (m - high);
-  float rest = abs(a) > 1e7 * m ? 0.0 : r < 0.0 ? r + m : r >= m ? r - m : r;
-  return isinf(b) && !isinf(a) ? a : copysign(rest, a);
+  uint x = floatBitsToUint(a) & 0x7FFFFFFFu, y = floatBitsToUint(b) & 0x7FFFFFFFu;
+  if (x >= 0x7F800000u || y > 0x7F800000u || y == 0u) return uintBitsToFloat(0x7FC00000u);
+  if (x < y) return a;
+  int i = max(int(x >> 23), 1), j = max(int(y >> 23), 1);
+  uint m = x >> 23 == 0u ? x : x & 0x7FFFFFu | 0x800000u, n = y >> 23 == 0u ? y : y & 0x7FFFFFu | 0x800000u;
+  for (; i > j; i -= min(i - j, 8)) m = m % n << min(i - j, 8);
+  return copysign(ldexp(float(m % n), j - 150), a);
 }""",
     "clz": "int clz(int x) { return 31 - findMSB(uint(x)); }",
     "exp10": "float exp10(float x) { return exp2(x * 3.3219281); }",
-    "log10": "float log10(float x) { return log(x) * 0.4342945; }",
+    "log10": "float log10(float x) { return log_of(x) * 0.4342945; }",
+    # Near 1 Vulkan bounds the absolute error, not the relative one.
+    "log_of": "float log_of(float x) { return x < 0.0 ? uintBitsToFloat(0x7FC00000u) : abs(x - 1.0) < 0.3 ? log1p(x - 1.0) : log(x); }",
     "hypot": """float hypot(float a, float b) {
   float m = max(abs(a), abs(b)), n = min(abs(a), abs(b)) / m;
   return is_nan(a) ? a : m == 0.0 || isinf(m) ? m : m * sqrt(1.0 + n * n);
@@ -57,11 +70,10 @@ DEFINITIONS = {
     "power": """float power(float x, float y) {
   if (y == 0.0 || x == 1.0) return 1.0;
   if (is_nan(x) || is_nan(y)) return is_nan(x) ? x : y;
-  if (x == 0.0) return y < 0.0 ? uintBitsToFloat(0x7F800000u) : 0.0;
-  float r = pow(abs(x), y);
-  if (x > 0.0) return r;
-  if (floor(y) != y) return isinf(x) ? r : uintBitsToFloat(0x7FC00000u);
-  return fract(y * 0.5) != 0.0 ? -r : r;
+  float a = abs(x), r = a == 0.0 ? (y < 0.0 ? uintBitsToFloat(0x7F800000u) : 0.0) : a == 1.0 ? 1.0 : pow(a, y);
+  if (floatBitsToInt(x) >= 0) return r;
+  if (isinf(y) || floor(y) == y) return !isinf(y) && fract(y * 0.5) != 0.0 ? -r : r;
+  return a == 0.0 || isinf(a) ? r : uintBitsToFloat(0x7FC00000u);
 }""",
     "log1p": """float log1p(float x) {
   float t = x / (2.0 + x), s = t * t;
@@ -71,8 +83,14 @@ DEFINITIONS = {
   float a = abs(x);
   return copysign(a > 1e18 ? log(a) + 0.6931472 : log1p(a + a * a / (1.0 + sqrt(a * a + 1.0))), x);
 }""",
-    "acosh_of": "float acosh_of(float x) { float t = x - 1.0; return x > 1e18 ? log(x) + 0.6931472 : log1p(t + sqrt(2.0 * t + t * t)); }",
-    "atanh_of": "float atanh_of(float x) { return 0.5 * log1p(2.0 * x / (1.0 - x)); }",
+    "acosh_of": """float acosh_of(float x) {
+  float t = x - 1.0;
+  return x < 1.0 ? uintBitsToFloat(0x7FC00000u) : x > 1e18 ? log(x) + 0.6931472 : log1p(t + sqrt(2.0 * t + t * t));
+}""",
+    "atanh_of": """float atanh_of(float x) {
+  float a = abs(x);
+  return a > 1.0 ? uintBitsToFloat(0x7FC00000u) : copysign(0.5 * log1p(2.0 * a / (1.0 - a)), x);
+}""",
     "sinh_of": """float sinh_of(float x) {
   float s = x * x, h = exp(abs(x) * 0.5);
   return abs(x) < 1.0 ? x * (1.0 + s / 6.0 * (1.0 + s / 20.0 * (1.0 + s / 42.0 * (1.0 + s / 72.0)))) : copysign(0.5 * h * h - 0.5 / h / h, x);
@@ -138,11 +156,11 @@ DEFINITIONS = {
   bool is_large = a > 0.5;
   float s = is_large ? 0.5 * (1.0 - a) : a * a, t = is_large ? sqrt(s) : a;
   float r = t + t * s * ((((4.2163199048e-2 * s + 2.4181311049e-2) * s + 4.5470025998e-2) * s + 7.4953002686e-2) * s + 1.6666752422e-1);
-  return copysign(is_large ? 1.5707963 - 2.0 * r : r, x);
+  return a > 1.0 ? uintBitsToFloat(0x7FC00000u) : copysign(is_large ? 1.5707963 - 2.0 * r : r, x);
 }""",
     "acos_of": """float acos_of(float x) {
-  float h = 2.0 * asin_of(sqrt(0.5 * (1.0 - abs(x))));
-  return abs(x) <= 0.5 ? 1.5707963 - asin_of(x) : x < 0.0 ? 3.1415927 - h : h;
+  float h = 2.0 * asin_of(sqrt(0.5 * (1.0 - min(abs(x), 1.0))));
+  return !(abs(x) <= 1.0) ? uintBitsToFloat(0x7FC00000u) : abs(x) <= 0.5 ? 1.5707963 - asin_of(x) : x < 0.0 ? 3.1415927 - h : h;
 }""",
     # fp16 in memory, as words of two numbers.
     "half_of": "float half_of(uint pair, int i) { return unpackHalf2x16(pair >> ((i & 1) * 16)).x; }",

@@ -1,4 +1,4 @@
-"""Elementwise operators that the wheel imports as opaque kernels (Clip), as a reduction (Max, Min), or for some types and attributes alone."""
+"""Elementwise operators that the wheel imports as opaque kernels (Clip), as a reduction (Max, Sum), or for some types and attributes alone."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def clip(node: Node) -> relax.Expr:
     return value
 
 
-@converter("Max", "Min")
-def extremum(node: Node) -> relax.Expr:
-    """Max(a, b, …) -> maximum(maximum(a, b), …)."""
-    combine = op.maximum if node.operator == "Max" else op.minimum
-    return functools.reduce(lambda a, b: node.emit(combine(a, b)), (node.input(i) for i in range(len(node.inputs))))
+@converter("Max", "Min", "Sum", "Mean")
+def combination(node: Node) -> relax.Expr:
+    """Max(a, b, …) -> maximum(maximum(a, b), …); the wheel stacks what it sums up."""
+    combine = {"Max": op.maximum, "Min": op.minimum}.get(node.operator, op.add)
+    combined = functools.reduce(lambda a, b: node.emit(combine(a, b)), (node.input(i) for i in range(len(node.inputs))))
+    return op.divide(combined, relax.const(len(node.inputs), node.dtype())) if node.operator == "Mean" else combined
 
 
 @converter("Pow")
@@ -52,6 +53,15 @@ def power(node: Node) -> relax.Expr:
     wide = "float64" if kinds[0] in "iu" else node.dtype()
     found = op.power(op.astype(base, wide), op.astype(node.input(1), wide))
     return op.astype(op.round(found) if kinds == ("i", "i") else found, node.dtype())
+
+
+@converter("Sign")
+def sign(node: Node) -> relax.Expr:
+    """-1, 0 or 1; NaN stays, and the wheel cannot build -1 of an unsigned type."""
+    value, kind = node.input(0), np.dtype(node.dtype()).kind
+    if kind == "u":
+        return op.minimum(value, relax.const(1, node.dtype()))
+    return op.where(op.isnan(value), value, op.sign(value)) if kind == "f" else op.sign(value)
 
 
 @converter("IsInf")

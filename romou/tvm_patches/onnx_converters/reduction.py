@@ -28,6 +28,17 @@ def reduce(node: Node) -> relax.Expr:
     return _reduced(node, sorted({axis % rank for axis in axes}))
 
 
+@converter("ArgMax", "ArgMin")
+def index_of_extreme(node: Node) -> relax.Expr:
+    """The wheel's reduction begins with the index -1 and the type's least finite number, and keeps them for a row that has nothing beyond that number."""
+    value, axis = node.input(0), node.attributes["axis"] % len(node.shape())
+    find = op.argmax if node.operator == "ArgMax" else op.argmin
+    is_last = bool(node.attributes.get("select_last_index", 0))
+    found = find(op.flip(value, axis) if is_last else value, axis, bool(node.attributes["keepdims"]))
+    first = op.maximum(found, relax.const(0, "int64"))
+    return op.subtract(relax.const(node.shape()[axis] - 1, "int64"), first) if is_last else first
+
+
 def _over_unknown_axis(node: Node) -> relax.Expr:
     """Every axis whose reduction has the result's shape, and the one that is meant chosen from them."""
     shape, keeps = node.shape(), bool(node.attributes["keepdims"])

@@ -1,0 +1,39 @@
+"""Operators whose kernel in the wheel is wrong where all numbers are the type's least, or NaN, or has no form for unsigned numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nodes import model_of
+
+import romou
+from romou.frontend.reference import run_onnxruntime
+
+INFINITE = np.array([[-np.inf] * 4, [-np.inf, -3e38, -np.inf, 2], [np.inf] * 4, [1, 7, 7, -1]], np.float32)
+WHOLE = {
+    "int32": np.array([[-(2**31)] * 4, [2**31 - 1] * 4, [5, 5, -3, -3], [0, 1, 2, 3]], np.int32),
+    # A mask without a true value.
+    "uint8": np.array([[0] * 4, [255] * 4, [0, 1, 1, 0], [3, 2, 1, 0]], np.uint8),
+}
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("x", [INFINITE, *WHOLE.values()], ids=lambda x: str(x.dtype))
+def test_an_index_is_inside_of_the_row(operator: str, x: np.ndarray) -> None:
+    model = model_of({"y": (operator, "x", {"axis": 1}), "z": (operator, "x", {"axis": -2, "keepdims": 0, "select_last_index": 1})}, {"x": x})
+    compiled = romou.compile(model, verify=False)
+    assert compiled.host_nodes == ()
+    find = np.argmax if operator == "ArgMax" else np.argmin
+    first, last = compiled.run({"x": x})
+    np.testing.assert_array_equal(first, find(x, 1)[:, None])
+    np.testing.assert_array_equal(last, x.shape[0] - 1 - find(x[::-1], 0))
+
+
+@pytest.mark.parametrize("x", [np.array([np.nan, -np.inf, -2, -0.0, 0, 1e-30, np.inf], np.float32), *WHOLE.values()], ids=lambda x: str(x.dtype))
+def test_signs(x: np.ndarray) -> None:
+    model = model_of({"y": ("Sign", "x")}, {"x": x})
+    compiled = romou.compile(model, verify=False)
+    assert compiled.host_nodes == ()
+    expected = run_onnxruntime(model, {"x": x})
+    assert expected is not None
+    np.testing.assert_array_equal(compiled.run({"x": x})[0], expected[0])
