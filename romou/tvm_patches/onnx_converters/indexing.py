@@ -165,6 +165,28 @@ def tensor_scatter(node: Node) -> relax.Expr:
     return node.compute(written, node.input(0), node.input(1), starts)
 
 
+@converter("ScatterElements", "Scatter")
+def scatter_elements(node: Node) -> relax.Expr:
+    """Updates of fewer elements than the data has on other axes change a corner of it; TVM's operator would count elements of the data as theirs."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    corner = tuple(e if i == axis else min(e, u) for i, (e, u) in enumerate(zip(shape, node.shape(1), strict=True)))
+    data = node.input(0)
+    if corner != shape:
+        data = node.emit(op.strided_slice(data, list(range(len(shape))), [0] * len(shape), corner))
+    reduction = {"none": "update"}.get(given := node.attributes.get("reduction", "none"), given)
+    scattered = node.emit(op.scatter_elements(data, node.input(1), node.input(2), axis=axis, reduction=reduction))
+    if corner == shape:
+        return scattered
+
+    def written(x: te.Tensor, changed: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            return tirx.if_then_else(tirx.all(*(v < e for v, e in zip(i, corner, strict=True))), changed[tuple(i)], x[tuple(i)])
+
+        return te.compute(shape, element, name="scatter_elements")
+
+    return node.compute(written, node.input(0), scattered)
+
+
 @converter("SpaceToDepth")
 def space_to_depth(node: Node) -> relax.Expr:
     batch, channels, height, width = node.shape()
