@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import tvm
@@ -13,7 +14,7 @@ from tvm_ffi.structural import structural_map
 from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
 from romou.layout.split_concats import split_concats
-from romou.layout.split_groups import split_groups
+from romou.layout.split_groups import split_groups, split_untaken
 from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
 
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
-    one function each. Reshapes in between are moved out of the way. What would bind more buffers than the device does is split.
+    one function each. Reshapes in between are moved out of the way. What would bind more buffers than the device does is split, and
+    so is what no operator family takes.
     """
     most_buffers = target.limits.max_buffers
     mod = sink_reshapes(sum_along_rows(mod if most_buffers is None else split_concats(mod, most_buffers)))
@@ -40,7 +42,8 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
-        *([] if most_buffers is None else [_split_groups(most_buffers)]),
+        *([] if most_buffers is None else [_pass(lambda mod: split_groups(mod, most_buffers))]),
+        _pass(split_untaken),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
@@ -50,12 +53,12 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         return shorten_names(merge_views(tvm.transform.Sequential(passes)(mod)))
 
 
-def _split_groups(most_buffers: int) -> tvm.transform.Pass:
+def _pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
     @tvm.transform.module_pass(opt_level=0)
-    def split(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return split_groups(mod, most_buffers)
+    def run(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewrite(mod)
 
-    return split
+    return run
 
 
 def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
