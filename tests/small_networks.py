@@ -36,7 +36,7 @@ class Graph:
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
         return name
 
-    def conv(self, x: str, inputs: int, outputs: int, kernel: tuple[int, int] = (3, 3), groups: int = 1, **attributes: object) -> str:
+    def conv(self, x: str, inputs: int, outputs: int, kernel: tuple[int, ...] = (3, 3), groups: int = 1, **attributes: object) -> str:
         return self.add(
             "Conv", x, self.weight(outputs, inputs // groups, *kernel), self.weight(outputs, scale=0.1), kernel_shape=kernel, group=groups, **attributes
         )

@@ -30,8 +30,8 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
 
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
-    one function each. Reshapes in between are moved out of the way. What would bind more buffers than the device does is split, and
-    so is what no operator family takes.
+    one function each. Reshapes in between are moved out of the way. What no operator family takes is split, and so is
+    what would bind more buffers than the device does.
     """
     most_buffers = target.limits.max_buffers
     mod = sink_reshapes(sum_along_rows(mod if most_buffers is None else split_concats(mod, most_buffers)))
@@ -42,8 +42,8 @@ def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
-        *([] if most_buffers is None else [_pass(lambda mod: split_groups(mod, most_buffers))]),
         _pass(split_untaken),
+        *([] if most_buffers is None else [_pass(lambda mod: split_groups(mod, most_buffers))]),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]

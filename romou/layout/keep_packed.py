@@ -1,5 +1,7 @@
 """Operators that keep channels packed where they find them packed: element-wise ones, choices, pooling, global means, resizing, concatenations, slices.
 
+Rows (n, c, w) and volumes (n, c, d, h, w) are packed as images (`romou/tir/images.py`).
+
 The lanes that pad the last texel of a tensor hold finite values of no meaning: weights are zero there, so nothing that
 is stored depends on them. An operator that could make an infinity or NaN out of a zero (division) keeps the plain
 layout where the last texel is not full.
@@ -16,6 +18,7 @@ from tvm import relax, te, tirx, topi
 from romou.schedules.family import Graph
 from romou.tir.calls import op_name
 from romou.tir.expressions import FLOATS, dtype_of, is_constant, shape_of, static_shape
+from romou.tir.images import RANKS, array_as_images, as_images, frames_of
 from romou.tir.primitives import LANES
 
 # TVM's pattern kind for "an operator that nothing is fused with".
@@ -54,7 +57,7 @@ COMPARISON = {f"relax.{name}" for name in ("less", "less_equal", "greater", "gre
 WHERE = "relax.where"
 # Whether the lanes that pad the last texel are finite depends on more than their zeros.
 FULL_TEXELS = {f"relax.{name}" for name in ("log", "rsqrt", "power")}
-POOL = {"relax.nn.max_pool2d", "relax.nn.avg_pool2d"}
+POOL = {f"relax.nn.{name}" for name in ("avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d")}
 MEAN = "relax.mean"
 
 
@@ -71,7 +74,7 @@ class PackedGraph(Graph, Protocol):
 def keep_packed(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     """A call in packed form; None where the operator needs the plain layout, or nothing of what it reads is packed."""
     rule, shape = _RULES.get(op_name(call)), shape_of(call)
-    if rule is None or shape is None or len(shape) != 4 or dtype_of(call) not in FLOATS:
+    if rule is None or shape is None or len(shape) not in RANKS or dtype_of(call) not in FLOATS:
         return None
     if op_name(call) in FULL_TEXELS and shape[1] % LANES:
         return None
@@ -86,7 +89,10 @@ def _unary(call: relax.Call, graph: PackedGraph) -> relax.Expr:
 def _where(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     """A choice whose condition is a comparison of packed tensors, which is made for it anew: no kernel stores texels of truth values."""
     condition = graph.bound.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
-    if condition is None or op_name(condition) not in COMPARISON or shape_of(condition) is None or len(static_shape(condition)) != 4:
+    if condition is None or op_name(condition) not in COMPARISON or shape_of(condition) is None:
+        return None
+    shape, tested = static_shape(call), static_shape(condition)
+    if len(tested) != len(shape) or as_images(tested)[0] not in (1, as_images(shape)[0]):
         return None
     test, values = _packed_operands(condition, graph), _packed_operands(call, graph, first=1)
     if test is None or values is None:
@@ -107,19 +113,23 @@ def _packed_operands(call: relax.Call, graph: PackedGraph, first: int = 0) -> Ca
     for position, arg in enumerate(call.args[first:]):
         operand_shape = shape_of(arg)
         divisor = divides and position == 1
-        if operand_shape is None or len(operand_shape) > 4:
+        if operand_shape is None or len(operand_shape) > len(shape):
             return None
-        full = (1,) * (4 - len(operand_shape)) + operand_shape
+        full = (1,) * (len(shape) - len(operand_shape)) + operand_shape
+        images = as_images(full)[0]
         if int(np.prod(full)) == 1 and is_constant(arg):
             operands.append(relax.const(arg.value.numpy().reshape(()), dtype_of(arg)))
+        elif images not in (1, as_images(shape)[0]):
+            # It broadcasts along the frames of each element of a batch, or the other way round.
+            return None
         elif full[1] == 1:
             # The same for all channels: one lane that broadcasts.
             if not is_constant(arg):
                 return None
-            operands.append(relax.const(arg.value.numpy().reshape((*full, 1)), dtype_of(arg)))
+            operands.append(relax.const(array_as_images(arg.value.numpy().reshape(full))[..., None], dtype_of(arg)))
         elif is_constant(arg):
-            operands.append(relax.const(_pack_constant(arg.value.numpy().reshape(full), float(divisor)), dtype_of(arg)))
-        elif len(operand_shape) == 4 and not (divisor and shape[1] % LANES):
+            operands.append(relax.const(_pack_constant(array_as_images(arg.value.numpy().reshape(full)), float(divisor)), dtype_of(arg)))
+        elif len(operand_shape) == len(shape) and not (divisor and shape[1] % LANES):
             operands.append(arg)
         else:
             return None
@@ -127,16 +137,18 @@ def _packed_operands(call: relax.Call, graph: PackedGraph, first: int = 0) -> Ca
     return lambda: [arg if is_constant(arg) else graph.packed_expr(arg) for arg in operands]
 
 
-def _pool(call: relax.Call, graph: PackedGraph) -> relax.Expr:
-    attrs = call.attrs
-    op = relax.op.nn.max_pool2d if call.op.name == "relax.nn.max_pool2d" else relax.op.nn.avg_pool2d
+def _pool(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
+    """Pooling of rows is one of images of height 1."""
+    attrs, rank = call.attrs, len(static_shape(call))
+    op = relax.op.nn.max_pool2d if "max_pool" in call.op.name else relax.op.nn.avg_pool2d
+    pads = [int(p) for p in attrs.padding]
     return graph.bb.emit(
         op(
             graph.packed[call.args[0]],
-            pool_size=[int(p) for p in attrs.pool_size],
-            strides=[int(s) for s in attrs.strides],
-            padding=[int(p) for p in attrs.padding],
-            dilation=[int(d) for d in attrs.dilation],
+            pool_size=[1, *map(int, attrs.pool_size)][-2:],
+            strides=[1, *map(int, attrs.strides)][-2:],
+            padding=pads if rank == 4 else [0, pads[0], 0, pads[-1]],
+            dilation=[1, *map(int, attrs.dilation)][-2:],
             ceil_mode=bool(attrs.ceil_mode),
             count_include_pad=bool(attrs.count_include_pad),
             layout=f"NCHW{LANES}c",
@@ -145,10 +157,16 @@ def _pool(call: relax.Call, graph: PackedGraph) -> relax.Expr:
 
 
 def _mean(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
-    """A mean over all pixels."""
-    if tuple(int(a) for a in call.attrs.axis or ()) != (2, 3) or not call.attrs.keepdims:
+    """A mean over all pixels; of a volume, over those of each frame and then over frames."""
+    shape = static_shape(call.args[0])
+    if tuple(int(a) for a in call.attrs.axis or ()) != tuple(range(2, len(shape))) or not call.attrs.keepdims:
         return None
-    return graph.bb.emit(relax.op.mean(graph.packed[call.args[0]], axis=[2, 3], keepdims=True))
+    means = graph.bb.emit(relax.op.mean(graph.packed[call.args[0]], axis=[2, 3], keepdims=True))
+    if frames_of(shape) == 1:
+        return means
+    n, (_, *texels) = shape[0], static_shape(means)
+    frames = graph.bb.emit(relax.op.reshape(means, (n, frames_of(shape), *texels)))
+    return graph.bb.emit(relax.op.mean(frames, axis=[1]))
 
 
 def _concat(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
@@ -171,7 +189,7 @@ def _is_free(fields: Sequence[relax.Expr], graph: PackedGraph) -> bool:
     def is_only_here(field: relax.Expr) -> bool:
         return isinstance(field, relax.Var) and sum(op_name(graph.bound.get(user)) == "relax.concat" for user in graph.users.get(field, ())) == 1
 
-    has_pixels = all(static_shape(f)[2:] != (1, 1) for f in fields)
+    has_pixels = all(any(extent > 1 for extent in static_shape(f)[2:]) for f in fields)
     return has_pixels and all(map(is_only_here, fields)) and len({*fields}) == len(fields) and sum(not _ends_a_kernel(f, graph) for f in fields) <= 1
 
 
@@ -189,8 +207,8 @@ def _slice(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     if not all(isinstance(one, relax.Tuple) and len(one.fields) == 1 and isinstance(one.fields[0], tirx.IntImm) for one in numbers):
         return None
     axis, low, high, step = (*(int(one.fields[0]) for one in numbers), 1)[:4]
-    channels = static_shape(data)[1]
-    if axis % 4 != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
+    channels, rank = static_shape(data)[1], len(static_shape(data))
+    if axis % rank != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
         return None
     return graph.bb.emit(relax.op.strided_slice(graph.packed[data], [1], [low // LANES], [-(-min(high, channels) // LANES)]))
 

@@ -4,7 +4,8 @@
 
 Operator families take their operators and say which layout they want (`romou/schedules/families`). Other operators keep packed
 channels where `keep_packed.py` has a rule for them, and get their plain layout back where it has none. So a transform stands only
-where packed and plain regions of the graph meet. Weights and per-channel constants are packed here, once.
+where packed and plain regions of the graph meet. Weights and per-channel constants are packed here, once. Rows and volumes are packed as images
+(`romou/tir/images.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from romou.schedules.families import families
 from romou.schedules.family import Family
 from romou.tir.calls import op_name
 from romou.tir.expressions import Shape, shape_of, static_shape
+from romou.tir.images import as_images, index_in_images, index_of_pixel
 from romou.tir.primitives import LANES
 
 
@@ -79,7 +81,7 @@ class _Packer(Walker):
         return super().plain_var(var)
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
-        """The packed form of a 4-D float tensor, packing where needed."""
+        """The packed form of a float tensor with one to three spatial axes, packing where needed."""
         if isinstance(expr, relax.Var) and expr in self.packed:
             return self.packed[expr]
         packed = self._pack(self.plain_expr(expr), static_shape(expr))
@@ -92,13 +94,13 @@ class _Packer(Walker):
         return self._flattened.get(expr)
 
     def _pack(self, x: relax.Expr, shape: Shape) -> relax.Expr:
-        n, c, h, w = shape
-        if h == w == 1 and c % LANES == 0:
+        n, c, h, w = as_images(shape)
+        if _is_row(shape):
             return self.bb.emit(relax.op.reshape(x, (n, c // LANES, 1, 1, LANES)))
 
         def pack(data: te.Tensor) -> te.Tensor:
             def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
-                load = data[n, o * LANES + lane, y, x]
+                load = data[index_of_pixel(shape, n, o * LANES + lane, y, x)]
                 return load if c % LANES == 0 else te.if_then_else(o * LANES + lane < c, load, tirx.const(0, data.dtype))
 
             return te.compute((n, -(-c // LANES), h, w, LANES), value, name="pack")
@@ -106,11 +108,15 @@ class _Packer(Walker):
         return self.bb.emit_te(pack, x, primfunc_name_hint="pack")
 
     def _unpack(self, x: relax.Expr, shape: Shape) -> relax.Expr:
-        if shape[2] == shape[3] == 1 and shape[1] % LANES == 0:
+        if _is_row(shape):
             return self.bb.emit(relax.op.reshape(x, shape))
 
         def unpack(data: te.Tensor) -> te.Tensor:
-            return te.compute(shape, lambda n, c, y, x: data[n, c // LANES, y, x, c % LANES], name="unpack")
+            def value(*index: tirx.Expr) -> tirx.Expr:
+                n, c, y, x = index_in_images(shape, index)
+                return data[n, c // LANES, y, x, c % LANES]
+
+            return te.compute(shape, value, name="unpack")
 
         return self.bb.emit_te(unpack, x, primfunc_name_hint="unpack")
 
@@ -150,5 +156,10 @@ class _Packer(Walker):
         """Whether a packed tensor without padded lanes becomes one row for each image."""
         if source not in self.packed:
             return False
-        n, c, h, w = static_shape(source)
-        return c % LANES == 0 and shape_of(var) == (n, c * h * w)
+        n, c, *pixels = static_shape(source)
+        return len(pixels) == 2 and c % LANES == 0 and shape_of(var) == (n, c * math.prod(pixels))
+
+
+def _is_row(shape: Shape) -> bool:
+    """Whether the channels of a tensor are all that there is to an element of the batch, in whole texels, so that packing moves nothing."""
+    return math.prod(shape[2:]) == 1 and shape[1] % LANES == 0

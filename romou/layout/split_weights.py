@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from romou.target import Target
 
 # Operator -> the axes of output channels: of its weight, and of its result.
-_CHANNELS = {"relax.matmul": (1, -1), "relax.nn.conv2d": (0, 1)}
+_CHANNELS = {"relax.matmul": (1, -1), **dict.fromkeys(("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"), (0, 1))}
 
 
 def split_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -53,7 +53,7 @@ def _columns(value: relax.Expr, most: int) -> int:
     if axes is None or not is_constant(value.args[1]) or int(getattr(value.attrs, "groups", 1)) != 1:
         return 0
     shape = shape_of(value.args[1])
-    if shape is None or len(shape) not in (2, 4) or 0 in shape:
+    if shape is None or (op_name(value) == "relax.matmul" and len(shape) != 2) or 0 in shape:
         return 0
     # Of a texel of output channels; what lacks in the last one is filled up.
     texel_bytes = bytes_of(shape, dtype_of(value.args[1])) // shape[axes[0]] * LANES

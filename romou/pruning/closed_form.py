@@ -271,7 +271,7 @@ class ClosedForm(Form):
             return RegisterEstimate(sums, as_written=sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
-        is_guarded = (columns["data"] == Place.BUFFER) & reads.is_guarded
+        is_guarded = np.where(columns["data"] == Place.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
         # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes four.

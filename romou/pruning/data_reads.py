@@ -18,7 +18,7 @@ from tvm import tirx
 from romou.core.errors import BuildError
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction
-from romou.tir.calls import op_name
+from romou.tir.calls import is_conditional, op_name
 from romou.tir.evaluate import count_distinct, evaluate
 from romou.tir.primitives import LANES
 from romou.tir.traversal import nodes_in
@@ -87,10 +87,9 @@ class DataReads:
         self._reach = functools.cache(self._make_reach)
         self._channels = functools.cache(self._make_channels)
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether reads of a buffer stand under a condition, because of padding."""
-        return any(self._read(order, False).condition is not None for order in self._forms)
+    def is_guarded(self, is_image: bool) -> bool:
+        """Whether reads of a buffer, or of an image, stand under a condition, because of padding."""
+        return any(self._read(order, is_image).condition is not None for order in self._forms)
 
     def lines(self, order: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
         """Count the lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
@@ -196,14 +195,14 @@ class DataReads:
     def _make_read(self, order: str, is_image: bool, on_tensor_cores: bool = False) -> _Read:
         form = (self._warp_forms if on_tensor_cores else self._forms)[order]
         variables = [tirx.Var(name, "int32") for name in ("o", "h", "w", "lane", *form.reduce)]
-        expr = form.lhs(*variables)
+        expr = (form.lhs_of_image or form.lhs)(*variables) if is_image else form.lhs(*variables)
         shape = [int(extent) for extent in form.inputs[0].shape]
         pitches = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         if is_image:
             *_, channels, _, _, lanes = shape
             pitches = [channels * PITCH * PITCH * lanes, PITCH * PITCH * lanes, PITCH * lanes, lanes, 1]
-        is_guarded = getattr(getattr(expr, "op", None), "name", "") == "prim.if_then_else"
-        return _Read(form.extents, variables, _read_indices(expr), pitches, expr.args[0] if is_guarded and not is_image else None)
+        is_guarded = is_conditional(expr) and (form.lhs_of_image is not None or not is_image)
+        return _Read(form.extents, variables, _read_indices(expr), pitches, expr.args[0] if is_guarded else None)
 
 
 @dataclass(frozen=True)

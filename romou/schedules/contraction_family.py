@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 from romou.schedules.family import Case, Family, Graph
 from romou.schedules.operator import Operator, W
 from romou.schedules.template import ContractionTemplate
-from romou.tir.expressions import Shape, is_constant
+from romou.tir.expressions import Shape, is_constant, static_shape
 
 # TVM's pattern kind for "an operator that element-wise consumers may be fused into".
 OUT_ELEMWISE_FUSABLE = 4
@@ -41,6 +41,10 @@ class ContractionFamily(Operator[W], Family):
     def define(self, w: W, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
 
+    def kernel_shape(self, w: W, shape: Shape) -> Shape:
+        """The shape in which the family takes a second factor that has `shape` in the graph."""
+        return shape
+
     def pack_weight(self, w: W, weight: np.ndarray) -> np.ndarray:
         """A constant second factor as the kernel reads it; missing lanes are zeros."""
         return weight
@@ -69,8 +73,11 @@ class ContractionFamily(Operator[W], Family):
         data, weight = call.args
         left = graph.packed_expr(data) if self.is_packed else graph.plain_expr(data)
         if is_constant(weight):
-            return self.emit(graph, work, left, weight.value.numpy())
-        return self.emit_define(graph, lambda x, y: self.define(work, x, self.pack_at_run_time(work, y)), left, graph.plain_expr(weight))
+            return self.emit(graph, work, left, weight.value.numpy().reshape(self.kernel_shape(work, static_shape(weight))))
+        right, shape = graph.plain_expr(weight), static_shape(weight)
+        if self.kernel_shape(work, shape) != shape:
+            right = graph.bb.emit(relax.op.reshape(right, self.kernel_shape(work, shape)))
+        return self.emit_define(graph, lambda x, y: self.define(work, x, self.pack_at_run_time(work, y)), left, right)
 
     def emit(self, graph: Graph, w: W, data: relax.Expr, weight: np.ndarray) -> relax.Expr:
         """A call of the plain definition with a constant weight, which is packed here."""
@@ -90,7 +97,7 @@ class ContractionFamily(Operator[W], Family):
         """
         shapes = dict(self.operands(w))
         if is_weight_computed:
-            shapes["weight"] = tuple(self.case(w).weights[0])
+            shapes["weight"] = self.kernel_shape(w, tuple(self.case(w).weights[0]))
         operands = [te.placeholder(shape, w.dtype, name) for name, shape in shapes.items()]
         total = self.define(w, operands[0], self.pack_at_run_time(w, operands[1]) if is_weight_computed else operands[1])
         if not has_epilogue:

@@ -19,27 +19,23 @@ from romou.schedules.loops import Block, Loop
 from romou.schedules.packed_weight import PACKED, guarded
 from romou.schedules.workload import Conv2d, Expr
 from romou.tir.expressions import FLOATS, Shape, dtype_of, shape_of, static_shape
+from romou.tir.images import as_images
 from romou.tir.primitives import LANES
 
 C = TypeVar("C", bound=Conv2d)
 
 
 class ConvolutionFamily(ContractionFamily[C]):
-    """A family of 2-D convolutions. kernel_layout: of the weight in the graph."""
+    """A family of 2-D convolutions, and of 1-D and 3-D ones as far as they are convolutions of images. kernel_layout: of the weight in the graph."""
 
     is_packed = True
     works_in_texels = True
-    operators = frozenset({"relax.nn.conv2d"})
+    operators = frozenset({"relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"})
     kernel_layout = "OIHW"
 
     def match(self, call: relax.Call) -> C | None:
-        """A float convolution in NCHW."""
-        data, weight = call.args
-        shape, attrs = shape_of(call), call.attrs
-        is_known = shape is not None and shape_of(data) is not None and shape_of(weight) is not None
-        if not is_known or (attrs.data_layout, attrs.kernel_layout) != ("NCHW", self.kernel_layout):
-            return None
-        if dtype_of(call) not in FLOATS or dtype_of(weight) != dtype_of(data):
+        """A float convolution in NCHW, NCW or NCDHW."""
+        if not is_channels_first(call, self.kernel_layout) or not is_of_images(call):
             return None
         work = self.work_of(call)
         return work if self.is_mine(work) else None
@@ -62,6 +58,9 @@ class ConvolutionFamily(ContractionFamily[C]):
 
     def pack_at_run_time(self, w: C, weight: te.Tensor) -> te.Tensor:
         return te.compute(self.weight_shape(w), lambda *place: self.weight_at(w, weight, *self.tap_of(w, *place)), name=PACKED)
+
+    def kernel_shape(self, w: C, shape: Shape) -> Shape:
+        return *shape[:2], *w.kernel
 
     def operands(self, w: C) -> Mapping[str, Shape]:
         return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "weight": self.weight_shape(w)}
@@ -93,26 +92,58 @@ class ConvolutionFamily(ContractionFamily[C]):
         )
 
 
+def is_channels_first(call: relax.Call, kernel_layout: str) -> bool:
+    """Whether a convolution is of floats of static shapes, its channels before its pixels. kernel_layout: of the weight, as it is in 2-D."""
+    (data, weight), attrs = call.args, call.attrs
+    shape = shape_of(data)
+    if shape_of(call) is None or shape is None or shape_of(weight) is None:
+        return False
+    pixels = "DHW"[5 - len(shape) :]
+    is_first = (attrs.data_layout, attrs.kernel_layout) == ("NC" + pixels, kernel_layout.replace("HW", pixels))
+    return is_first and dtype_of(call) in FLOATS and dtype_of(weight) == dtype_of(data)
+
+
+def is_of_images(call: relax.Call) -> bool:
+    """Whether a convolution sees one frame at a time."""
+    if len(static_shape(call.args[0])) < 5:
+        return True
+    attrs, depth, (front, _, _, back, _, _) = call.attrs, static_shape(call.args[1])[2], all_sides(call.attrs.padding, 3)
+    return depth == int(attrs.strides[0]) == 1 and not (front or back or int(getattr(attrs, "output_padding", [0])[0]))
+
+
 def common_fields(call: relax.Call) -> dict[str, Any]:
     """What a convolution and a transposed one say alike in a graph: fields of `Conv2d`, all but the output channels."""
-    (n, c, h, w), kernel, attrs = static_shape(call.args[0]), static_shape(call.args[1])[2:], call.attrs
+    shape, kernel, attrs = static_shape(call.args[0]), static_shape(call.args[1])[2:], call.attrs
+    n, c, h, w = as_images(shape)
+    pads = all_sides(attrs.padding, len(kernel))
     return {
         "batch": n,
         "in_channels": c,
         "in_hw": (h, w),
-        "kernel": kernel,
-        "stride": tuple(int(s) for s in attrs.strides),
-        "padding": four_sides(attrs.padding),
-        "dilation": tuple(int(d) for d in attrs.dilation),
+        "kernel": plane_of(kernel),
+        "stride": plane_of(attrs.strides),
+        "padding": (0, pads[0], 0, pads[1]) if len(kernel) == 1 else (*pads[len(kernel) - 2 : len(kernel)], *pads[-2:]),
+        "dilation": plane_of(attrs.dilation),
         "groups": int(attrs.groups),
         "dtype": dtype_of(call.args[0]),
     }
 
 
+def plane_of(settings: Sequence[int]) -> tuple[int, int]:
+    """Return what is given for each spatial axis for rows and columns; a row has a window of height 1."""
+    h, w = [1, *map(int, settings)][-2:]
+    return h, w
+
+
+def all_sides(padding: Sequence[int], axes: int) -> tuple[int, ...]:
+    """Return a padding at the beginnings of all spatial axes, then at their ends, which is given for all axes, for each axis, or for each side."""
+    pads = [int(pad) for pad in padding]
+    return tuple(pads * (2 * axes // len(pads)))
+
+
 def four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
     """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
-    pads = [int(p) for p in padding]
-    top, left, bottom, right = pads * (4 // len(pads))
+    top, left, bottom, right = all_sides(padding, 2)
     return top, left, bottom, right
 
 

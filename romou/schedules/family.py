@@ -37,7 +37,7 @@ class Graph(Protocol):
         """The new form of an expression, in the layout that it has in the old graph."""
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
-        """The new form of a 4-D tensor (n, c, h, w) as (n, ceil(c / 4), h, w, 4)."""
+        """The new form of a tensor (n, c, h, w) as (n, ceil(c / 4), h, w, 4); rows and volumes are images (`romou/tir/images.py`)."""
 
     def flattened_source(self, expr: relax.Expr) -> relax.Var | None:
         """The packed tensor (n, c, h, w) of which an expression is the reshape to (n, c * h * w); None for any other expression."""

@@ -111,7 +111,8 @@ class Conv2d(Workload):
         (ih, iw), (kh, kw), (sh, sw) = self.in_hw, self.kernel, self.stride
         text = f"{self.batch}x{self.in_channels}x{ih}x{iw}_{self.out_channels}_{kh}x{kw}_s{sh}" + (f"x{sw}" if sh != sw else "")
         if self.dilation != (1, 1):
-            text += f"_d{self.dilation[0]}"
+            rows, columns = self.dilation
+            text += f"_d{rows}" + (f"x{columns}" if rows != columns else "")
         return text + (f"_g{self.groups}" if self.groups > 1 else "")
 
     def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:

@@ -24,6 +24,7 @@ from romou.pruning.closed_form import ClosedForm
 from romou.pruning.form import columns_of, combinations
 from romou.pruning.forms import form_of
 from romou.schedules.families.batch_matmul import BatchMatmul
+from romou.schedules.families.conv3d import Conv3d
 from romou.schedules.families.dense import Dense
 from romou.schedules.training_passes import training_passes
 from romou.schedules.workload import Conv2d
@@ -71,6 +72,28 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense | BatchMatmul:
     return conv(channels, size, outputs, kernel, dtype, padding=padding, stride=stride, groups=groups, batch=batch)
 
 
+@st.composite
+def volumes(draw: st.DrawFn, dtype: str) -> Conv3d:
+    groups, inputs, outputs = draw(st.sampled_from([(1, 3, 6), (1, 9, 5), (2, 16, 8), (6, 6, 6), (3, 6, 9)]))
+    kernel = draw(st.sampled_from([(3, 3, 3), (3, 1, 1), (2, 3, 1), (4, 1, 2)]))
+    pads = draw(st.sampled_from([(0, 0, 0, 0, 0, 0), (1, 0, 0, 1, 0, 0), (0, 1, 1, 1, 1, 0), (1, 1, 1, 1, 1, 1)]))
+    padding = tuple(pad if extent > 1 else 0 for pad, extent in zip(pads, kernel * 2, strict=True))
+    size = (draw(st.integers(4, 7)), draw(st.integers(5, 11)), draw(st.integers(5, 11)))
+    stride = draw(st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 2)]))
+    batch = draw(st.sampled_from([1, 1, 2]))
+    return Conv3d(
+        batch=batch,
+        in_channels=inputs,
+        in_dhw=size,
+        out_channels=outputs,
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        groups=groups,
+        dtype=dtype,  # type: ignore[arg-type]
+    )
+
+
 def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> KernelUsage:
     scheduled = task.schedule(config, target)["main"]
 
@@ -107,6 +130,17 @@ def test_closed_form_and_tir_agree(target: Target, examples: int) -> None:
     @given(operators(), st.integers(0, 2**31))
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     def check(work: Conv2d | Dense | BatchMatmul, seed: int) -> None:
+        task = task_of(work).with_free_images()
+        closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
+
+    check()
+
+
+@each_target(4, 1)
+def test_closed_form_and_tir_agree_on_volumes(target: Target, examples: int) -> None:
+    @given(st.sampled_from(["float32", "float16"]).flatmap(volumes), st.integers(0, 2**31))
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def check(work: Conv3d, seed: int) -> None:
         task = task_of(work).with_free_images()
         closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
 

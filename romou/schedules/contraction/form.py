@@ -46,6 +46,7 @@ class Contraction:
     output: indices of the output buffer -> (o, h, w, lane).
     output_shape: of the buffer that the sum is written to, in single precision.
     is_image: whether the data lies in an image, where reads outside give zero.
+    lhs_of_image: lhs where the data lies in an image, if that still has a condition: outside of its rows and columns alone an image gives zero.
     is_padded: whether taps may lie outside of the data. Where none does, an image is read inside alone, which takes no sampler.
     stride: pixels of the data between the windows of neighbours in a row.
     """
@@ -65,6 +66,7 @@ class Contraction:
     texel: int | None = None
     columns: int | None = None
     is_image: bool = False
+    lhs_of_image: Callable[..., tirx.Expr] | None = None
     is_padded: bool = True
     is_batched: bool = False
     stride: int = 1

@@ -150,7 +150,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
     name = "conv2d_transpose"
     workload = Conv2dTranspose
-    operators = frozenset({"relax.nn.conv2d_transpose"})
+    operators = frozenset({"relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose"})
     kernel_layout = "IOHW"
     typical = (
         Conv2dTranspose(in_channels=8, in_hw=(5, 7), out_channels=12, kernel=(4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
@@ -162,7 +162,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
     def work_of(self, call: relax.Call) -> Conv2dTranspose:
         fields, outputs = common_fields(call), static_shape(call.args[1])[1]
-        rows, columns = (int(p) for p in call.attrs.output_padding)
+        rows, columns = [0, *map(int, call.attrs.output_padding)][-2:]
         return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(rows, columns), **fields)
 
     def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:

@@ -75,9 +75,9 @@ class Windows:
 
 
 def _is_plain(node: Node, windows: Windows) -> bool:
-    """Whether the wheel's pooling will do: planes, no dilation, and elements of the input in every window, as nothing has no maximum."""
+    """Whether the wheel's pooling will do: rows or planes, no dilation, and elements of the input in every window, as nothing has no maximum."""
     has_elements = bool((windows.elements(with_padding=False) > 0).all())
-    return len(windows.extents) == 2 and set(windows.dilations) == {1} and has_elements and node.dtype() in ("float16", "float32")
+    return len(windows.extents) in (1, 2) and set(windows.dilations) == {1} and has_elements and node.dtype() in ("float16", "float32")
 
 
 def _wheel(node: Node, windows: Windows) -> relax.Expr:
