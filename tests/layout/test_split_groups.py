@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from small_networks import Graph, random_inputs, residual_net
@@ -15,10 +17,16 @@ from tvm import relax, tirx
 from tvm_ffi.structural import structural_equal
 
 import romou
+from romou.frontend.onnx_import import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.layout import fuse_operators, pack_channels, place_images
 from romou.layout.split_groups import split_groups
+from romou.schedules.blocks import is_view
+from romou.target import Target
+from romou.tasks.extract import count_calls, extract_tasks
 
 SHAPE = (5, 7)
+PHONE = Target("opencl -device=adreno640")
 
 
 def grouped() -> tvm.IRModule:
@@ -91,3 +99,75 @@ def test_a_device_of_the_least_limits(tmp_path: Path, monkeypatch: pytest.Monkey
         assert expected is not None
         for found, wanted in zip(compiled.run(inputs), expected, strict=True):
             assert relative_l2_error(found, wanted) < 1e-5
+
+
+def gate(channels: int = 30) -> onnx.ModelProto:
+    """Squeeze and excitation: a gate for each channel, made by a convolution, times what a convolution gives at every pixel."""
+    g = Graph({"x": (1, channels, 9, 11)})
+    x = g.add("Relu", g.conv("x", channels, channels, (1, 1)))
+    s = g.add("Relu", g.conv(g.add("GlobalAveragePool", x), channels, 7, (1, 1)))
+    s = g.add("Sigmoid", g.conv(s, 7, channels, (1, 1)))
+    return g.model(g.conv(g.add("Add", g.add("Mul", x, s), x), channels, 8, (1, 1)))
+
+
+def outer_gate() -> onnx.ModelProto:
+    """A dense layer whose rows gate those of several matrices."""
+    g = Graph({"x": (7, 24), "m": (3, 7, 40)})
+    return g.model(g.add("Tanh", g.add("Mul", g.add("Sigmoid", g.add("Add", g.add("MatMul", "x", g.weight(24, 40)), g.weight(40))), "m")))
+
+
+def linear_unit() -> onnx.ModelProto:
+    """Two dense layers, of which one gates the other."""
+    g = Graph({"x": (5, 24)})
+    a, b = (g.add("Add", g.add("MatMul", "x", g.weight(24, 40)), g.weight(40)) for _ in range(2))
+    return g.model(g.add("MatMul", g.add("Mul", a, g.add("Sigmoid", b)), g.weight(40, 24)))
+
+
+def sum_behind_a_product() -> onnx.ModelProto:
+    g = Graph({"x": (4, 6, 10), "y": (4, 1, 10)})
+    total = g.add("ReduceSum", g.add("Mul", "x", "y"), g.constant(np.array([2])), keepdims=1)
+    return g.model(g.add("Mul", g.add("Relu", total), "x"))
+
+
+def crossed() -> onnx.ModelProto:
+    """A column and a row of convolutions, added up at every pixel."""
+    g = Graph({"x": (1, 8, 9, 9)})
+    return g.model(g.add("Relu", g.add("Add", g.conv("x", 8, 8, (9, 1)), g.conv("x", 8, 8, (1, 9)))))
+
+
+BLOCKS = {f.__name__: f for f in (gate, outer_gate, linear_unit, sum_behind_a_product, crossed)}
+
+
+@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan -device=mali_g76", "cuda -device=nvidia_h200"])
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_fusion_makes_no_function_that_no_family_takes(block: Callable[[], onnx.ModelProto], target: str) -> None:
+    fused = fuse_operators(pack_channels(import_onnx(block()).mod), Target(target))
+    _, of = extract_tasks(fused)
+    assert {name for name in count_calls(fused) if not is_view(fused[name])} == set(of)
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_pieces_compute_the_same(block: Callable[[], onnx.ModelProto], opencl_device: tvm.runtime.Device) -> None:
+    model = block()
+    inputs = random_inputs(model, seed=5)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    for target in ("opencl", "opencl -device=adreno640"):
+        found = romou.compile(model, target=target, device=0, verify=False).run(inputs)
+        assert relative_l2_error(found[0], expected[0]) < 1e-5
+
+
+def test_a_gate_leaves_images_where_they_are() -> None:
+    """The map, the gate and their product are handed on as texels."""
+    placed = place_images(fuse_operators(pack_channels(import_onnx(gate(32)).mod), PHONE), PHONE)
+    images = {task.name: len(task.template.images) for task in extract_tasks(placed)[0]}
+    assert images == {
+        "elementwise_pack_1x8x9x11x4": 1,
+        "conv2d_1x32x9x11_32_1x1_s1": 2,
+        "row_reduction_red_divide_1x8x1x1x4": 2,
+        "conv2d_1x32x1x1_7_1x1_s1": 2,
+        "conv2d_1x7x1x1_32_1x1_s1": 2,
+        "elementwise_multiply_add_1x8x9x11x4": 3,
+        "conv2d_1x32x9x11_8_1x1_s1": 1,
+        "elementwise_unpack_1x8x9x11": 0,
+    }
