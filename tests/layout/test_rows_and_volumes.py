@@ -26,7 +26,7 @@ def rows(dtype: str = "float32") -> onnx.ModelProto:
     """Causal dilated convolutions with a residual, a depthwise one, one of odd groups, a strided one, pools, a gate, a concatenation, a transposed one."""
     g = Graph({"x": (2, 5, 37)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 5, 12, (3,), pads=[2, 0]), 12))
-    y = g.add("Tanh", g.conv(x, 12, 12, (3,), pads=[4, 0], dilations=[2]))
+    y = g.add("LeakyRelu", g.conv(x, 12, 12, (3,), pads=[4, 0], dilations=[2]))
     x = g.add("Relu", g.add("Add", y, x))
     x = g.add("Sigmoid", g.conv(x, 12, 12, (5,), 12, pads=[2, 2]))
     a = g.conv(x, 12, 6, (2,), 3, strides=[2])
@@ -42,7 +42,7 @@ def volumes(dtype: str = "float32") -> onnx.ModelProto:
     """Convolutions of frames, along the depth, of both and strided, a residual, groups, depthwise, a constant for each pixel, and means of all."""
     g = Graph({"x": (1, 3, 6, 9, 11)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 3, 10, (3, 3, 3), pads=[1] * 6, strides=[1, 2, 2]), 10))
-    y = g.add("Relu", g.conv(x, 10, 12, (1, 3, 3), pads=[0, 1, 1] * 2))
+    y = g.add("LeakyRelu", g.conv(x, 10, 12, (1, 3, 3), pads=[0, 1, 1] * 2), alpha=0.1)
     y = g.conv(y, 12, 10, (3, 1, 1), pads=[1, 0, 0] * 2)
     x = g.add("Relu", g.add("Add", g.add("Add", x, y), g.weight(1, 1, 6, 5, 6)))
     x = g.add("Relu", g.conv(x, 10, 10, (3, 3, 3), 10, pads=[1] * 6))
@@ -113,7 +113,7 @@ def test_they_are_packed_once() -> None:
     """Between the first operator and the last one nothing gets its plain layout back."""
     for network in (rows, volumes):
         calls = count_calls(pack_channels(import_onnx(network()).mod))
-        assert {name: count for name, count in calls.items() if "pack" in name} == {"pack": 1, "unpack": 1}
+        assert [(name.rstrip("0123456789"), count) for name, count in calls.items() if "pack" in name] == [("pack", 1), ("unpack", 1)]
 
 
 def test_a_convolution_of_one_frame_is_one_of_images() -> None:
