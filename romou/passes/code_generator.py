@@ -2,6 +2,8 @@
 
 Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
 
+Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value in each lane.
+
 Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
 
 What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
@@ -15,11 +17,17 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_walk
 
 from romou.backends.dialect import dialect_of
 from romou.passes.bindings import sequence_of, statements_of
 from romou.tir.primitives import UNROLL_BY_COMPILER
+
+_ELEMENTWISE = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
+    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or),
+)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -62,6 +70,51 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
         func = func.with_body(structural_map(func.body, (tirx.BitwiseNot, _inverted)))
     is_changed = dialect.has_negative_truth or dialect.takes_vectors_apart
     return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if is_changed else func
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Run last, as the code generator sees the addresses.
+
+    int8x4 v = x[ramp(i, 3, 4)]      ->      int8x4 v = (char4)(x[i], x[i + 3], x[i + 6], x[i + 9])
+    """
+    return func.with_body(structural_map(func.body, (TensorLoad, _gathered))) if dialect_of(func).packs_gathered_bytes else func
+
+
+def _gathered(load: TensorLoad) -> tirx.Expr:
+    dtype, index = tvm.DataType(str(load.ty)), load.indices[-1]
+    lanes = int(tvm.DataType(str(index.ty)).lanes)
+    if dtype.bits != 8 or lanes == 1 or _is_aligned(index):
+        return load
+    scalars = [tirx.BufferLoad(load.source, [*load.indices[:-1], lane_of(index, lane)]) for lane in range(lanes)]
+    vector = f"({'u' if str(dtype).startswith('u') else ''}char{lanes})"
+    return tirx.call_pure_extern(str(dtype), vector, *scalars)
+
+
+def _is_aligned(index: tirx.Expr) -> bool:
+    """Whether TVM's code generator takes the lanes of an address for one whole vector: contiguous, from a multiple of their number on."""
+    if not isinstance(index, tirx.Ramp) or not isinstance(index.stride, tirx.IntImm) or int(index.stride) != 1:
+        return False
+    start = tvm.sym.Analyzer().modular_set(index.base)
+    lanes = int(tvm.DataType(str(index.ty)).lanes)
+    return int(start.coeff) % lanes == 0 and int(start.base) % lanes == 0
+
+
+def lane_of(expr: tirx.Expr, lane: int) -> tirx.Expr:
+    """Return one lane of a vector of integers as a scalar expression."""
+    if int(tvm.DataType(str(expr.ty)).lanes) == 1:
+        return expr
+    if isinstance(expr, tirx.Ramp):
+        return expr.base + expr.stride * lane
+    if isinstance(expr, tirx.Broadcast):
+        return expr.value
+    if isinstance(expr, tirx.Cast):
+        return tirx.Cast(str(tvm.DataType(str(expr.ty)).with_lanes(1)), lane_of(expr.value, lane))
+    if isinstance(expr, tirx.Select):
+        return tirx.Select(*(lane_of(part, lane) for part in (expr.condition, expr.true_value, expr.false_value)))
+    if isinstance(expr, _ELEMENTWISE):
+        return type(expr)(lane_of(expr.a, lane), lane_of(expr.b, lane))
+    return tirx.Shuffle([expr], [lane])
 
 
 def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
