@@ -89,6 +89,8 @@ class DataReads:
 
     def is_guarded(self, is_image: bool) -> bool:
         """Whether reads of a buffer, or of an image, stand under a condition, because of padding."""
+        if is_image and self._forms["flat"].lhs_of_image is None:
+            return False
         return any(self._read(order, is_image).condition is not None for order in self._forms)
 
     def lines(self, order: str, step: int, along_w: int, along_o: int, numbers: int) -> int:

@@ -1,4 +1,5 @@
-"""Convolution of rows in NWC: the channels of an output pixel are neighbours, so four of them are a texel of the weight.
+"""Convolution of rows in NWC, as models of TensorFlow have it between two transposes: the channels of an output pixel are neighbours, so four of them are a
+texel of the weight.
 
 data (n, w, c)      weight (kernel, c, ceil(oc / 4), 4)      output (n, ow, oc)
 """
@@ -14,9 +15,10 @@ from tvm import relax, s_tir, te, tirx
 from romou.core.space import Config
 from romou.schedules.contraction import Contraction
 from romou.schedules.contraction_family import ContractionFamily
-from romou.schedules.family import Case
+from romou.schedules.family import Case, Graph
 from romou.schedules.loops import Block, Loop
 from romou.schedules.workload import Workload
+from romou.tir.calls import op_name
 from romou.tir.expressions import Shape, is_constant, static_shape
 
 
@@ -45,17 +47,30 @@ class Conv1d(Workload):
 
 
 class Conv1dFamily(ContractionFamily[Conv1d]):
-    name = "conv1d"
+    name = "conv1d_nwc"
     workload = Conv1d
-    operators = frozenset({"relax.nn.conv1d"})
+    operators = frozenset({"relax.permute_dims"})
     typical = (Conv1d(batch=2, in_channels=6, width=19, out_channels=12, kernel=3),)
 
     def match(self, call: relax.Call) -> Conv1d | None:
-        attrs, plain = call.attrs, all(int(n) == 1 for n in (*call.attrs.strides, *call.attrs.dilation, call.attrs.groups))
-        if (attrs.data_layout, attrs.kernel_layout) != ("NWC", "WIO") or not plain or any(attrs.padding) or not is_constant(call.args[1]):
+        """Return the workload of the convolution between the transposes."""
+        is_plain = all(int(n) == 1 for n in (*call.attrs.strides, *call.attrs.dilation, call.attrs.groups)) and not any(call.attrs.padding)
+        if call.attrs.data_layout != "NCW" or not is_plain or not is_constant(call.args[1]):
             return None
-        (n, width, c), (kernel, _, out) = (static_shape(arg) for arg in call.args)
+        (n, c, width), (out, _, kernel) = (static_shape(arg) for arg in call.args)
         return Conv1d(batch=n, in_channels=c, width=width, out_channels=out, kernel=kernel) if out % 4 == 0 else None
+
+    def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
+        """permute_dims(conv1d(permute_dims(x), w))      ->      conv1d_nwc(x, w)
+
+        What is one call of the graph needs no such method: the class has it.
+        """
+        conv = graph.bound.get(call.args[0])
+        before = graph.bound.get(conv.args[0]) if op_name(conv) == "relax.nn.conv1d" else None
+        if op_name(before) != "relax.permute_dims" or any([int(axis) for axis in swap.attrs.axes or ()] != [0, 2, 1] for swap in (call, before)):
+            return None
+        work = self.match(conv)
+        return None if work is None else self.emit(graph, work, graph.plain_expr(before.args[0]), conv.args[1].value.numpy())
 
     def operands(self, w: Conv1d) -> Mapping[str, Shape]:
         return {"data": (w.batch, w.width, w.in_channels), "weight": (w.kernel, w.in_channels, w.out_channels // 4, 4)}
@@ -64,7 +79,8 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
         return (w.out_channels,), lambda _n, _x, o: (o,)
 
     def pack_weight(self, w: Conv1d, weight: np.ndarray) -> np.ndarray:
-        return weight.reshape(w.kernel, w.in_channels, -1, 4)
+        """OIW (out, c, kernel) -> (kernel, c, ceil(out / 4), 4)"""
+        return np.ascontiguousarray(weight.transpose(2, 1, 0)).reshape(w.kernel, w.in_channels, -1, 4)
 
     def define(self, w: Conv1d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         k, c = te.reduce_axis((0, w.kernel), "k"), te.reduce_axis((0, w.in_channels), "c")
@@ -93,13 +109,13 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
 
     def case(self, w: Conv1d) -> Case:
         def build(x: relax.Expr, weight: relax.Expr) -> relax.Expr:
-            return relax.op.nn.conv1d(x, weight, data_layout="NWC", kernel_layout="WIO")
+            return relax.op.permute_dims(relax.op.nn.conv1d(relax.op.permute_dims(x, [0, 2, 1]), weight), [0, 2, 1])
 
         def compute(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
             windows = np.lib.stride_tricks.sliding_window_view(x, w.kernel, axis=1)
-            return np.einsum("nxck,kco->nxo", windows, weight)
+            return np.einsum("nxck,ock->nxo", windows, weight)
 
-        return Case(name=w.name, inputs=[(w.batch, w.width, w.in_channels)], weights=[(w.kernel, w.in_channels, w.out_channels)], build=build, compute=compute)
+        return Case(name=w.name, inputs=[(w.batch, w.width, w.in_channels)], weights=[(w.out_channels, w.in_channels, w.kernel)], build=build, compute=compute)
 
 
 FAMILY = Conv1dFamily()
