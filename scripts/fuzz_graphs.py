@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import click
 import numpy as np
@@ -153,7 +154,8 @@ def run_case(seed: int, number: int, way: str, keep: str | None) -> tuple[str, s
     if keep is not None:
         Path(keep).mkdir(parents=True, exist_ok=True)
         onnx.save(small.model(), Path(keep, f"{seed}-{number}-{way}.onnx"))
-        np.savez(Path(keep, f"{seed}-{number}-{way}.npz"), **small.arrays())
+        arrays: dict[str, Any] = dict(small.arrays())
+        np.savez(Path(keep, f"{seed}-{number}-{way}.npz"), **arrays)
     text = "\n".join(f"  {onnx.printer.to_text(node)}" for node in small.nodes)
     values = ", ".join(f"{n} {small.values[n].dtype}{list(small.values[n].shape)}" for n in (*small.inputs, *small.constants))
     return WRONG, small.operators(), f"{wrong_output(small, way)[0]}\n{text}\n  with {values}"

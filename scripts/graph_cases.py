@@ -253,7 +253,7 @@ def reference(case: Case, *, seed: int | None = None, epsilon: float = 0.0) -> d
     def moved(name: str, array: np.ndarray) -> np.ndarray:
         if seed is None or array.dtype.kind != "f" or name in case.exact:
             return array
-        own = max(epsilon, float(np.finfo(array.dtype).eps))
+        own = max(epsilon, 4 * float(np.finfo(array.dtype).eps))
         with np.errstate(all="ignore"):
             return (array * (1 + own * rng.standard_normal(array.shape))).astype(array.dtype)
 

@@ -19,7 +19,7 @@ _CASTS = ("float32", "float16", "float64", "int64", "int32", "int8", "uint8", "b
 
 
 def unary(b: Builder) -> object:
-    operator, options = b.pick(_UNARY), {}
+    operator, options = b.pick(_UNARY), dict[str, Any]()
     if operator in ("LeakyRelu", "Elu", "Celu", "ThresholdedRelu", "HardSigmoid") and b.chance(0.5):
         options = {"alpha": float(b.pick((0.1, 0.5, 1.3)))}
     if operator == "Gelu" and b.chance(0.5):
@@ -151,7 +151,7 @@ def transpose(b: Builder) -> object:
 
 def reshape(b: Builder) -> object:
     x = b.any(kinds="ffffib", filled=True)
-    shape, rest = [], int(np.prod(b.dims(x)))
+    shape, rest = list[int](), int(np.prod(b.dims(x)))
     while rest > 1 and len(shape) < 5:
         factor = int(b.pick([f for f in range(1, rest + 1) if rest % f == 0][:12]))
         shape.append(factor)
