@@ -19,6 +19,7 @@ from romou.module.memory import MemoryPlan, plan_memory
 from romou.module.storage import plan_storage
 from romou.module.workspaces import plan_workspaces
 from romou.passes.fp16_storage import compute_in_single
+from romou.schedules.recurrent import is_time_loop, schedule_time_loop
 from romou.schedules.winograd import StoredWeight
 from romou.tasks.tunable import TunableTask
 from romou.tir.slices import slices_of, with_slices
@@ -127,6 +128,8 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
     for var, func in fused.functions_items():
         task = tasks.get(var.name_hint)
         if task is None:
+            if is_time_loop(func):
+                scheduled[var] = schedule_time_loop(func, target.limits)
             continue
         config = configs[task.key] if task.key in configs else task.default_config(target)
         if config is None and task.template.images:

@@ -41,9 +41,12 @@ _INT_MAX = 2**31 - 1
 def eliminate_addresses(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run on a device function, after the last simplification and before intrinsics are lowered."""
     eliminator = _Eliminator()
-    for parameter in func.params:
-        eliminator.define(parameter, parameter)
-    return func.with_body(inline_single_uses(eliminator.body(func.body), list(eliminator.declared)))
+
+    def define_parameters() -> None:
+        for parameter in func.params:
+            eliminator.define(parameter, parameter)
+
+    return func.with_body(inline_single_uses(eliminator.body(func.body, define_parameters), list(eliminator.declared)))
 
 
 @dataclass(frozen=True, order=True)
