@@ -35,6 +35,7 @@ def bench(
     target: Target | str | Mapping[str, object] = "opencl",
     work_dir: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -56,6 +57,8 @@ def bench(
         Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default schedules.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    constants
+        Value by name, for inputs that become constants of the model, as in `tune`.
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     repeats
@@ -86,7 +89,8 @@ def bench(
     target = as_target(target)
     asked = Precision.checked(precision, io_precision, calibration)
     with timing(target, rpc) as place:
-        how: dict[str, Any] = {"shapes": shapes, "precision": asked, "repeats": repeats, "seed": seed, "label": label, "place": place if times else None}
+        how: dict[str, Any] = {"shapes": shapes, "constants": constants, "precision": asked, "repeats": repeats}
+        how |= {"seed": seed, "label": label, "place": place if times else None}
         return bench_of(model, target, work_dir=work_dir, configs=None, **how)
 
 
@@ -97,6 +101,7 @@ def bench_of(
     work_dir: str | Path | None,
     configs: Mapping[str, Config] | None,
     shapes: Mapping[str, Sequence[int]] | None,
+    constants: Mapping[str, object] | None,
     precision: Precision,
     repeats: int,
     seed: int,
@@ -109,7 +114,7 @@ def bench_of(
     place: see `timing`; None: only what can be read off the kernels.
     """
     check_versions()
-    imported = import_model(model, shapes, precision)
+    imported = import_model(model, shapes, precision, constants)
     at = Place(named=target, target=target) if place is None else place()
     graph = lower(imported, at.target)
     if configs is None:

@@ -30,6 +30,7 @@ def compare(
     fail_over: float | str = 0.05,
     work_dir: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -59,6 +60,8 @@ def compare(
         Folder of the records of `tune`, to take configs from. None: the baseline's configs.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    constants
+        Value by name, for inputs that become constants of the model, as in `tune`.
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     repeats
@@ -93,7 +96,8 @@ def compare(
         if not isinstance(after, Bench):
             configs = None if work_dir is not None else {o.key: Config(o.config) for o in before.operators if o.config}
             # Timed below, when it is known against what.
-            how: dict[str, Any] = {"shapes": shapes, "precision": asked, "repeats": 0, "seed": seed, "label": label, "place": place if times else None}
+            how: dict[str, Any] = {"shapes": shapes, "constants": constants, "precision": asked, "repeats": 0}
+            how |= {"seed": seed, "label": label, "place": place if times else None}
             after = bench_of(after, target, work_dir=work_dir, configs=configs, **how)
         common_operators(before, after)  # before the long part
         if not times:

@@ -31,6 +31,7 @@ def compile(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -49,6 +50,8 @@ def compile(
         What to compile for, as in `tune`; no device is needed for a target that names one.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    constants
+        Value by name, for inputs that become constants of the model: it has no such input, and a condition or a count that depends on one is folded.
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     device
@@ -90,7 +93,7 @@ def compile(
         configs = fitting(graph, {}, here, max_memory)
         return model_of(graph, place, configs, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
 
-    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
+    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration), constants)
     made = compiled(imported)
     if verify and is_attached(target, device):
         error, limit = verified(made, imported, here, lambda part: compiled(import_model(part, None, imported.precision.of_parts())))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import tvm
 
 from romou.core.errors import BrokenModelError, CompatError, DeviceError, ModelError, UsageError, as_build_error
-from romou.frontend import ImportedModel, Precision, import_alone, import_onnx, with_more_on_host
+from romou.frontend import ImportedModel, Precision, import_alone, import_onnx, with_constants, with_more_on_host
 from romou.layout import Pair, bound_indices, drop_empty, find_pairs, fuse_operators, join_pairs, pack_channels, place_images, share_buffers, split_weights
 from romou.module import CompiledModel, compile_model
 from romou.target import Target
@@ -89,15 +89,18 @@ class Graph:
 
 
 def import_model(
-    model: onnx.ModelProto | str | Path | ImportedModel, shapes: Mapping[str, Sequence[int]] | None, precision: Precision | None = None
+    model: onnx.ModelProto | str | Path | ImportedModel,
+    shapes: Mapping[str, Sequence[int]] | None,
+    precision: Precision | None = None,
+    constants: Mapping[str, object] | None = None,
 ) -> ImportedModel:
     """Import a model; one that is imported already, as `romou.training.gradients` and `romou.operators` make it, stays as it is."""
     if isinstance(model, ImportedModel):
-        if shapes or (precision is not None and precision != Precision()):
-            raise UsageError("shapes and precision of an imported model are fixed", hint="Give them where it is made.")
+        if shapes or constants or (precision is not None and precision != Precision()):
+            raise UsageError("shapes, constants and precision of an imported model are fixed", hint="Give them where it is made.")
         return model
     with quiet_stderr():
-        return import_onnx(model, shapes, precision)
+        return import_onnx(with_constants(model, constants), shapes, precision)
 
 
 def lower(imported: ImportedModel, target: Target, *, strict: bool = False, executor: Executor | None = None) -> Graph:

@@ -12,7 +12,7 @@ from romou.api.records import recorded_configs
 from romou.core.arguments import instance_of, path_of
 from romou.core.errors import unknown_name
 from romou.core.space import Config
-from romou.frontend import Precision
+from romou.frontend import Precision, with_constants
 from romou.inspection.kernels import InspectedKernel, inspect_function
 from romou.module import MemoryPlan, plan_memory, schedule_model, scheduled_functions
 from romou.target import Target
@@ -28,6 +28,7 @@ def inspect(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -45,6 +46,8 @@ def inspect(
         What to compile for, as in `tune`; no device is needed for a target that names one.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    constants
+        Value by name, for inputs that become constants of the model, as in `tune`.
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     work_dir
@@ -71,7 +74,7 @@ def inspect(
     if kernel is not None:
         instance_of("kernel", kernel, str)
     target = as_target(target)
-    graph, configs = _graph_of(model, target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
+    graph, configs = _graph_of(with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
     functions = scheduled_functions(graph.fused, graph.task_of, configs, target)
     found: list[InspectedKernel] = []
     known = {one.name for one in functions}
@@ -93,6 +96,7 @@ def memory_plan(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -104,7 +108,7 @@ def memory_plan(
 
     Parameters
     ----------
-    model, target, shapes, precision, io_precision, calibration, work_dir
+    model, target, shapes, constants, precision, io_precision, calibration, work_dir
         As in `inspect`.
 
     Raises
@@ -113,7 +117,7 @@ def memory_plan(
         As in `inspect`.
     """
     target = as_target(target)
-    graph, configs = _graph_of(model, target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
+    graph, configs = _graph_of(with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
     return plan_memory(schedule_model(graph.fused, graph.task_of, configs, target))
 
 

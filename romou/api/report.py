@@ -13,6 +13,7 @@ from romou.api.place import as_target
 from romou.api.records import recorded_configs
 from romou.core.arguments import path_of
 from romou.core.errors import UsageError
+from romou.frontend import with_constants
 from romou.frontend.precision import AS_GIVEN, Precision
 from romou.hardware import load_device, load_spec
 from romou.inspection.breakdown import operations_step_by_step
@@ -41,6 +42,7 @@ def write_report(
     model: onnx.ModelProto | str | Path | None = None,
     target: Target | str | Mapping[str, object] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str | None = None,
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -61,6 +63,8 @@ def write_report(
         What it was tuned for; None: what the sources say.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    constants
+        Value by name, for inputs that become constants of the model, as in `tune`.
     precision, io_precision, calibration
         What the model was tuned with, as in `tune`; kernels are others in fp16. None: the precision of the saved model among the sources, else "float32".
 
@@ -98,7 +102,7 @@ def write_report(
     evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
     if model is not None:
         tuned_with = precision or (evidence.summary.precision if evidence.summary else AS_GIVEN)
-        evidence = _with_model(evidence, model, target, shapes, Precision.checked(tuned_with, io_precision, calibration), folder)
+        evidence = _with_model(evidence, with_constants(model, constants), target, shapes, Precision.checked(tuned_with, io_precision, calibration), folder)
     return write_page(evidence, path_of("output", output))
 
 

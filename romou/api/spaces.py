@@ -10,7 +10,7 @@ from romou.api.graph import import_model, lower
 from romou.api.place import as_target
 from romou.core.arguments import instance_of
 from romou.core.space import Space
-from romou.frontend import Precision
+from romou.frontend import Precision, with_constants
 from romou.pruning import PrunedSpace, Rules
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
@@ -27,10 +27,11 @@ def knob_spaces(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
 ) -> list[tuple[TunableTask, Space]]:
     """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors are those of `tune`."""
-    target, tasks = _tasks(model, target, shapes, Precision.checked(precision, None, None))
+    target, tasks = _tasks(with_constants(model, constants), target, shapes, Precision.checked(precision, None, None))
     return [(task, task.space(target)) for task in tasks]
 
 
@@ -39,6 +40,7 @@ def pruned_spaces(
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -54,6 +56,8 @@ def pruned_spaces(
         What to compile for, as in `tune`; no device is needed for a target that names one.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    constants
+        Value by name, for inputs that become constants of the model, as in `tune`.
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     rules
@@ -72,7 +76,7 @@ def pruned_spaces(
     """
     if rules is not None:
         instance_of("rules", rules, Rules)
-    target, tasks = _tasks(model, target, shapes, Precision.checked(precision, io_precision, calibration))
+    target, tasks = _tasks(with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration))
     return [(task, task.pruned_space(target, rules)) for task in tasks]
 
 

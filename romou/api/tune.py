@@ -46,6 +46,7 @@ def tune(
     no_progress: int | None = None,
     work_dir: str | Path | Literal[False] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
     io_precision: str | None = None,
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
@@ -85,6 +86,8 @@ def tune(
         ~/.cache/romou); `summary().records` says which. False: nothing is kept.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
+    constants
+        Value by name, for inputs that become constants of the model: it has no such input, and a condition or a count that depends on one is folded.
     precision
         What the model computes with: "float32" leaves its types as they are; "float16" makes an fp32 model one of fp16; "mixed" keeps in fp32 what
         a check of the whole model against onnxruntime shows to be sensitive. See docs/precision.md.
@@ -152,7 +155,7 @@ def tune(
     placed = None if address is not None else probe.submit(local_place, target)
     tried = None if placed is None else probe.submit(_try, placed)
     probe.shutdown(wait=False)
-    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration))
+    imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration), constants)
     if address is not None:
         where = remote_runner(target, measuring, address)
     else:

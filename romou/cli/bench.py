@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, precision_options, print_json, rpc_option
+from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
 
 
@@ -18,6 +18,7 @@ from romou.cli.tune import parse_shapes, read_model
 @click.option("--target", default="opencl", show_default=True, help='For example "opencl -device=host" or "opencl -device=adreno640".')
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder of tune's records: best configs, not default ones.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@constants_option
 @click.option("--repeats", type=click.IntRange(min=8), default=16, show_default=True, help="Rounds; in each, everything is timed once more.")
 @click.option("--times/--no-times", default=True, show_default=True, help="Without times no device is needed.")
 @click.option("--module/--no-module", default=True, show_default=True, help="Keep the compiled model beside the file, to time it again.")
@@ -32,6 +33,7 @@ def command(
     target: str,
     work_dir: Path | None,
     shapes: tuple[str, ...],
+    constants: dict[str, Any] | None,
     repeats: int,
     times: bool,
     module: bool,
@@ -52,7 +54,7 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    how: dict[str, Any] = {"work_dir": work_dir, "shapes": fixed or None, "repeats": repeats, "seed": seed, "rpc": rpc, **precision}
+    how: dict[str, Any] = {"work_dir": work_dir, "shapes": fixed or None, "constants": constants, "repeats": repeats, "seed": seed, "rpc": rpc, **precision}
     made = romou.bench(source, target=parsed, times=times, label=model, **how)
     made.save(path, module=module)
     if is_json:

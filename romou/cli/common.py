@@ -92,6 +92,28 @@ def _arrays_of(path: Path) -> dict[str, Any]:
         raise UsageError(f"--calibration {str(path)!r} is no file of numpy.savez with arrays by the names of inputs: {error}") from error
 
 
+def constants_option(function: _F) -> _F:
+    """`--set`, as an argument `constants`: {name: value}, None where there is none."""
+
+    def parsed(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any] | None:
+        found: dict[str, Any] = {}
+        for text in texts:
+            # The last "=": names of ONNX inputs may hold one.
+            name, _, value = text.rpartition("=")
+            if not name:
+                raise UsageError(f"--set {text!r}: expected NAME=VALUE", hint="For example --set sr=16000 or --set axes=[1,2].")
+            if name in found:
+                raise UsageError(f"--set gives {name!r} twice", name=name)
+            try:
+                found[name] = json.loads(value)
+            except json.JSONDecodeError:
+                raise UsageError(f"--set {text!r}: {value!r} is no value", hint="A number, true, false, or a list as in JSON: [1, 2].") from None
+        return found or None
+
+    text = "Make an input a constant of the model, which then lacks it: sr=16000, axes=[1,2]. May be repeated."
+    return click.option("--set", "constants", multiple=True, metavar="NAME=VALUE", callback=parsed, help=text)(function)
+
+
 def rpc_option(function: _F) -> _F:
     text = (
         "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under a key. "

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, precision_options, print_json, rpc_option
+from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
 from romou.core.errors import EXIT_FAILED, UsageError
 
@@ -18,6 +18,7 @@ from romou.core.errors import EXIT_FAILED, UsageError
 @click.option("--fail-over", default="5%", show_default=True, help="Share by which a time or a measure may rise.")
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Records to take configs from. [default: BASELINE's configs]")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@constants_option
 @click.option("--repeats", type=click.IntRange(min=8), default=16, show_default=True, help="Pairs that are timed at first; what stays open gets more.")
 @click.option("--only", type=click.Choice(["times", "measures"]), default=None, help="measures: what is read off the kernels; no device needed.")
 @click.option("--recorded", is_flag=True, help="Compare the times in the files, even where both could be timed now.")
@@ -34,6 +35,7 @@ def command(
     fail_over: str,
     work_dir: Path | None,
     shapes: tuple[str, ...],
+    constants: dict[str, Any] | None,
     repeats: int,
     only: str | None,
     recorded: bool,
@@ -68,6 +70,7 @@ def command(
         fail_over=share,
         work_dir=work_dir,
         shapes=fixed or None,
+        constants=constants,
         repeats=repeats,
         seed=seed,
         times=only != "measures",

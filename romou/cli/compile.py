@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, memory_option, precision_options, print_json, strict_option
+from romou.cli.common import console, constants_option, debug_option, json_option, memory_option, precision_options, print_json, strict_option
 from romou.cli.tune import default_output, parse_shapes, read_model
 
 
@@ -15,6 +15,7 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 @click.argument("model")
 @click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@constants_option
 @click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl or .cu file each.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Check the outputs against onnxruntime's, where the device is attached.")
@@ -27,6 +28,7 @@ def command(
     model: str,
     target: str,
     shapes: tuple[str, ...],
+    constants: dict[str, Any] | None,
     emit_source: Path | None,
     output: Path | None,
     verify: bool,
@@ -47,7 +49,8 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    compiled = romou.compile(source, target=parsed, shapes=fixed or None, verify=verify, strict=strict, max_memory=max_memory, **precision)
+    how: dict[str, Any] = {"shapes": fixed or None, "constants": constants, "verify": verify, "strict": strict, "max_memory": max_memory}
+    compiled = romou.compile(source, target=parsed, **how, **precision)
     path = compiled.save(output or default_output(model))
     sources = compiled.sources()
     suffix = parsed.backend.source_suffix

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, precision_options, print_json
+from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json
 from romou.cli.tune import parse_shapes, read_model
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ OWN = "own"
 @click.argument("model")
 @click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@constants_option
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder of tune's records: show the best configs.")
 @click.option("--kernel", default=None, help="Only this kernel, function or task. [default: all]")
 @click.option(
@@ -47,6 +48,7 @@ def command(
     model: str,
     target: str,
     shapes: tuple[str, ...],
+    constants: dict[str, Any] | None,
     work_dir: Path | None,
     kernel: str | None,
     gpus: tuple[str, ...],
@@ -68,17 +70,17 @@ def command(
     from romou.core.errors import UsageError
     from romou.target import Target
 
-    fixed = parse_shapes(shapes)
+    given: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": constants}
     parsed = Target(target)
     if gpus and parsed.backend.language != "OpenCL C":
         text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"
         raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
     if has_knobs:
-        _explain_knobs(source, parsed, fixed, kernel, precision=precision["precision"], is_json=is_json)
+        _explain_knobs(source, parsed, given, kernel, precision=precision["precision"], is_json=is_json)
         return
     if has_memory:
-        _show_memory(source, parsed, fixed, work_dir, precision, is_json=is_json)
+        _show_memory(source, parsed, given, work_dir, precision, is_json=is_json)
         return
     if gpus:
         from romou.mobile_compilers import compiler_for, find_compilers, mobile_gpu
@@ -89,7 +91,7 @@ def command(
         find_compilers()  # before the long part
     import romou
 
-    kernels = romou.inspect(source, target=parsed, shapes=fixed or None, work_dir=work_dir, kernel=kernel, passes=passes, **precision)
+    kernels = romou.inspect(source, target=parsed, work_dir=work_dir, kernel=kernel, passes=passes, **given, **precision)
     said = _ask(kernels, gpus)
     if is_json:
         rows = []
@@ -111,12 +113,12 @@ def command(
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
 
 
-def _show_memory(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], work_dir: Path | None, precision: dict[str, Any], *, is_json: bool) -> None:
+def _show_memory(source: Any, target: Target, given: dict[str, Any], work_dir: Path | None, precision: dict[str, Any], *, is_json: bool) -> None:
     import romou
     from romou.report.memory import memory_table, tensor_table
     from romou.report.table import print_table
 
-    plan = romou.memory_plan(source, target=target, shapes=shapes or None, work_dir=work_dir, **precision)
+    plan = romou.memory_plan(source, target=target, **given, work_dir=work_dir, **precision)
     if is_json:
         print_json({"target": str(target), "memory": plan.to_dict()})
         return
@@ -125,13 +127,13 @@ def _show_memory(source: Any, target: Target, shapes: dict[str, tuple[int, ...]]
     print_table(memory_table(plan.use), out)
 
 
-def _explain_knobs(source: Any, target: Target, shapes: dict[str, tuple[int, ...]], task: str | None, *, precision: str, is_json: bool) -> None:
+def _explain_knobs(source: Any, target: Target, given: dict[str, Any], task: str | None, *, precision: str, is_json: bool) -> None:
     from romou.api.spaces import knob_spaces
     from romou.core.errors import unknown_name
     from romou.report.spaces import knob_rows, knob_table
     from romou.report.table import print_table
 
-    found = knob_spaces(source, target=target, shapes=shapes or None, precision=precision)
+    found = knob_spaces(source, target=target, **given, precision=precision)
     spaces = [space for one, space in found if task in (None, one.name)]
     if task is not None and not spaces:
         raise unknown_name("task", task, {one.name for one, _ in found})

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, precision_options, print_json
+from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json
 from romou.cli.tune import parse_shapes, read_model
 
 
@@ -18,11 +18,19 @@ from romou.cli.tune import parse_shapes, read_model
 @click.option("--model", default=None, help="The ONNX file or bundled:NAME that was tuned; without it nothing is known of its kernels.")
 @click.option("--target", default=None, help="What it was tuned for. [default: what SOURCES say]")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@constants_option
 @partial(precision_options, default=None)
 @json_option
 @debug_option
 def command(
-    sources: tuple[Path, ...], output: Path, model: str | None, target: str | None, shapes: tuple[str, ...], precision: dict[str, Any], is_json: bool
+    sources: tuple[Path, ...],
+    output: Path,
+    model: str | None,
+    target: str | None,
+    shapes: tuple[str, ...],
+    constants: dict[str, Any] | None,
+    precision: dict[str, Any],
+    is_json: bool,
 ) -> None:
     """Draw SOURCES as one HTML page that needs no network.
 
@@ -32,7 +40,8 @@ def command(
     import romou
 
     source = None if model is None else read_model(model)
-    path = romou.write_report(*sources, output=output, model=source, target=target, shapes=parse_shapes(shapes) or None, **precision)
+    how: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": constants, **precision}
+    path = romou.write_report(*sources, output=output, model=source, target=target, **how)
     if is_json:
         print_json({"report": str(path)})
     else:

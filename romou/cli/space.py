@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, precision_options, print_json
+from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json
 from romou.cli.tune import parse_shapes, read_model
 
 
@@ -14,11 +14,20 @@ from romou.cli.tune import parse_shapes, read_model
 @click.argument("model")
 @click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@constants_option
 @click.option("--literal", "count_per_work_item", is_flag=True, help="Count bytes as the Romou paper does: a work-item's times the work group's size.")
 @precision_options
 @json_option
 @debug_option
-def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_item: bool, precision: dict[str, Any], is_json: bool) -> None:
+def command(
+    model: str,
+    target: str,
+    shapes: tuple[str, ...],
+    constants: dict[str, Any] | None,
+    count_per_work_item: bool,
+    precision: dict[str, Any],
+    is_json: bool,
+) -> None:
     """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and together with the others.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered or measured.
@@ -31,7 +40,8 @@ def command(model: str, target: str, shapes: tuple[str, ...], count_per_work_ite
     from romou.api.spaces import pruned_spaces
     from romou.pruning import Rules
 
-    found = pruned_spaces(source, target=parsed, shapes=fixed or None, rules=Rules(count_per_work_item=count_per_work_item), **precision)
+    rules = Rules(count_per_work_item=count_per_work_item)
+    found = pruned_spaces(source, target=parsed, shapes=fixed or None, constants=constants, rules=rules, **precision)
     if is_json:
         tasks = [{"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()} for task, space in found]
         print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, debug_option, json_option, memory_option, precision_options, print_json, rpc_option, strict_option
+from romou.cli.common import console, constants_option, debug_option, json_option, memory_option, precision_options, print_json, rpc_option, strict_option
 from romou.core.errors import UsageError
 
 _BUNDLED = "bundled:"
@@ -57,6 +57,7 @@ def default_output(model: str) -> Path:
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for records; a later run resumes from it.")
 @click.option("--no-records", is_flag=True, help="Keep no records. Without this and --work-dir they go to the user's cache, and a later run resumes from them.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@constants_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Where to save the tuned model. [default: MODEL's name with .romou]")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Draw the search and its result on this HTML page.")
 @click.option("--prune/--no-prune", default=True, show_default=True, help="Leave out configs that the device's facts make senseless (see romou space).")
@@ -82,6 +83,7 @@ def command(
     work_dir: Path | None,
     no_records: bool,
     shapes: tuple[str, ...],
+    constants: dict[str, Any] | None,
     output: Path | None,
     report: Path | None,
     prune: bool,
@@ -122,11 +124,11 @@ def command(
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
     how |= {"work_dir": False if no_records else work_dir, "measure": {name: value for name, value in measure.items() if value is not None}}
     how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "builders": builders, "strict": strict, "max_memory": max_memory, **precision}
-    tuned = romou.tune(source, target=parsed, shapes=fixed or None, progress=True, **how)
+    tuned = romou.tune(source, target=parsed, shapes=fixed or None, constants=constants, progress=True, **how)
     tuned.save(path)
     summary = tuned.summary()
     if report is not None:
-        romou.write_report(path, output=report, model=source, target=tuned.target, shapes=fixed or None, **precision)
+        romou.write_report(path, output=report, model=source, target=tuned.target, shapes=fixed or None, constants=constants, **precision)
     if is_json:
         print_json({"model": model, "target": str(parsed), "output": str(path), "summary": summary.to_dict()})
     else:

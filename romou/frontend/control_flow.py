@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from romou.frontend.expand import renamed
 from romou.frontend.graph import Shapes, replace_nodes, shapes_of
+from romou.frontend.infer import infer
 
 # More nodes than this would make a module that takes minutes to build.
 _MAX_NODES = 2048
@@ -34,7 +35,7 @@ def unroll(model: onnx.ModelProto) -> onnx.ModelProto | None:
     unrolled = onnx.ModelProto()
     unrolled.CopyFrom(model)
     replace_nodes(unrolled.graph, nodes)
-    return onnx.shape_inference.infer_shapes(unrolled, data_prop=True)
+    return infer(unrolled)
 
 
 class _Rewriter:
@@ -80,7 +81,7 @@ class _Rewriter:
         if self.opset < 9 or any(name not in self.shapes for name in sequences):
             return None
         steps = self.shapes[sequences[0]][axes[0]]
-        if not 0 < steps * max(1, len(body.node)) <= _MAX_NODES:
+        if steps * max(1, len(body.node)) > _MAX_NODES:
             return None
         backwards = given.get("scan_input_directions", [0] * scanned)
         unrolled = _Unrolled(self.opset, node.output[0])
@@ -99,14 +100,17 @@ class _Rewriter:
         goes_on = body.output[0].name == body.input[1].name or any(
             body.output[0].name in n.output and ((n.op_type == "Identity" and n.input[0] == body.input[1].name) or _is_true(n)) for n in body.node
         )
-        if count is None or begins is None or not begins.item() or not goes_on or not 0 < count.item() * max(1, len(body.node)) <= _MAX_NODES:
+        if begins is not None and not begins.item():
+            count = np.array(0)
+        steps = None if count is None else max(0, int(count.item()))
+        if steps is None or (steps and (begins is None or not goes_on)) or steps * max(1, len(body.node)) > _MAX_NODES:
             return None
         if any(not value.type.HasField("tensor_type") for value in (*body.input, *body.output)):
             return None
         unrolled = _Unrolled(self.opset, node.output[0])
         unrolled.nodes.append(_constant(f"true_of_{node.output[0]}", np.array(True)))
         state = list(node.input[2:])
-        for step in range(int(count.item())):
+        for step in range(steps):
             number = f"step_{step}_of_{node.output[0]}"
             unrolled.nodes.append(_constant(number, np.array(step, np.int64)))
             state = unrolled.step(body, [number, f"true_of_{node.output[0]}", *state], len(state), skipped=1)
@@ -150,13 +154,17 @@ class _Unrolled:
             if output:
                 self.nodes.append(helper.make_node("Identity", [last], [output]))
         for k, output in enumerate(node.output[len(state) :]):
-            axis = axes[k] if k < len(axes) else 0
-            if axis < 0:
-                extents = _extents(body.output[skipped + len(state) + k])
+            axis, value = axes[k] if k < len(axes) else 0, body.output[skipped + len(state) + k]
+            extents = _extents(value)
+            if axis < 0 or not self.rows:
                 if extents is None:
                     return None
-                axis += len(extents) + 1
+                axis %= len(extents) + 1
             rows = [row[k] for row in self.rows]
+            if extents is not None and not rows:
+                dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+                self.nodes.append(_constant(output, np.zeros((*extents[:axis], 0, *extents[axis:]), dtype)))
+                continue
             if k < len(directions) and directions[k]:
                 rows.reverse()
             for row in rows:

@@ -14,6 +14,7 @@ from onnx import helper
 
 from romou.core.errors import ModelError
 from romou.frontend.graph import replace_nodes, types_of
+from romou.frontend.infer import infer
 
 # Each is missing in TVM's importer; the wheel's Attention is onnxruntime's, another operator.
 EXPANDED = {
@@ -67,7 +68,7 @@ def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         expanded = onnx.ModelProto()
         expanded.CopyFrom(model)
         replace_nodes(expanded.graph, [inner for node, body in zip(model.graph.node, bodies, strict=True) for inner in body or [node]])
-        model = onnx.shape_inference.infer_shapes(expanded, data_prop=True)
+        model = infer(expanded)
     return model
 
 

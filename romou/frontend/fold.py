@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.frontend.graph import Shapes, constants_of, replace_nodes, shapes_of, types_of
+from romou.frontend.graph import Shapes, check, constants_of, replace_nodes, shapes_of, types_of
+from romou.frontend.infer import infer
 
 logger = logging.getLogger("romou")
 
@@ -38,7 +39,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(proto)
     try:
         slim: onnx.ModelProto = onnxslim.slim(copy)
-        onnx.checker.check_model(slim)  # it loses what branches of an If read
+        check(slim)  # it loses what branches of an If read
     except Exception as error:  # an optimiser's failure must not stop a model that imports without it
         logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
         return proto
@@ -50,11 +51,13 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     initializers = {tensor.name for tensor in proto.graph.initializer}
     del slim.graph.input[:]
     slim.graph.input.extend(value for value in proto.graph.input if value.name not in initializers)
-    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes.
+    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes. What the model declares is.
     del slim.graph.value_info[:], slim.graph.output[:]
     slim.graph.output.extend(proto.graph.output)
+    made = {name for node in slim.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
+    slim.graph.value_info.extend(value for value in proto.graph.value_info if value.name in made)
     try:
-        return onnx.shape_inference.infer_shapes(slim, data_prop=True)
+        return infer(slim)
     except onnx.shape_inference.InferenceError:
         return slim
 
@@ -92,7 +95,7 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
     folded.CopyFrom(model)
     replace_nodes(folded.graph, rest)
     folded.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
-    return onnx.shape_inference.infer_shapes(folded, data_prop=True)
+    return infer(folded)
 
 
 def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.NodeProto:

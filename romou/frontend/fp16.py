@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.frontend.graph import add_constant, constants_of, free_name, free_prefix, replace_nodes, shapes_of, types_of
+from romou.frontend.infer import infer
 
 FP16_MAX = float(np.finfo(np.float16).max)
 _BOTH = frozenset({"tensor(float)", "tensor(float16)"})
@@ -161,7 +162,7 @@ def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
     for value in graph.value_info:
         if value.name in fp16:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    return onnx.shape_inference.infer_shapes(result, data_prop=True)
+    return infer(result)
 
 
 def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], dict[str, str]]:
@@ -237,7 +238,7 @@ def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
         nodes.append(helper.make_node("Add", [names[2], names[1]], list(node.output[:1]), node.name))
     replace_nodes(result.graph, nodes)
     _drop_unread_weights(result.graph)
-    return onnx.shape_inference.infer_shapes(result, data_prop=True)
+    return infer(result)
 
 
 def with_fp16_borders(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -261,7 +262,7 @@ def with_fp16_borders(model: onnx.ModelProto) -> onnx.ModelProto:
         tensor.name = renamed.get(tensor.name, tensor.name)
     replace_nodes(graph, [*before, *graph.node, *behind])
     del graph.value_info[:]
-    return onnx.shape_inference.infer_shapes(result, data_prop=True)
+    return infer(result)
 
 
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import onnx
+import onnx.checker
 from onnx import numpy_helper
 
 # Shape by tensor name, of those that are static.
@@ -68,3 +69,16 @@ def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def check(model: onnx.ModelProto) -> None:
+    """Raise onnx.checker.ValidationError for a broken model. Inputs and outputs need no shape, which the checker wants and onnxruntime does not."""
+    tensors = [value.type.tensor_type for value in (*model.graph.input, *model.graph.output) if value.type.WhichOneof("value") == "tensor_type"]
+    bare = [tensor for tensor in tensors if not tensor.HasField("shape")]
+    for tensor in bare:
+        tensor.shape.SetInParent()
+    try:
+        onnx.checker.check_model(model)
+    finally:
+        for tensor in bare:
+            tensor.ClearField("shape")

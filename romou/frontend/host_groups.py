@@ -19,6 +19,7 @@ import onnx
 from romou.core.errors import ModelError
 from romou.frontend.graph import shapes_of, types_of
 from romou.frontend.host_runner import host_runner
+from romou.frontend.infer import infer
 from romou.tvm_patches.host_nodes import DOMAIN, OPERATOR
 
 _PLAIN = ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL")
@@ -50,7 +51,7 @@ class Values:
     def __init__(self, model: onnx.ModelProto) -> None:
         # Inference is a help, and fails by many types; what it does not know goes to the host.
         with contextlib.suppress(Exception):
-            model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+            model = infer(model)
         graph = model.graph
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.shapes = shapes_of(graph)

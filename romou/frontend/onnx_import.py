@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.checker
 import tvm
 
 from romou.core.errors import ModelError, UsageError
@@ -28,8 +27,10 @@ from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.explicit_windows import explicit_windows
 from romou.frontend.fold import fold
 from romou.frontend.fp16 import Fp16Plan, first_output, to_fp16, with_fp16_borders, without_batch_norms
+from romou.frontend.graph import check
 from romou.frontend.host_groups import CARRIED, Values, alone, split
 from romou.frontend.host_table import unserved
+from romou.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
 from romou.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.frontend.sizes import check_sizes
 from romou.frontend.to_relax import to_relax
@@ -210,19 +211,28 @@ def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ...]]:
     """(the graph that is imported, inputs that it reads no more): what shapes decide is constant, some functions are their bodies, constants are folded."""
-    promised = onnx.ModelProto()
-    promised.CopyFrom(proto)
-    settled = tuple(settle_declared(promised))
+    promised = _with_own_outputs(proto)
+    settled = settle_declared(promised)
+    folded = fold(expand_functions(promised))
     if settled:
         names = ", ".join(dict.fromkeys(one.name for one in settled))
         logger.warning("the shapes that the model declares decide %s: a run with another value is refused", names)
-    folded = fold(expand_functions(promised))
     for _ in range(_MAX_NESTING):
         unrolled = unroll(folded)
         if unrolled is None:
             break
         folded = fold(expand_functions(unrolled))
-    return folded, settled
+    return folded, tuple(settled)
+
+
+def _with_own_outputs(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which no output is declared otherwise than the graph makes it, as far as folding tells that."""
+    promised = onnx.ModelProto()
+    promised.CopyFrom(proto)
+    bare = infer(without_outputs(proto))
+    if any(is_open(output) for output in bare.graph.output):
+        keep_own_outputs(promised, fold(expand_functions(bare)))
+    return promised
 
 
 def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
@@ -239,8 +249,7 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
         except Exception as error:  # protobuf's DecodeError, or missing external data, by many types
             raise ModelError(f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); export the model again") from error
     try:
-        with _with_a_shape(_without_a_shape(model)):
-            onnx.checker.check_model(model)
+        check(model)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"{where}: not a valid ONNX model: {str(error).strip()}") from error
     except UnicodeDecodeError as error:
@@ -255,23 +264,6 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     if not model.graph.node:
         raise ModelError(f"{where}: the graph has no nodes; nothing to compile")
     return model
-
-
-def _without_a_shape(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    values = (*_graph_inputs(model), *model.graph.output)
-    return [value for value in values if value.type.WhichOneof("value") == "tensor_type" and not value.type.tensor_type.HasField("shape")]
-
-
-@contextlib.contextmanager
-def _with_a_shape(values: list[onnx.ValueInfoProto]) -> Iterator[None]:
-    """Give these inputs and outputs a shape meanwhile: ONNX's checker wants one; onnxruntime, shape inference and `_fix_shapes` do not."""
-    for value in values:
-        value.type.tensor_type.shape.SetInParent()
-    try:
-        yield
-    finally:
-        for value in values:
-            value.type.tensor_type.ClearField("shape")
 
 
 def _graph_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -332,11 +324,8 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             # Inference looks into its body, and does not give that the default.
             node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
     fixed = explicit_windows(fixed)
-    try:
-        fixed = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError) as error:
-        raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
-    return fixed
+    keep_own_outputs(fixed, infer(without_outputs(fixed), is_strict=True))
+    return infer(fixed, is_strict=True)
 
 
 def _inputs_of(proto: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm_ffi.structural import structural_hash
 
 from romou.tir.calls import op_name
 from romou.tir.expressions import bytes_of
@@ -192,10 +193,15 @@ class _Reader:
     def use(self, expr: relax.Expr, place: int) -> None:
         """What the call at a place reads or writes, or what leaves the graph behind it."""
         function = self.calls[place] if place < len(self.calls) else ""
-        if isinstance(expr, tvm.ir.GenericConst) and expr not in self.weights:
+        if isinstance(expr, tvm.ir.GenericConst):
             device = expr.ty.vdevice
-            scope, shape, dtype = "global" if device is None else str(device.memory_scope), tuple(map(int, expr.value.shape)), str(expr.value.dtype)
-            self.weights[expr] = PlannedTensor(function=function, shape=shape, dtype=dtype, scope=scope, bytes=bytes_of(shape, dtype), first=place, last=place)
+            scope = "global" if device is None else str(device.memory_scope)
+            shape, dtype = tuple(map(int, expr.value.shape)), str(expr.value.dtype)
+            weight = PlannedTensor(
+                function=function, shape=shape, dtype=dtype, scope=scope, bytes=bytes_of(shape, dtype), first=place, last=place
+            )
+            # The virtual machine keeps equal constants once, whatever reads them.
+            self.weights.setdefault((structural_hash(expr.value), shape, dtype, scope), weight)
         for var in _vars(expr):
             whole = self._whole_of(var)
             if whole in self.tensors:

@@ -1,9 +1,10 @@
 """Kernels of RNN, GRU and LSTM: one for each nest of the time loop, which the host launches for each step.
 
-    for t: for d, b, j: sums[g] = sum over k of state[k] * weight[k, g, j]; step(sums)     ->     for t (host): kernel(t)
+    for t: for d, b, j: sums[g] = sum over k of state[k] * weight[k, g, j]; step(sums)    ->    for t (host): kernel(t)
 
-unit          a hidden unit of a direction and a sequence; a work-item has `width` neighbours of them, whose weights it loads as vectors
-work group    `units` times `threads` work-items; `threads` share the sums of a unit, and the first of them adds up what they have in local memory
+unit          a hidden unit of a direction and a sequence
+work-item     `width` neighbours of them, whose weights it loads as vectors
+work group    `units` times `threads` work-items: `threads` share a sum, which the first of them adds up in local memory
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
 
 def _below_time(stage: tirx.For) -> list[tirx.For] | None:
     """The nests of the time loop; None for a nest of units."""
-    if stage.loop_var.name != "t":
+    if TIME_LOOP not in stage.annotations:
         return None
     return list(stage.body.seq) if isinstance(stage.body, tirx.SeqStmt) else [stage.body]
 
@@ -119,7 +120,10 @@ class _Items:
 
 
 def _items(nest: _Nest, limits: Limits, summed: int) -> _Items:
-    """Vectors where the units allow; as many work-items for a sum as keep the device busy.  summed: what a unit adds up; 0: nothing."""
+    """Vectors where the units allow, and `threads` for a sum that keep the device busy.
+
+    summed: numbers that a unit adds up; 0: none.
+    """
     directions, batch, hidden = nest.extents
     most = min(_GROUP, limits.max_work_group_size)
     if not summed:
@@ -127,7 +131,12 @@ def _items(nest: _Nest, limits: Limits, summed: int) -> _Items:
     width = LANES if hidden % LANES == 0 else 1
     vectors, threads = hidden // width, 1
     # Without warps (CPUs) work-items wait for each other one by one.
-    while limits.warp_size > 1 and threads < _MOST_THREADS and vectors * batch * directions * threads < limits.busy_work_items and summed // threads > _LEAST_SUMMED:
+    while (
+        limits.warp_size > 1
+        and threads < _MOST_THREADS
+        and vectors * batch * directions * threads < limits.busy_work_items
+        and summed // threads > _LEAST_SUMMED
+    ):
         threads *= 2
     threads = min(threads, most)
     return _Items(nest=nest, width=width, units=max(1, min(most // threads, vectors)), threads=threads)
@@ -146,7 +155,9 @@ def _kernel(stage: tirx.For, limits: Limits) -> tirx.Stmt:
         buffers += more
     finish = []
     for lane in range(items.width):
-        finish += [substitute(_in_lane(step, own, items.width, lane), items.place(items.vector, lane)) for step in steps]
+        finish += [
+            substitute(_in_lane(step, own, items.width, lane), items.place(items.vector, lane)) for step in steps
+        ]
     stored = guarded(items.inside, _sequence(finish))
     body.append(guarded(items.thread < 1 if items.threads > 1 else None, stored))
     return _launched(items, body, buffers)
@@ -166,27 +177,41 @@ def _in_lane(step: tirx.Stmt, own: dict[tirx.Buffer, tirx.Buffer], width: int, l
     """A statement for one of a work-item's units, whose numbers are every `width`-th."""
 
     def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
-        return tirx.BufferLoad(own[access.source], [access.indices[0] * width + lane]) if access.source in own else access
+        return (
+            tirx.BufferLoad(own[access.source], [access.indices[0] * width + lane]) if access.source in own else access
+        )
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
-        return tirx.BufferStore(own[access.buffer], access.value, [access.indices[0] * width + lane]) if access.buffer in own else access
+        return (
+            tirx.BufferStore(own[access.buffer], access.value, [access.indices[0] * width + lane])
+            if access.buffer in own
+            else access
+        )
 
     return structural_map(step, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
-def _sums(items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
+def _sums(
+    items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]
+) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
     """Statements that leave the sums of a work-item's units in registers, and what they need besides."""
     gates, store = int(product.body.extent), product.body.body
     sums, (read, weight) = own[store.buffer], (store.value.b.a, store.value.b.b)
     factor, width, lane, i = _register("factor", 1), items.width, tirx.Var("lane", "int32"), tirx.Var("i", "int32")
     k, summed = i * items.threads + items.thread if items.threads > 1 else i, int(product.extent)
-    vector = tirx.min(items.vector, tirx.const(items.vectors - 1, "int32")) if items.inside is not None else items.vector
+    vector = (
+        tirx.min(items.vector, tirx.const(items.vectors - 1, "int32")) if items.inside is not None else items.vector
+    )
 
     def of_gates(value: Callable[[int], tirx.Expr]) -> list[tirx.Stmt]:
-        return [loop(lane, width, tirx.BufferStore(sums, value(g), [g * width + lane]), "vectorized") for g in range(gates)]
+        return [
+            loop(lane, width, tirx.BufferStore(sums, value(g), [g * width + lane]), "vectorized") for g in range(gates)
+        ]
 
     def added(g: int) -> tirx.Expr:
-        number = substitute(weight, {product.loop_var: k, product.body.loop_var: tirx.const(g, "int32"), **items.place(vector, lane)})
+        number = substitute(
+            weight, {product.loop_var: k, product.body.loop_var: tirx.const(g, "int32"), **items.place(vector, lane)}
+        )
         return tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(factor, [0]) * number
 
     loaded = tirx.BufferStore(factor, substitute(read, {product.loop_var: k, **items.place(vector, 0)}), [0])
@@ -201,16 +226,31 @@ def _sums(items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer])
         return (thread * items.units + items.unit) * count + g * width + lane
 
     for g in range(gates):
-        steps.append(loop(lane, width, tirx.BufferStore(partial, tirx.BufferLoad(sums, [g * width + lane]), [place(items.thread, g)]), "vectorized"))
-    total = of_gates(lambda g: tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(partial, [place(other + 1, g)]))
+        steps.append(
+            loop(
+                lane,
+                width,
+                tirx.BufferStore(partial, tirx.BufferLoad(sums, [g * width + lane]), [place(items.thread, g)]),
+                "vectorized",
+            )
+        )
+    total = of_gates(
+        lambda g: tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(partial, [place(other + 1, g)])
+    )
     steps.append(guarded(items.thread < 1, loop(other, items.threads - 1, _sequence(total))))
     return steps, [factor, partial]
 
 
 def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
     """A kernel's statements below its launch."""
-    stmt: tirx.Stmt = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers))
-    for tag, var, extent in (("threadIdx.y", items.thread, items.threads), ("threadIdx.x", items.unit, items.units), ("blockIdx.x", items.group, items.groups)):
+    stmt: tirx.Stmt = s_tir.SBlockRealize(
+        [], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers)
+    )
+    for tag, var, extent in (
+        ("threadIdx.y", items.thread, items.threads),
+        ("threadIdx.x", items.unit, items.units),
+        ("blockIdx.x", items.group, items.groups),
+    ):
         if tag == "threadIdx.y" and extent == 1:
             continue
         kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, "int32") for value in (0, extent))

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from tvm import relax, tirx
 
 from romou.core.errors import ModelError, UsageError
-from romou.frontend import ImportedModel, Precision, import_onnx, load_onnx
+from romou.frontend import ImportedModel, Precision, import_onnx, load_onnx, with_constants
 from romou.layout.rewrite import with_main
 from romou.tir.calls import op_name
 from romou.tir.expressions import static_shape
@@ -47,6 +47,7 @@ def gradients(
     loss: Literal["cross_entropy", "mean_squared_error"] | None = "cross_entropy",
     wrt: Sequence[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
     precision: str = "float32",
 ) -> TrainingStep:
     """Differentiate a model's loss by its weights, with TVM Relax's Gradient pass.
@@ -62,6 +63,8 @@ def gradients(
         Names of weights (initializers) and inputs to differentiate by; None: all weights of convolutions, matrix products and additions.
     shapes
         Shape by name, for inputs whose shape the model leaves open: the batch, say.
+    constants
+        Value by name, for inputs that become constants of the model, as in `tune`.
     precision
         "float16": weights stay fp32, and are converted where they are used. See docs/precision.md.
 
@@ -75,7 +78,7 @@ def gradients(
     check_versions()
     if loss is not None and loss not in LOSSES:
         raise UsageError(f"loss={loss!r}: expected one of {', '.join(map(repr, LOSSES))}, or None")
-    proto = load_onnx(model)
+    proto = load_onnx(with_constants(model, constants))
     if len(proto.graph.output) != 1:
         raise ModelError(f"the model has {len(proto.graph.output)} outputs ({', '.join(o.name for o in proto.graph.output)}); a loss is made of one")
     names = _chosen(proto, wrt)

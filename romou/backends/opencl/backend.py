@@ -48,7 +48,14 @@ class OpenCL(ComputeApi):
     source_suffix = "cl"
     options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT)
     limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], *IMAGE_LIMITS, *COMMON_LIMITS[2:], BUFFER_BYTES)
-    default_limits: Mapping[str, int] = {**Backend.default_limits, "texture_spatial_limit": 16384, "texture_depth_limit": 2048}
+    # 1024 bytes of arguments, 8 for each, are what OpenCL promises, and all that Mali takes.
+    default_limits: Mapping[str, int] = {
+        **Backend.default_limits,
+        "texture_spatial_limit": 16384,
+        "texture_depth_limit": 2048,
+        "max_function_args": 1024 // 8,
+    }
+    buffer_limit = "max_function_args"
     device_variable = "ROMOU_OPENCL_DEVICE=NAME"
     command_buffer = "an OpenCL command buffer"
     driver_hint = _NO_PLATFORM

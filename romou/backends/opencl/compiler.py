@@ -38,7 +38,10 @@ from romou.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, work_grou
 from romou.backends.opencl import sub_groups
 from romou.backends.opencl.functions import definitions
 from romou.backends.opencl.unaligned_vectors import access_unaligned
+from romou.core.errors import BuildError
 
+# Of a pointer or an image; a number takes no more.
+ARGUMENT_BYTES = 8
 # A pointer's declaration, which TVM writes without the address space, and what lets it advance.
 _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
@@ -67,6 +70,7 @@ def install() -> None:
         try:
             for var, func in sorted(mod.functions_items(), key=lambda item: str(item[1].attrs["global_symbol"])):
                 name = str(func.attrs["global_symbol"])
+                _check_arguments(name, func, target)
                 _building.kernels = {name: _Kernel(work_group(func), _images(func))}
                 generate(tvm.IRModule({var: access_unaligned(func)}, attrs=mod.attrs), target)
         finally:
@@ -82,8 +86,19 @@ def install() -> None:
             _building.pieces.append((code, text_format, {str(key): value for key, value in functions.items()}, told))
         return create(code, text_format, functions, told)
 
+    # It passes through TVM as what it is.
+    tvm_ffi.register_error(BuildError.__name__, BuildError)
     tvm_ffi.register_global_func("target.build.opencl", build, override=True)
     tvm_ffi.register_global_func("ffi.Module.create.opencl", create_told, override=True)
+
+
+def _check_arguments(name: str, func: Any, target: Any) -> None:
+    """BuildError for a kernel with more arguments than the device takes (CL_DEVICE_MAX_PARAMETER_SIZE)."""
+    limit = target.attrs.get("max_function_args", None)
+    if limit is not None and len(func.params) > int(limit):
+        text = f"kernel {name} takes {len(func.params)} arguments, {len(func.params) * ARGUMENT_BYTES} bytes; the device takes {limit}"
+        hint = "Raise -max_function_args where the device takes more: CL_DEVICE_MAX_PARAMETER_SIZE is in bytes."
+        raise BuildError(text, hint=hint, kernel=name, limit=int(limit))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
-"""The time loop of RNN, GRU and LSTM as one TIR function, so that a sequence of any length has one weight and one set of kernels.
+"""The time loop of RNN, GRU and LSTM as one TIR function.
 
-    for t: for d, b, j:  sums[g] = sum over k of state[t % 2, d, b, k] * weight[d, k, g, j];  state[(t + 1) % 2, d, b, j], output[t', d, b, j] = step(sums, ...)
+A sequence of any length has one weight and one set of kernels.
 
-`romou/schedules/recurrent.py` makes a kernel of each nest below the time loop, which the host launches for each step. The state before a step is read by all
-that computes the state behind it: both are kept, in turns.
+    for t: for d, b, j:
+        sums[g] = sum over k of state[t % 2, d, b, k] * weight[d, k, g, j]
+        state[(t + 1) % 2, d, b, j], output[t, d, b, j] = step(sums, products[t, b, d, :, j])
+
+`romou/schedules/recurrent.py` makes a kernel of each nest below the time loop, which the host launches for each step.
+All units read the state before a step, so both that one and the one behind it are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 
-# On a function: its root block holds loop nests and a time loop around others; each nest is over directions, sequences of the batch and hidden units.
+# On a function and on its time loop: the root block holds loop nests, and the time loop around others.
+# Each nest is over directions, sequences of the batch and hidden units.
 TIME_LOOP = "romou.time_loop"
 # On the loop over the units that are summed up.
 SUMMED = "romou.summed"
@@ -29,8 +34,10 @@ Activation = tuple[str, float, float]
 class Recurrence:
     """A recurrent node over a sequence. Units of all directions and sequences go on together.
 
-    operator: "RNN", "GRU" or "LSTM".   dtype: of inputs and outputs.   is_reverse: of each direction.   functions: activations of each direction.
-    is_linear_first: GRU: the reset gate is applied behind the product.   is_coupled: LSTM: the forget gate is what the input gate leaves.
+    operator: "RNN", "GRU" or "LSTM".   dtype: of inputs and outputs.
+    is_reverse: of each direction.   functions: activations of each direction.
+    is_linear_first: GRU: the reset gate is applied behind the product.
+    is_coupled: LSTM: the forget gate is what the input gate leaves.
     last: which last states follow the steps' outputs, 0 hidden, 1 cell.
     """
 
@@ -55,7 +62,8 @@ class Recurrence:
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of all that the function may take, in order; what follows the weight is optional.
 
-        products: of the inputs with their weights, and the biases.   inner: GRU: what is added to the hidden gate's sum before the reset gate.
+        products: of the inputs with their weights, and the biases.
+        inner: GRU: what is added to the hidden gate's sum before the reset gate.
         """
         each = (len(self.is_reverse), self.batch, self.hidden)
         return {
@@ -88,9 +96,12 @@ class _TimeLoop:
         each = shapes["first_state"]
         kept: dict[str, tuple[int, ...]] = {"state": (2, *each)}
         kept |= {"cell": each} if work.operator == "LSTM" else {}
-        kept |= {"update_gate": each, "reset_state": each} if work.operator == "GRU" and not work.is_linear_first else {}
+        kept |= (
+            {"update_gate": each, "reset_state": each} if work.operator == "GRU" and not work.is_linear_first else {}
+        )
         self._kept = {name: tirx.decl_buffer(shape, _FLOAT, name) for name, shape in kept.items()}
-        self.buffers = {name: tirx.decl_buffer(shapes[name], "int32" if name == "lengths" else work.dtype, name) for name in self.given}
+        dtypes = {name: "int32" if name == "lengths" else work.dtype for name in self.given}
+        self.buffers = {name: tirx.decl_buffer(shapes[name], dtype, name) for name, dtype in dtypes.items()}
         self.buffers |= {"output": tirx.decl_buffer(work.output_shape, work.dtype, "output"), **self._kept}
         self.registers: list[tirx.Buffer] = []
         self.t = tirx.Var("t", "int32")
@@ -98,11 +109,16 @@ class _TimeLoop:
     def function(self) -> tirx.PrimFunc:
         """All nests, in the order in which they run."""
         work = self.work
-        is_split = "reset_state" in self.buffers
-        # A GRU's product with the reset state waits for all of that.
-        steps = [self._step(_reset, range(2)), self._step(_gru, range(2, 3), "reset_state")] if is_split else [self._step(_STEPS[work.operator], range(work.gates))]
-        body = [self._nest(self._first()), _loop(self.t, work.steps, _sequence(steps)), *([self._nest(self._last())] if work.last else [])]
-        root = s_tir.SBlock([], [], [], "root", _sequence(body), alloc_buffers=[*self._kept.values(), *self.registers])
+        if "reset_state" in self.buffers:
+            # A GRU's product with the reset state waits for all of that.
+            steps = [self._step(_reset, range(2)), self._step(_gru, range(2, 3), "reset_state")]
+        else:
+            steps = [self._step(_STEPS[work.operator], range(work.gates))]
+        body = [self._nest(self._first()), _loop(self.t, work.steps, _sequence(steps), {TIME_LOOP: tirx.const(1, "int32")})]
+        if work.last:
+            body.append(self._nest(self._last()))
+        kept = [*self._kept.values(), *self.registers]
+        root = s_tir.SBlock([], [], [], "root", _sequence(body), alloc_buffers=kept)
         parameters = [self.buffers[name] for name in (*self.given, "output")]
         made = tirx.PrimFunc(parameters, s_tir.SBlockRealize([], True, root))
         return made.with_attr({TIME_LOOP: 1, "op_pattern": _OPAQUE, "tirx.noalias": True})
@@ -126,9 +142,11 @@ class _TimeLoop:
         """The states before the first step."""
 
         def run(unit: _Unit) -> None:
-            for state, first, place in (("state", "first_state", (0, *unit.place)), ("cell", "first_cell", unit.place)):
+            states = {"first_state": ("state", 0, *unit.place), "first_cell": ("cell", *unit.place)}
+            for first, (state, *place) in states.items():
                 if state in self.buffers:
-                    unit.steps.append(self.store(state, self.load(first, *unit.place) if first in self.given else tirx.const(0.0, _FLOAT), *place))
+                    value = self.load(first, *unit.place) if first in self.given else tirx.const(0.0, _FLOAT)
+                    unit.steps.append(self.store(state, value, *place))
 
         return run
 
@@ -137,16 +155,18 @@ class _TimeLoop:
 
         def run(unit: _Unit) -> None:
             for at, state in enumerate(self.work.last):
-                value = self.load("cell", *unit.place) if state else self.load("state", self.work.steps % 2, *unit.place)
+                value = (
+                    self.load("cell", *unit.place) if state else self.load("state", self.work.steps % 2, *unit.place)
+                )
                 unit.steps.append(self.store("output", value, self.work.steps + at, *unit.place))
 
         return run
 
-    def _nest(self, run: Callable[[_Unit], None], sums: Sequence[tirx.Stmt] = (), place: Sequence[tirx.Var] = (), register: tirx.Buffer | None = None) -> tirx.Stmt:
+    def _nest(self, run: Callable[[_Unit], None], unit: _Unit | None = None) -> tirx.Stmt:
         """What `run` adds, for each unit."""
-        unit = _Unit(self, list(place) or [tirx.Var(name, "int32") for name in ("d", "b", "j")], register)
+        unit = unit or _Unit(self, [tirx.Var(name, "int32") for name in ("d", "b", "j")])
         run(unit)
-        body = _sequence([*sums, *unit.steps])
+        body = _sequence(unit.steps)
         for var, extent in reversed(list(zip(unit.place, self.work.input_shapes["first_state"], strict=True))):
             body = _loop(var, extent, body)
         return body
@@ -157,15 +177,17 @@ class _TimeLoop:
         sums = self.register("sums", len(gates))
         read = self.load(summed, *((self.t % 2, d, b, k) if summed == "state" else (d, b, k)))
         total = tirx.BufferLoad(sums, [g]) + read * self.load("weight", d, k, g + gates.start, j)
-        product = _loop(k, self.work.hidden, _loop(g, len(gates), tirx.BufferStore(sums, total, [g])), {SUMMED: tirx.const(1, "int32")})
-        begin = _loop(zero, len(gates), tirx.BufferStore(sums, tirx.const(0.0, _FLOAT), [zero]))
-        return self._nest(run, [begin, product], (d, b, j), sums)
+        products = _loop(g, len(gates), tirx.BufferStore(sums, total, [g]))
+        unit = _Unit(self, [d, b, j], sums)
+        unit.steps.append(_loop(zero, len(gates), tirx.BufferStore(sums, tirx.const(0.0, _FLOAT), [zero])))
+        unit.steps.append(_loop(k, self.work.hidden, products, {SUMMED: tirx.const(1, "int32")}))
+        return self._nest(run, unit)
 
 
 class _Unit:
     """One hidden unit of a sequence and a direction in a step.  place: its indices.  steps: what is computed so far."""
 
-    def __init__(self, loop: _TimeLoop, place: list[tirx.Var], sums: tirx.Buffer | None) -> None:
+    def __init__(self, loop: _TimeLoop, place: list[tirx.Var], sums: tirx.Buffer | None = None) -> None:
         self._loop, self.place, self._sums = loop, place, sums
         self.steps: list[tirx.Stmt] = []
 
@@ -213,7 +235,7 @@ class _Unit:
         return self.keep("gate", tirx.Select(self.place[0] < 1, activated(first, value), activated(others[0], value)))
 
     def finish(self, hidden: tirx.Expr, cell: tirx.Expr | None = None) -> None:
-        """Store the states behind the step. A sequence that is over keeps its state; in reverse, one that has not begun."""
+        """Store the states behind the step. A sequence that is over, or in reverse has not begun, keeps its state."""
         loop, zero = self._loop, tirx.const(0.0, _FLOAT)
         hidden, output = self.keep("hidden", hidden), None
         if "lengths" in loop.given:
@@ -299,7 +321,9 @@ def activated(activation: Activation, x: tirx.Expr) -> tirx.Expr:
 
 
 def _loop(var: tirx.Var, extent: int, body: tirx.Stmt, marks: dict[str, tirx.Expr] | None = None) -> tirx.Stmt:
-    return tirx.For(var, tirx.const(0, "int32"), tirx.const(extent, "int32"), tirx.ForKind.SERIAL, body, annotations=marks or {})
+    return tirx.For(
+        var, tirx.const(0, "int32"), tirx.const(extent, "int32"), tirx.ForKind.SERIAL, body, annotations=marks or {}
+    )
 
 
 def _sequence(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:
