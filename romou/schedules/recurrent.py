@@ -92,7 +92,7 @@ class _Items:
 
     @property
     def vectors(self) -> int:
-        """Of a sequence's units."""
+        """Return how many vectors a sequence's units are."""
         return self.nest.extents[2] // self.width
 
     @property

@@ -165,7 +165,7 @@ def live_bytes() -> int:
 
 
 def test_three_hundred_steps() -> None:
-    """As many kernels and weights as for three, and the plan is what the device holds."""
+    """Three hundred steps take the kernels and weights of three, and the plan is what the device holds."""
     node = Node("LSTM", "bidirectional", 4, steps=300, hidden=128, batch=1, inputs=64)
     before = live_bytes()
     compiled = check(node.model("y", "y_h", "y_c"), node.given)
