@@ -13,6 +13,7 @@ import onnx
 
 from romou.core.errors import ModelError
 from romou.frontend.graph import shapes_of
+from romou.frontend.infer import infer
 from romou.tvm_patches.onnx_converters.node import attributes_of
 from romou.tvm_patches.onnx_converters.padding import same_pads, transposed_pads
 
@@ -51,7 +52,7 @@ def _inferred(model: onnx.ModelProto) -> _Shapes:
     del bare.graph.value_info[:]
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
-    return shapes_of(onnx.shape_inference.infer_shapes(bare, data_prop=True).graph)
+    return shapes_of(infer(bare).graph)
 
 
 def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
