@@ -366,8 +366,11 @@ class Backend:
         if rules.profiling_queue_above_bytes is not None:
             find(self.function("profile_above"))(index, rules.profiling_queue_above_bytes)
         threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
-        is_kept = not rules.keeps_no_programs
-        return Programs(getattr(library, "mod", library), index, prepare=prepare, keep=keep, folder=folder, threads=threads, is_kept=is_kept)
+        how: dict[str, Any] = {"prepare": prepare, "keep": keep, "folder": folder, "threads": threads}
+        if connection is None:
+            how |= {name: tvm.get_global_func(self.function(name), allow_missing=True) for name in ("missing", "module_bytes")}
+        is_kept, crashes = not rules.keeps_no_programs, rules.compiles_apart
+        return Programs(getattr(library, "mod", library), index, is_kept=is_kept, crashes=crashes, **how)
 
     def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
         """While a model is built or loaded: what is compiled then is kept for the next time. Drivers compile later, see `programs`."""

@@ -8,8 +8,9 @@ import dataclasses
 import hashlib
 import json
 import logging
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 logger = logging.getLogger("romou")
 # How such a note begins in program_cache.cc.
@@ -82,11 +83,17 @@ class ProgramReport:
         return f"{self.cached} loaded from the cache, {self.compiled} compiled, in {self.seconds:.2f} s"
 
 
+# (modules, number of the device, folder, threads): compile these and keep them in the folder. Raises nothing of the driver's.
+CompileApart: TypeAlias = Callable[[list[bytes], int, str, int], None]
+
+
 class Programs:
     """The programs of `library` on device number `index`. A driver's compiler is slow, so what it made is kept for the next start of the model.
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
+    missing, module_bytes: such functions on this machine; None elsewhere, or where the runtime has none.
     threads: how many compile; 0: one for each core.   is_kept: False where the driver is not to be given binaries.
+    crashes: whether the driver's compiler is known to.
     """
 
     def __init__(
@@ -97,21 +104,41 @@ class Programs:
         prepare: Callable[[Any, int, str, int], str],
         keep: Callable[[Any, int, str], str],
         folder: Callable[[], str],
+        missing: Callable[[Any, int, str], str] | None = None,
+        module_bytes: Callable[[Any], Sequence[bytes]] | None = None,
         threads: int = 0,
         is_kept: bool = True,
+        crashes: bool = False,
     ) -> None:
         self._library, self._index, self._threads = library, index, threads
         self._prepare, self._keep = prepare, keep
         self._folder = str(folder()) if is_kept else ""
+        self._missing, self._module_bytes = missing, module_bytes
+        self._crashes = crashes
         self._is_to_keep = False
         self.report: ProgramReport | None = None
 
-    def prepare(self) -> None:
+    def prepare(self, compile_apart: CompileApart | None = None) -> None:
         """Make every program ready, from the cache where it is there. Warns of entries of the cache that had to be given up.
+
+        compile_apart: compiles in a process of its own. It is asked for what is not kept yet where the driver's compiler is
+        known to crash, or a process ended over one of the programs; what ends that process as well is refused.
 
         RuntimeError where the driver refuses one; names the kernel.
         """
-        found = json.loads(str(self._prepare(self._library, self._index, self._folder, self._threads)))
+        with contextlib.ExitStack() as stack:
+            folder = self._folder
+            if compile_apart is not None and self._missing is not None and self._module_bytes is not None:
+                if self._crashes and not folder:
+                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="romou-programs-"))
+                found = json.loads(str(self._missing(self._library, self._index, folder)))
+                if found["doubtful"] or (self._crashes and found["missing"]):
+                    modules = [bytes(one) for one in self._module_bytes(self._library)]
+                    compile_apart(modules, self._index, folder, self._threads)
+            self._prepare_here(folder)
+
+    def _prepare_here(self, folder: str) -> None:
+        found = json.loads(str(self._prepare(self._library, self._index, folder, self._threads)))
         self.report = ProgramReport(cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"]))
         warn_of(self.report.notes)
         self._is_to_keep = bool(self._folder) and self.report.compiled > 0

@@ -33,6 +33,7 @@ class DriverRules:
     without                       knob -> choices that spaces leave out
     stores_fp16_only              kernels do not compute in fp16
     compiles_in_order             one thread compiles a model's programs, always in the same order
+    compiles_apart                programs that are not kept yet are compiled in a process of their own first
     keeps_no_programs             compiled programs are not kept, so the driver is never given a binary
     captures_no_runs              runs are launched kernel by kernel
     profiling_queue_above_bytes   a buffer of so many bytes brings all commands to a queue with profiling
@@ -41,6 +42,7 @@ class DriverRules:
     without: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     stores_fp16_only: bool = False
     compiles_in_order: bool = False
+    compiles_apart: bool = False
     keeps_no_programs: bool = False
     captures_no_runs: bool = False
     profiling_queue_above_bytes: int | None = None

@@ -18,6 +18,7 @@ from romou.backends.programs import ProgramReport, Programs
 from romou.core.device_lock import alone_on
 from romou.core.errors import DeviceError, UsageError
 from romou.measure.run_job import device_tensor
+from romou.module.compile_job import compile_apart
 from romou.module.host_nodes import LEDGER
 from romou.tir.primitives import SEPARATORS
 
@@ -90,8 +91,9 @@ class Machine:
     def prepare(self) -> None:
         """Have all programs compiled or loaded now, before the first run. DeviceError where the driver refuses one."""
         if self._programs is not None:
+            apart = None if self._kind is None else functools.partial(compile_apart, self._kind)
             with self._lock, self._driver():
-                self._programs.prepare()
+                self._programs.prepare(apart)
 
     @property
     def program_report(self) -> ProgramReport | None:

@@ -8,55 +8,17 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import standin
-from small_networks import prime_net
+from program_starts import CRASHES, KILLS, outputs_of, start, starts
 
 import romou
-from romou.backends.programs import ProgramReport
 from romou.core.environment import from_environment
 from romou.core.errors import DeviceError, UsageError
-from romou.module import random_inputs
-
-# Processes that are killed: a few in the suite, 100 on demand.
-KILLS = int(os.environ.get("PROGRAM_CACHE_KILLS", "2"))
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return romou.compile(prime_net(), target="opencl -device=host", verify=False).save(tmp_path_factory.mktemp("saved") / "m.romou")
-
-
-@pytest.fixture(scope="module")
-def right(saved: Path) -> bytes:
-    """Outputs without kept programs."""
-    return outputs_of(romou.load(saved))
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own; the folder of its entries, which is not there yet."""
-    monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
-    return tmp_path / "cache" / "programs"
-
-
-def outputs_of(model: romou.TunedModel) -> bytes:
-    return b"".join(o.tobytes() for o in model.run(random_inputs(model.inputs, seed=0)))
-
-
-def start(saved: Path, right: bytes) -> ProgramReport:
-    """A start of the model in this process, whose outputs are right."""
-    model = romou.load(saved)
-    report = model.programs
-    assert report is not None
-    assert outputs_of(model) == right
-    return report
 
 
 def entries(cache: Path) -> dict[str, bytes]:
@@ -182,42 +144,6 @@ def test_what_a_driver_refuses_is_remembered_with_its_log(saved: Path, right: by
     assert start(saved, right).compiled > 0
 
 
-# A process that has loaded TVM and no driver; each start of the model is a fork of it.
-_STARTS = """
-import json, os, random, signal, sys, time
-import romou, tvm
-from romou.module import random_inputs
-saved, right = sys.argv[1], open(sys.argv[2], "rb").read()
-inputs = random_inputs(romou.load(saved).inputs, seed=0)
-
-def begin(**environment):
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.environ.update(environment)
-            model = romou.load(saved)
-            os.write(write, b"[")
-            report = model.programs
-            assert b"".join(o.tobytes() for o in model.run(inputs)) == right
-            os.write(write, json.dumps([report.cached, report.compiled, report.notes, model.programs.keep_s]).encode())
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(write)
-    assert os.read(read, 1) == b"["
-    return pid, read
-
-def end(pid, read):
-    with os.fdopen(read) as file:
-        text = file.read()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), json.loads(text) if text else None
-"""
-_CRASHES = """
-for flaw in sys.argv[3:]:
-    print(json.dumps(end(*begin(STANDIN=flaw))), flush=True)
-"""
 _KILLS = """
 cache, kills, moments = sys.argv[3], int(sys.argv[4]), random.Random(17)
 timed = begin(ROMOU_CACHE_DIR=cache + "/timed")
@@ -258,23 +184,10 @@ print(json.dumps([attempts, killed, while_written, with_entries, partial]))
 """
 
 
-def starts(script: str, *arguments: object, **environment: str) -> list[str]:
-    command = [sys.executable, "-c", _STARTS + script, *map(str, arguments)]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60 + 30 * KILLS, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
-
-
-@pytest.fixture
-def right_file(right: bytes, tmp_path: Path) -> Path:
-    (tmp_path / "right").write_bytes(right)
-    return tmp_path / "right"
-
-
 def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: Path, cache: Path) -> None:
     """One crash makes the program at fault a source for good, a second one in a row all programs of the device. Every other start is right."""
     flaws = ["", *["crashes on binaries"] * 5, ""]
-    lines = starts(_CRASHES, saved, right_file, *flaws, ROMOU_OPENCL_LIBRARY=str(standin.library()))
+    lines = starts(CRASHES, saved, right_file, *flaws, ROMOU_OPENCL_LIBRARY=str(standin.library()))
     codes, reports = zip(*map(json.loads, lines), strict=True)
     assert codes == (0, -signal.SIGABRT, 0, -signal.SIGABRT, 0, 0, 0)
     count = reports[0][1]
@@ -286,7 +199,7 @@ def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: 
     assert (len(first), len(second), later) == (1, 1, [[], []])
     # What the line says to remove.
     Path(re.findall(r"remove (\S+)\)", second[0])[0]).unlink()
-    (line,) = starts(_CRASHES, saved, right_file, "", ROMOU_OPENCL_LIBRARY=str(standin.library()))
+    (line,) = starts(CRASHES, saved, right_file, "", ROMOU_OPENCL_LIBRARY=str(standin.library()))
     code, report = json.loads(line)
     assert (code, report[:3]) == (0, [count - 2, 2, []])
 
@@ -299,3 +212,29 @@ def test_a_process_killed_at_any_moment_leaves_no_wrong_program(saved: Path, rig
     print(f"{killed} of {attempts} processes were killed before they ended, {while_written} of them after they began to write;", end=" ")
     print(f"behind {with_entries} there were entries, behind {partial} an unfinished file")
     assert killed > 0
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "socket", "link"])
+def test_no_start_waits_for_what_is_no_file(what: str, saved: Path, right: bytes, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of a program, of a mark, and of a mark that no program has."""
+
+    def put(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        if what == "pipe":
+            os.mkfifo(path)
+        elif what == "folder":
+            path.mkdir()
+        elif what == "socket":
+            with socket.socket(socket.AF_UNIX) as server:
+                # A whole path would be too long.
+                monkeypatch.chdir(path.parent)
+                server.bind(path.name)
+        else:
+            os.mkfifo(tmp_path / path.name)
+            path.symlink_to(tmp_path / path.name)
+
+    start(saved, right)
+    for place in ("{}.program", "{}.try", "0.try"):
+        key = sorted(cache.glob("*.program"))[0].stem
+        put(cache / place.format(key))
+        start(saved, right)

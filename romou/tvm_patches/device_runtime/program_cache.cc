@@ -29,6 +29,9 @@ constexpr uint64_t kDefaultLimitMb = 256;
 constexpr int kCrashesInARow = 2;
 constexpr time_t kLeftOverAfterS = 3600;
 constexpr const char *kEntry = ".program", *kMark = ".try", *kPartial = "partial-";
+// In a mark of a compilation, behind the device and before the number of processes that began it.
+constexpr char kCompiled = 'c';
+constexpr const char* kCrashed = "the driver's compiler ended the processes that compiled this kernel";
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -44,16 +47,27 @@ bool make_folders(const std::string& path) {
   }
 }
 
-std::optional<std::string> read_all(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) return std::nullopt;
+// A pipe would else keep its reader waiting, and some devices do something when they are opened.
+constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+
+/// The content of a file; nothing of what is no regular one.
+std::string content_of(int file) {
   struct stat found {};
   std::string text;
   if (fstat(file, &found) == 0 && S_ISREG(found.st_mode)) text.resize(static_cast<size_t>(found.st_size));
   size_t at = 0;
-  for (ssize_t got = 1; at < text.size() && got > 0; at += static_cast<size_t>(std::max<ssize_t>(got, 0))) got = read(file, &text[at], text.size() - at);
-  close(file);
+  for (ssize_t got = 1; at < text.size() && got > 0; at += static_cast<size_t>(std::max<ssize_t>(got, 0))) {
+    got = pread(file, &text[at], text.size() - at, static_cast<off_t>(at));
+  }
   text.resize(at);
+  return text;
+}
+
+std::optional<std::string> read_all(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | kOpen);
+  if (file < 0) return std::nullopt;
+  std::string text = content_of(file);
+  close(file);
   return text;
 }
 
@@ -96,7 +110,7 @@ std::string default_program_folder() {
   return root + "/programs";
 }
 
-ProgramCache::ProgramCache(const std::string& folder, std::string device) : device_(std::move(device)) {
+ProgramCache::ProgramCache(const std::string& folder, std::string device, bool is_asked_only) : device_(std::move(device)) {
   if (folder.empty()) return;
   struct stat found {};
   if (!make_folders(folder) || stat(folder.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) {
@@ -105,21 +119,24 @@ ProgramCache::ProgramCache(const std::string& folder, std::string device) : devi
     note("compiled programs are not kept: others may write to " + folder + "; chmod go-w it, or set ROMOU_CACHE_DIR");
   } else {
     folder_ = folder;
-    look_for_crashes();
+    look_for_crashes(is_asked_only);
   }
 }
 
-void ProgramCache::look_for_crashes() {
+void ProgramCache::look_for_crashes(bool is_asked_only) {
   if (const auto entry = find(device_, "the device"); entry.has_value()) crashes_ = std::atoi(entry->content.c_str());
   std::vector<std::string> crashed;
   DIR* folder = opendir(folder_.c_str());
   for (const dirent* each = nullptr; folder != nullptr && (each = readdir(folder)) != nullptr;) {
     const std::string name = each->d_name, path = folder_ + "/" + name;
     if (!ends_with(name, kMark)) continue;
-    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    const int file = open(path.c_str(), O_RDWR | kOpen);
     // A live process holds a lock on its mark.
-    if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0 && read_all(path) == device_) {
-      const std::string key = name.substr(0, name.size() - std::strlen(kMark));
+    const std::string text = file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0 ? content_of(file) : "";
+    const std::string key = name.substr(0, name.size() - std::strlen(kMark));
+    if (text.rfind(device_ + kCompiled, 0) == 0) {
+      doubtful_.insert(key);
+    } else if (text == device_ && !is_asked_only) {
       if (!store(key, Kind::kSourceOnly, "a process ended while the driver loaded its binary")) remove(key);
       crashed.push_back(key);
       unlink(path.c_str());
@@ -180,6 +197,8 @@ bool ProgramCache::store(const std::string& key, Kind kind, const std::string& c
   return false;
 }
 
+bool ProgramCache::has(const std::string& key) const { return is_usable() && access(path_of(key).c_str(), F_OK) == 0; }
+
 void ProgramCache::remove(const std::string& key) { unlink(path_of(key).c_str()); }
 
 void ProgramCache::trim(uint64_t limit) {
@@ -214,20 +233,46 @@ void ProgramCache::trim(uint64_t limit) {
   }
 }
 
-ProgramCache::Attempt::Attempt(ProgramCache& cache, const std::string& key) : path_(cache.folder_ + "/" + key + kMark) {
-  file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+ProgramCache::Attempt::Attempt(ProgramCache& cache, const std::string& key, Work work) : path_(cache.folder_ + "/" + key + kMark) {
+  file_ = open(path_.c_str(), O_RDWR | O_CREAT | kOpen, 0600);
+  if (work == Work::kLoad) {
+    mark_load(cache);
+  } else {
+    mark_compile(cache, key);
+  }
+}
+
+void ProgramCache::Attempt::mark_load(ProgramCache& cache) {
   if (file_ < 0) {
     cache.note("kept programs are compiled again: no mark can be written beside them in " + cache.folder_ + ": " + std::strerror(errno));
     return;
   }
   struct stat found {};
   const bool is_held = flock(file_, LOCK_EX | LOCK_NB) == 0;
-  if (is_held && fstat(file_, &found) == 0 && found.st_nlink != 0 && found.st_size == 0) {
-    may_load_ = write_all(file_, cache.device_);
+  if (is_held && fstat(file_, &found) == 0 && S_ISREG(found.st_mode) && found.st_nlink != 0 && found.st_size == 0) {
+    may_go_on_ = write_all(file_, cache.device_);
   } else {
     // Another process is loading this program or has just done so, and its mark does for both; or it has just crashed, and the next one sees that.
     close(std::exchange(file_, -1));
-    may_load_ = found.st_size == 0 || found.st_nlink == 0;
+    may_go_on_ = found.st_size == 0 || found.st_nlink == 0;
+  }
+}
+
+void ProgramCache::Attempt::mark_compile(ProgramCache& cache, const std::string& key) {
+  may_go_on_ = true;
+  struct stat found {};
+  // Another process may be compiling the same; without a mark a crash is only seen by who sees it.
+  if (file_ < 0 || flock(file_, LOCK_EX | LOCK_NB) != 0 || fstat(file_, &found) != 0 || !S_ISREG(found.st_mode) || found.st_nlink == 0) {
+    if (file_ >= 0) close(std::exchange(file_, -1));
+    return;
+  }
+  const std::string text = content_of(file_), head = cache.device_ + kCompiled;
+  const int begun = text.rfind(head, 0) == 0 ? std::atoi(text.c_str() + head.size()) : 0;
+  if (begun >= kCrashesInARow) {
+    may_go_on_ = !cache.store(key, Kind::kRefused, kCrashed);
+  } else if (ftruncate(file_, 0) != 0 || !write_all(file_, head + std::to_string(begun + 1))) {
+    unlink(path_.c_str());
+    close(std::exchange(file_, -1));
   }
 }
 

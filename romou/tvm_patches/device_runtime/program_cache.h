@@ -7,12 +7,16 @@
 // Loading: a driver may crash on a binary that it wrote itself, so a mark `<key>.try` stands beside the entry while the driver has it. A mark that
 // nobody holds a lock on was left by a crash: that program is compiled from source from then on, and in this process all are. Where the next
 // process that loads binaries of this device crashes as well, none of them is loaded any more.
+// Compiling: a driver's compiler may crash, too, so such a mark stands while it works. One that was left may come from a process that somebody
+// killed: the program is compiled once more, in a process of its own where there can be one, and refused if that one ends as well.
+// Files: only regular ones are read, opened without waiting: anything may lie in the folder.
 #ifndef ROMOU_DEVICE_RUNTIME_PROGRAM_CACHE_H_
 #define ROMOU_DEVICE_RUNTIME_PROGRAM_CACHE_H_
 
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,7 +40,8 @@ class ProgramCache {
 
   /// Make the folder where it is missing, and look for marks of crashes. Not usable where `folder` is empty, cannot be made, or may be written by
   /// others: entries are code. `device` is a key that names the device and its driver.
-  ProgramCache(const std::string& folder, std::string device);
+  /// `is_asked_only`: what crashed is left for who loads and compiles.
+  ProgramCache(const std::string& folder, std::string device, bool is_asked_only = false);
   bool is_usable() const { return !folder_.empty(); }
   /// False where the driver crashed on binaries: the last time, or twice in a row.
   bool loads_binaries() const { return loads_binaries_; }
@@ -51,20 +56,29 @@ class ProgramCache {
   /// Remove the entries that were used longest ago until the rest has `limit` bytes, and what writers that were killed left.
   void trim(uint64_t limit);
 
-  /// Stands while a driver loads a binary.
+  /// Whether there is a file of this key.
+  bool has(const std::string& key) const;
+  /// Whether a process ended while the driver compiled this program.
+  bool is_doubtful(const std::string& key) const { return doubtful_.count(key) != 0; }
+
+  enum class Work { kLoad, kCompile };
+  /// Stands while a driver loads a binary, or compiles.
   class Attempt {
    public:
-    Attempt(ProgramCache& cache, const std::string& key);
+    Attempt(ProgramCache& cache, const std::string& key, Work work);
     Attempt(const Attempt&) = delete;
     Attempt& operator=(const Attempt&) = delete;
     ~Attempt();
-    /// False where no mark can be written.
-    bool may_load() const { return may_load_; }
+    /// Loading: false where no mark can be written. Compiling: false where two processes ended over it; that is stored as a refusal then.
+    bool may_go_on() const { return may_go_on_; }
 
    private:
+    void mark_load(ProgramCache& cache);
+    void mark_compile(ProgramCache& cache, const std::string& key);
+
     std::string path_;
     int file_ = -1;
-    bool may_load_ = false;
+    bool may_go_on_ = false;
   };
 
   void note(const std::string& line);
@@ -73,11 +87,12 @@ class ProgramCache {
   std::string path_of(const std::string& key) const { return folder_ + "/" + key + ".program"; }
 
  private:
-  void look_for_crashes();
+  void look_for_crashes(bool is_asked_only);
 
   std::string folder_, device_;
   int crashes_ = 0;  ///< in a row
   bool loads_binaries_ = true;
+  std::set<std::string> doubtful_;
   std::mutex mutex_;  ///< guards the notes
   std::vector<std::string> notes_;
 };

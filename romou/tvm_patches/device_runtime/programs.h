@@ -2,8 +2,8 @@
 //
 // All kernels of a library: compiled in one go, and kept on disk.
 //
-// A runtime's `Module` has `kKind`, `kernel_names()`, `kernel_on(device, name, cache)`, whose result says `is_from_cache`, and `keep(device, name,
-// cache)`; `program_key(device)` names the device and its driver, and `default_program_folder()` where programs are kept.
+// A runtime's `Module` has `kKind`, `kernel_names()`, `key_of(device, name)`, `kernel_on(device, name, cache)`, whose result says `is_from_cache`, and
+// `keep(device, name, cache)`; `program_key(device)` names the device and its driver, and `default_program_folder()` where programs are kept.
 #ifndef ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 #define ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 
@@ -83,6 +83,32 @@ void compile_kernels(const tvm::ffi::Module& library, Device& device) {
   for_each_kernel<Module>(library, 1, [&](Module& module, const std::string& name) { module.kernel_on(device, name); });
 }
 
+/// How many kernels of a library are not in `folder`, and how many of them a process ended over. JSON.
+template <typename Module, typename Device>
+tvm::ffi::String missing_kernels(const tvm::ffi::Module& library, Device& device, const tvm::ffi::String& folder) {
+  const ProgramCache cache(std::string(folder), program_key(device), true);
+  int64_t missing = 0, doubtful = 0;
+  for_each_kernel<Module>(library, 1, [&](Module& module, const std::string& name) {
+    const std::string key = module.key_of(device, name);
+    missing += cache.has(key) ? 0 : 1;
+    doubtful += cache.is_doubtful(key) ? 1 : 0;
+  });
+  tvm::ffi::json::Object found;
+  found.Set("missing", missing);
+  found.Set("doubtful", doubtful);
+  return tvm::ffi::json::Stringify(found);
+}
+
+/// The modules of a library as another process loads them (ffi.Module.load_from_bytes.KIND).
+template <typename Module>
+tvm::ffi::Array<tvm::ffi::Bytes> module_bytes(const tvm::ffi::Module& library) {
+  std::vector<Module*> modules;
+  collect(library, modules);
+  tvm::ffi::Array<tvm::ffi::Bytes> found;
+  for (const Module* module : modules) found.push_back(module->SaveToBytes());
+  return found;
+}
+
 /// Compile every kernel of a library for a device now, or load it from the programs kept in `folder` (empty: nothing is kept), on `threads` threads
 /// (0: one for each core). Returns a report in JSON.
 template <typename Module, typename Device>
@@ -123,6 +149,9 @@ void register_programs() {
       // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
       .def((prefix + "compile").c_str(), [](const Library& library, int device) { compile_kernels<Module>(library, Table::global().at(device)); })
       .def((prefix + "program_folder").c_str(), [] { return String(default_program_folder()); })
+      .def((prefix + "missing").c_str(),
+           [](const Library& library, int device, const String& folder) { return missing_kernels<Module>(library, Table::global().at(device), folder); })
+      .def((prefix + "module_bytes").c_str(), module_bytes<Module>)
       .def((prefix + "prepare").c_str(),
            [](const Library& library, int device, const String& folder, int64_t threads) {
              return prepare_kernels<Module>(library, Table::global().at(device), folder, threads);

@@ -139,6 +139,9 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
     return kernel.keep(name, cache);
   }
 
+  /// Its key in the cache.
+  std::string key_of(const Device& device, const std::string& name) const { return program_key(device, name, source_of(name)); }
+
   /// Names of all kernels, in an order that depends on nothing else.
   std::vector<std::string> kernel_names() const {
     std::vector<std::string> names;
@@ -148,6 +151,12 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
  private:
+  // A source without markers, written by hand, has the empty name.
+  const std::string& source_of(const std::string& name) const {
+    const auto part = parts_.find(name);
+    return part != parts_.end() ? part->second : source_;
+  }
+
   std::string source_;
   Map<String, FunctionInfo> functions_;
   Map<String, String> texts_;
@@ -227,11 +236,9 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, Program
     if (found == nullptr) found = std::make_unique<Kernel>();
     kernel = found.get();
   }
-  auto part = parts_.find(name);
   // Held while it is compiled: other kernels can be, on other threads.
   std::lock_guard<std::mutex> lock(kernel->mutex);
-  // A source without markers, written by hand, has the empty name.
-  kernel->build(device, name, part != parts_.end() ? part->second : source_, cache);
+  kernel->build(device, name, source_of(name), cache);
   return *kernel;
 }
 

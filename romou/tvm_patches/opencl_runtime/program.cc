@@ -51,45 +51,57 @@ std::string build_log(cl_program program, cl_device_id id) {
   return log;
 }
 
+std::string with_log(const std::string& name, const std::string& source, const std::string& log) {
+  return "source saved in " + save_source(name, source) + "\nbuild log:\n" + log;
+}
+
 }  // namespace
 
 void Kernel::build(Device& device, const std::string& name, const std::string& source, ProgramCache* cache) {
   if (handle) return;
-  const auto refused = [&](const std::string& log) { return "source saved in " + save_source(name, source) + "\nbuild log:\n" + log; };
   if (!program && cache != nullptr && cache->is_usable()) {
-    key_ = program_key(device, name, source);
-    const auto entry = cache->find(key_, name);
-    if (entry.has_value() && entry->kind == ProgramCache::Kind::kRefused) {
-      device.check(CL_BUILD_PROGRAM_FAILURE, "clBuildProgram", name,
-                   "refused before, to try again remove " + cache->path_of(std::exchange(key_, {})) + "; " + refused(entry->content));
-    }
+    const std::string key = key_ = program_key(device, name, source);
+    const auto entry = cache->find(key, name);
+    if (entry.has_value() && entry->kind == ProgramCache::Kind::kRefused) refuse(device, name, source, entry->content, *cache);
     const bool is_binary = entry.has_value() && entry->kind == ProgramCache::Kind::kBinary;
     if (is_binary && cache->loads_binaries() && load(device, name, source, entry->content, *cache)) return;
     // What is not to be loaded is not to be written.
     if (!cache->loads_binaries() || (entry.has_value() && entry->kind == ProgramCache::Kind::kSourceOnly)) key_.clear();
+    const ProgramCache::Attempt attempt(*cache, key, ProgramCache::Work::kCompile);
+    if (const auto crash = attempt.may_go_on() ? std::nullopt : cache->find(key, name)) refuse(device, name, source, crash->content, *cache);
+    compile(device, name, source, cache);
+    return create(device, name, program.get());
   }
-  if (!program) {
-    const char* content = source.c_str();
-    const size_t length = source.size();
-    cl_int code = CL_SUCCESS;
-    Program made(api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code));
-    device.check(code, "clCreateProgramWithSource", name);
-    cl_device_id id = device.id();
-    code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
-    if (code != CL_SUCCESS) {
-      const std::string log = build_log(made.get(), id);
-      // Other codes may be gone the next time: no memory, a lost device.
-      if (code == CL_BUILD_PROGRAM_FAILURE && !key_.empty()) cache->store(key_, ProgramCache::Kind::kRefused, log);
-      device.check(code, "clBuildProgram", name, refused(log));
-    }
-    program = std::move(made);
-  }
+  if (!program) compile(device, name, source, nullptr);
   create(device, name, program.get());
 }
 
+void Kernel::refuse(Device& device, const std::string& name, const std::string& source, const std::string& log, const ProgramCache& cache) {
+  const std::string path = cache.path_of(program_key(device, name, source));
+  key_.clear();
+  device.check(CL_BUILD_PROGRAM_FAILURE, "clBuildProgram", name, "refused before, to try again remove " + path + "; " + with_log(name, source, log));
+}
+
+void Kernel::compile(Device& device, const std::string& name, const std::string& source, ProgramCache* cache) {
+  const char* content = source.c_str();
+  const size_t length = source.size();
+  cl_int code = CL_SUCCESS;
+  Program made(api().clCreateProgramWithSource(device.context(), 1, &content, &length, &code));
+  device.check(code, "clCreateProgramWithSource", name);
+  cl_device_id id = device.id();
+  code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
+  if (code != CL_SUCCESS) {
+    const std::string log = build_log(made.get(), id);
+    // Other codes may be gone the next time: no memory, a lost device.
+    if (code == CL_BUILD_PROGRAM_FAILURE && cache != nullptr && !key_.empty()) cache->store(key_, ProgramCache::Kind::kRefused, log);
+    device.check(code, "clBuildProgram", name, with_log(name, source, log));
+  }
+  program = std::move(made);
+}
+
 bool Kernel::load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache) {
-  const ProgramCache::Attempt attempt(cache, key_);
-  if (!attempt.may_load()) {
+  const ProgramCache::Attempt attempt(cache, key_, ProgramCache::Work::kLoad);
+  if (!attempt.may_go_on()) {
     key_.clear();
     return false;
   }

@@ -44,6 +44,9 @@ struct Kernel {
   bool is_from_cache = false;
 
  private:
+  /// Raises what was raised when the compiler refused the program, or crashed.
+  void refuse(Device& device, const std::string& name, const std::string& source, const std::string& log, const ProgramCache& cache);
+  void compile(Device& device, const std::string& name, const std::string& source, ProgramCache* cache);
   bool load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache);
 
   std::string key_;  ///< of the cache's entry to be; empty where there is none to be written

@@ -104,6 +104,12 @@ class VulkanModule final : public tvm::ffi::ModuleObj {
   /// Write a kernel that had to be compiled to the cache; false where it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) { return kernel_on(device, name).keep(device, cache); }
 
+  /// Its key in the cache.
+  std::string key_of(const Device& device, const std::string& name) const {
+    const KernelText& text = texts_.at(name);
+    return program_key(device, std::string(text.spirv.data(), text.spirv.size()));
+  }
+
   std::vector<std::string> kernel_names() const {
     std::vector<std::string> names;
     for (const auto& [name, text] : texts_) names.push_back(name);

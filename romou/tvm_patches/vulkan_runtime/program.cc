@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program.h"
 
+#include <optional>
 #include <utility>
 
+#include "error.h"
 #include "sha256.h"
 #include "statistics.h"
 
@@ -34,24 +36,33 @@ std::string program_key(const Device& device, const std::string& spirv) {
 void Program::build(Device& device, const KernelText& text, ProgramCache* cache) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (kernel_ != nullptr) return;
-  if (cache != nullptr && cache->is_usable() && cache->loads_binaries()) {
-    key_ = program_key(device, std::string(text.spirv.data(), text.spirv.size()));
-    const auto entry = cache->find(key_, text.info->name);
-    if (entry.has_value() && entry->kind == ProgramCache::Kind::kBinary) {
-      // Drivers ignore data that is not theirs. One that crashes on its own is not asked again.
-      const ProgramCache::Attempt attempt(*cache, key_);
-      key_.clear();
-      if (attempt.may_load()) {
-        kernel_ = std::make_shared<Kernel>(device, text, pipeline_cache(device, entry->content).get());
-        is_from_cache = true;
-        statistics().pipelines_from_cache += 1;
-        return;
-      }
-    }
-    if (entry.has_value()) key_.clear();
+  if (cache == nullptr || !cache->is_usable()) {
+    kernel_ = std::make_shared<Kernel>(device, text, VK_NULL_HANDLE);
+    return;
   }
-  PipelineCache made = key_.empty() ? PipelineCache() : pipeline_cache(device, {});
+  const std::string name = text.info->name, key = program_key(device, std::string(text.spirv.data(), text.spirv.size()));
+  const auto refuse_crash = [&](const std::optional<ProgramCache::Entry>& entry) {
+    if (!entry.has_value() || entry->kind != ProgramCache::Kind::kRefused) return;
+    raise_error(VK_ERROR_UNKNOWN, "vkCreateComputePipelines", device.label(), name, entry->content + "; to try again remove " + cache->path_of(key));
+  };
+  const auto entry = cache->find(key, name);
+  refuse_crash(entry);
+  if (cache->loads_binaries() && entry.has_value() && entry->kind == ProgramCache::Kind::kBinary) {
+    // Drivers ignore data that is not theirs. One that crashes on its own is not asked again.
+    const ProgramCache::Attempt attempt(*cache, key, ProgramCache::Work::kLoad);
+    if (attempt.may_go_on()) {
+      kernel_ = std::make_shared<Kernel>(device, text, pipeline_cache(device, entry->content).get());
+      is_from_cache = true;
+      statistics().pipelines_from_cache += 1;
+      return;
+    }
+  }
+  const ProgramCache::Attempt attempt(*cache, key, ProgramCache::Work::kCompile);
+  if (!attempt.may_go_on()) refuse_crash(cache->find(key, name));
+  const bool is_kept = cache->loads_binaries() && !entry.has_value();
+  PipelineCache made = is_kept ? pipeline_cache(device, {}) : PipelineCache();
   kernel_ = std::make_shared<Kernel>(device, text, made.get());
+  if (is_kept) key_ = key;
   compiled_ = std::move(made);
 }
 

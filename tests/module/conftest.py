@@ -1,0 +1,36 @@
+"""A saved model, what it gives, and a cache of programs of the test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from program_starts import outputs_of
+from small_networks import prime_net
+
+import romou
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return romou.compile(prime_net(), target="opencl -device=host", verify=False).save(tmp_path_factory.mktemp("saved") / "m.romou")
+
+
+@pytest.fixture(scope="module")
+def right(saved: Path) -> bytes:
+    """Outputs without kept programs."""
+    return outputs_of(romou.load(saved))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own; the folder of its entries, which is not there yet."""
+    monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
+    return tmp_path / "cache" / "programs"
+
+
+@pytest.fixture
+def right_file(right: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "right").write_bytes(right)
+    return tmp_path / "right"
