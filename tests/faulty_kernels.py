@@ -87,6 +87,23 @@ def scaled(factor: float) -> tvm.IRModule:
     return module(main)
 
 
+def beside(first: int, where: str = "out") -> tvm.IRModule:
+    """The right output, and three numbers from `first` on, counted from the beginning of the output or of the data."""
+
+    @T.prim_func
+    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+        for i in T.thread_binding(25, thread="threadIdx.x"):
+            for lane in range(4):
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane]
+            if i < 3:
+                if T.bool(where == "out"):
+                    out[0, 0, 0, 0, first + i] = T.float32(1)
+                else:
+                    data[0, 0, 0, 0, first + i] = T.float32(1)
+
+    return module(main)
+
+
 def unwritten() -> tvm.IRModule:
     @T.prim_func
     def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
@@ -161,6 +178,7 @@ def bad_source() -> tvm.IRModule:
 
 # Parsed when they are built: parsing all of them would take each worker process a second.
 _MODULES: dict[str, Callable[[], tvm.IRModule]] = {made.__name__: made for made in (wrong, unwritten, adds_up, hang, crash, slow, bad_source)}
+_MODULES |= {"behind": functools.partial(beside, 100), "before": functools.partial(beside, -3), "behind_data": functools.partial(beside, 103, "data")}
 # As much as TF32 takes away, and a share of 1%.
 _MODULES |= {"rounded": functools.partial(scaled, 1 + 2.0**-11), "off": functools.partial(scaled, 1.01)}
 

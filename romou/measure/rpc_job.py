@@ -64,9 +64,11 @@ def run(spec: RunSpec, name: str) -> RunReply:
     """
     from tvm.error import RPCError
 
-    connection = _open()
+    connection, (kind, index) = _open(), split_device(spec.device)
     try:
-        return run_job.check_and_time(spec, connection.device(split_device(spec.device)[1]), lambda: connection.session.load_module(name))
+        makes_windows = connection.devices[index].get("makes_windows", False)
+        window = connection.session.get_function(backend(kind).function("window")) if makes_windows else None
+        return run_job.check_and_time(spec, connection.device(index), lambda: connection.session.load_module(name), window)
     except run_job.KernelError as error:
         if isinstance(error.__cause__, RPCError):
             return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))

@@ -21,7 +21,7 @@ from romou.backends import backend
 from romou.core.device_lock import device_lock
 from romou.core.errors import DeviceError
 from romou.core.outcome import Outcome
-from romou.measure import verify
+from romou.measure import guards, verify
 from romou.measure.fingerprint import DeviceFingerprint, identified_device, split_device
 from romou.measure.types import RunReply, StoredAs, Toolchain, resolve, shorten
 from romou.tvm_patches.libraries import load_library
@@ -48,13 +48,14 @@ class RunSpec:
     """One candidate for `run`, in a form that crosses the process border.
 
     entry: the function of the library that is the candidate, under a name that no other candidate's library has.
-    scopes: the memory scope of each parameter, "global" for a buffer.   stored: see `BuildResult`.   precision: see `verify.compare`.
+    scopes, names: the memory scope of each parameter, "global" for a buffer, and its name.   stored: see `BuildResult`.   precision: see `verify.compare`.
     trust_runs, trust_s: see `MeasureOptions`.   trust_pause_s: between two halves of these runs.
     """
 
     library: str
     entry: str
     scopes: tuple[str, ...]
+    names: tuple[str, ...]
     stored: tuple[StoredAs | None, ...]
     reference: str
     device: str
@@ -133,9 +134,12 @@ def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
 
     lock: what `take_device` got.
     """
+    import tvm
+
     try:
         device = _device(spec.device)
-        return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or load_library(Path(spec.library)))
+        window = tvm.get_global_func(backend(split_device(spec.device)[0]).function("window"), allow_missing=True)
+        return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or load_library(Path(spec.library)), window)
     except KernelError as error:
         return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
     finally:
@@ -143,8 +147,8 @@ def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
             device_lock(lock).release()
 
 
-def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunReply:
-    """Run, compare and time the module that `load` gives, on a device of this machine or of a connection.
+def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any], window: Callable[[Any], Any] | None) -> RunReply:
+    """Run, compare and time the module that `load` gives, on a device of this machine or of a connection. window: see `guards.guard`.
 
     KernelError where the driver, the kernel, or what lies between here and the device failed. LookupError where the module is that of another candidate.
     """
@@ -163,15 +167,20 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any]) -> RunRe
     with _kernel_call("copying the inputs"):
         # New tensors for every candidate: one that writes past its output must not spoil the inputs of the next.
         arrays = (*inputs, verify.poison(reference.shape, str(reference.dtype)))
-        tensors = [device_tensor(array, device, scope) for array, scope in zip(arrays, spec.scopes, strict=True)]
+        guarded = guards.guard(arrays, spec.names, spec.scopes, device, window)
     with _kernel_call("running the kernel"):
-        function(*tensors)
+        function(*(each.tensor for each in guarded))
         device.sync()
-        output = tensors[-1].numpy()
+        output, written = guarded[-1].output()
+        faults = [fault for fault in (*(each.fault() for each in guarded[:-1]), written) if fault is not None]
     checked = verify.compare(output, reference, spec.precision)
     errors: dict[str, Any] = {"relative_l2_error": checked.relative_l2_error, "max_error": checked.max_error}
-    if checked.problem is not None:
-        return RunReply(outcome=Outcome.WRONG_RESULT, error=checked.problem, **errors)
+    problems = [*faults, *([] if checked.problem is None else [checked.problem])]
+    if problems:
+        return RunReply(outcome=Outcome.WRONG_RESULT, error="; ".join(problems), **errors)
+    with _kernel_call("copying the inputs"):
+        tensors = [each.without_zones(is_output=each is guarded[-1]) for each in guarded]
+        guarded.clear()
     times = _time(spec, module, device, tensors)
     with _kernel_call("reading the output after timing"):
         output = tensors[-1].numpy()

@@ -166,6 +166,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         library=built.library,
         entry=built.entry,
         scopes=built.scopes,
+        names=tuple(str(parameter.name).removesuffix("_ptr") for parameter in built.candidate.task.func.params),
         stored=built.stored,
         reference=reference,
         device=device,

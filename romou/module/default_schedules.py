@@ -85,7 +85,7 @@ def _is_shared(buffer: tirx.Buffer) -> bool:
 def plain_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """A kernel for each block, and a work-item for each of its elements. What reduces does so one after the other; nothing is inlined.
 
-        for i, j: for k: c[i, j] += a[i, k] * b[k, j]      ->      for group, thread in parallel: for k: c[at // 5, at % 5] += a[at // 5, k] * b[k, at % 5]
+    for i, j: for k: c[i, j] += a[i, k] * b[k, j]      ->      for group, thread in parallel: for k: c[at // 5, at % 5] += a[at // 5, k] * b[k, at % 5]
     """
     size = min(int(target.limits.max_work_group_size), 256)
     nests = [_in_parallel(nest, size) for nest in nests_of(func)]

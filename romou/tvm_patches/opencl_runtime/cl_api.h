@@ -117,6 +117,7 @@ constexpr cl_uint CL_KERNEL_WORK_GROUP_SIZE = 0x11B0;
 constexpr cl_uint CL_KERNEL_PRIVATE_MEM_SIZE = 0x11B4;
 constexpr cl_uint CL_PROFILING_COMMAND_START = 0x1282;
 constexpr cl_uint CL_PROFILING_COMMAND_END = 0x1283;
+constexpr cl_uint CL_BUFFER_CREATE_TYPE_REGION = 0x1220;
 
 using BuildCallback = void (*)(cl_program, void*);
 using ContextCallback = void (*)(const char*, const void*, size_t, void*);

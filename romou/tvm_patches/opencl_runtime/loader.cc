@@ -54,6 +54,7 @@ bool resolve(void* handle, Api* api, std::string* missing) {
 #undef ROMOU_CL_RESOLVE
   api->clGetExtensionFunctionAddressForPlatform =
       reinterpret_cast<void* (*)(cl_platform_id, const char*)>(find("clGetExtensionFunctionAddressForPlatform"));
+  api->clCreateSubBuffer = reinterpret_cast<decltype(api->clCreateSubBuffer)>(find("clCreateSubBuffer"));
   return true;
 }
 

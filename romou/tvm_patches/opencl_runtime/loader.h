@@ -18,6 +18,8 @@ struct Api {
 #undef ROMOU_CL_DECLARE
   /// Null where the library has no extensions.
   void* (*clGetExtensionFunctionAddressForPlatform)(cl_platform_id, const char*) = nullptr;
+  /// OpenCL 1.1; null where the library is older.
+  cl_mem (*clCreateSubBuffer)(cl_mem, cl_bitfield, cl_uint, const void*, cl_int*) = nullptr;
   bool loaded = false;
   std::string library;  ///< the name or path that was opened; empty if none
   std::string failure;  ///< why none was opened: one line per attempt

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory.h"
 
+#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
+#include <tvm/ffi/reflection/registry.h>
 
 #include <sstream>
 #include <vector>
@@ -92,6 +94,19 @@ Memory* create_image(Device& device, const ImageShape& shape) {
   return adopt(device, handle, shape.bytes(), &shape);
 }
 
+Memory* create_window(Memory& whole, size_t offset, size_t bytes) {
+  Device& device = *whole.device;
+  if (whole.is_image || bytes == 0 || offset + bytes > whole.bytes) {
+    TVM_FFI_THROW(ValueError) << "no window of " << bytes << " bytes at " << offset << " in " << (whole.is_image ? "an image" : "a buffer") << " of " << whole.bytes;
+  }
+  if (api().clCreateSubBuffer == nullptr) TVM_FFI_THROW(RuntimeError) << "the driver of " << device.label() << " has no clCreateSubBuffer (OpenCL 1.1)";
+  const size_t region[] = {offset, bytes};
+  cl_int code = CL_SUCCESS;
+  cl_mem handle = api().clCreateSubBuffer(whole.handle, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, region, &code);
+  device.check(code, "clCreateSubBuffer");
+  return adopt(device, handle, bytes, nullptr);
+}
+
 void release(Memory* memory) noexcept {
   if (memory == nullptr || is_exiting() || --memory->references > 0) return;
   live_count(*memory) -= 1;
@@ -136,6 +151,26 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
     device.check(api().clEnqueueCopyImage(queue, source.handle, target.handle, region.origin, region.origin, region.extent, 0, nullptr, nullptr),
                  "clEnqueueCopyImage");
   }
+}
+
+namespace {
+
+/// The memory of a tensor that is a window.
+struct Window {
+  Memory* whole;
+  size_t offset;
+  void AllocData(DLTensor* tensor) { tensor->data = create_window(*whole, offset, tvm::ffi::GetDataSize(*tensor)); }
+  void FreeData(DLTensor* tensor) { release(memory_of(tensor->data)); }
+};
+
+}  // namespace
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  // A view of a tensor (its byte_offset tells where it begins) as a tensor that kernels take; it has to begin where the device lets buffers begin.
+  tvm::ffi::reflection::GlobalDef().def("romou.opencl.window", [](DLTensor* view) {
+    const tvm::ffi::ShapeView shape(view->shape, view->ndim);
+    return tvm::ffi::Tensor::FromNDAlloc(Window{memory_of(view->data), view->byte_offset}, shape, view->dtype, view->device);
+  });
 }
 
 }  // namespace romou::opencl

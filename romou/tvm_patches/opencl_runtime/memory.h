@@ -35,6 +35,8 @@ inline Memory* memory_of(const void* data) { return memory_behind<Memory>(data, 
 Memory* create_buffer(Device& device, size_t bytes);
 /// Raises RuntimeError if the device has no images or the extent exceeds its limits.
 Memory* create_image(Device& device, const ImageShape& shape);
+/// A part of a buffer as a buffer of its own, for kernels, which take no offset. The driver keeps the whole buffer as long. Raises RuntimeError where it cannot.
+Memory* create_window(Memory& whole, size_t offset, size_t bytes);
 /// Give one reference back; the last one frees the memory. Never raises.
 void release(Memory* memory) noexcept;
 

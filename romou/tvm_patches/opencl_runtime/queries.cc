@@ -55,6 +55,7 @@ String devices() {
     object.Set("global_cache_bytes", number(facts.global_cache_bytes));
     object.Set("global_cache_line_bytes", number(facts.global_cache_line_bytes));
     object.Set("keeps_programs", true);
+    object.Set("makes_windows", api().clCreateSubBuffer != nullptr);
     object.Set("max_alloc_bytes", number(facts.max_alloc_bytes));
     object.Set("has_images", facts.has_images);
     object.Set("max_image_width", number(facts.image_max_width));
