@@ -79,9 +79,8 @@ def test_repeated_tensors_backwards(target: str) -> None:
         "tiled_flat": ("Reshape", "tiled_back shape"),
         "padded": ("Pad", "x pads", {"mode": "wrap"}),
         "padded_back": ("Slice", "padded starts ends axes steps"),
+        "last": ("ArgMax", "padded", {"axis": 1, "select_last_index": 1, "keepdims": 0}),
     }
-    if target != "vulkan":
-        nodes["last"] = ("ArgMax", "padded", {"axis": 1, "select_last_index": 1, "keepdims": 0})
     model = model_of(nodes, inputs, {name: np.asarray(value) for name, value in constants.items()})
     model.opset_import[0].version = 19
     assert_as_onnxruntime(model, inputs, target=target)
