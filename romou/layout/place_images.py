@@ -165,6 +165,8 @@ class _Placer(Walker):
         self._mod = mod
         self._images = images
         self._devices = devices
+        # Views of images, and what stands between these views and their images.
+        self._views: set[relax.Var] = set()
 
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding; `main` holds calls of TIR functions, and what stays as it is."""
@@ -174,8 +176,12 @@ class _Placer(Walker):
             self.plain[var] = self.bb.emit(self.plain_expr(value))
             return
         fields = list(value.args[1].fields)
-        if var in self._images and _source_of_view(value, self._mod) is not None:
-            self.plain[var] = self.bb.emit(relax.op.reshape(self.plain_expr(fields[0]), _shape(var)))
+        source = _source_of_view(value, self._mod)
+        if source is not None and (source in self._images or source in self._views):
+            # A view that only other views read is none: they are views of the image itself.
+            self._views.add(var)
+            image = self.plain_expr(source)
+            self.plain[var] = self.bb.emit(relax.op.reshape(image, _shape(var))) if var in self._images else image
             return
         scopes = tuple((i, self._images[f]) for i, f in enumerate([*fields, var]) if f in self._images)
         out = outputs_of(var.ty)

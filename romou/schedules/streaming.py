@@ -192,15 +192,18 @@ class StreamingTemplate(Template):
         """Choices for the work-items of a group."""
         return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [limits.max_work_group_size]
 
+    @property
+    def _has_truth_values(self) -> bool:
+        """Whether truth values are read or written. OpenCL has no vectors of them in memory."""
+        return any(str(p.dtype) == "bool" for p in self.func.params)
+
     def _widths(self, extent: int, *, may_overlap: bool = False) -> list[int]:
         """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so.
 
         may_overlap: whether the last vector of a row may begin in the one before it.
         """
-        # OpenCL has no vectors of truth values in memory.
-        is_scalar = any(str(p.dtype) == "bool" for p in self.func.params)
         fits = [int(width) for width in VECTOR_WIDTH.choices if extent % int(width) == 0 or (may_overlap and extent > int(width))]
-        return [LANES] if self.images else [width for width in fits if width == 1 or not is_scalar]
+        return [LANES] if self.images else [width for width in fits if width == 1 or not self._has_truth_values]
 
 
 @functools.lru_cache(maxsize=32)

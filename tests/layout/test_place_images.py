@@ -215,6 +215,21 @@ def test_a_reshape_that_leaves_the_model_stays_plain() -> None:
 
 
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
+def test_a_view_of_a_view_is_one_of_the_image(target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+    """Embeddings of recurrent layers: a transposed axis of one row is a view, which only a reshape reads."""
+    rng = np.random.default_rng(0)
+    table, first, second = (rng.standard_normal(shape, dtype=np.float32) for shape in ((9, 16), (16, 8), (16, 8)))
+    given = {"at": rng.integers(0, 9, (1, 6))}
+    nodes = {"row": ("Gather", "table at"), "turned": ("Transpose", "row", {"perm": [1, 0, 2]}), "y": ("MatMul", "turned w"), "z": ("MatMul", "turned v")}
+    graph = model_of(nodes, given, {"table": table, "w": first, "v": second})
+    del graph.graph.output[:2]  # what leaves the model lies in buffers
+    assert ROWS_IMAGE in scopes(placed(graph)).values()
+    compiled = romou.compile(graph, target=target, verify=False, strict=True)
+    for found, expected in zip(compiled.run(given), run_onnxruntime(graph, given) or (), strict=True):
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float16", 5e-3)])
 @pytest.mark.parametrize("size", [8, 6], ids=["whole texels", "halves"])
 def test_attention_of_images_agrees_with_onnxruntime(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from nodes import model_of
 from operators import assert_agrees, random_arrays, reference, relax_tasks
 from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
 
+import romou
+from romou.frontend import import_onnx
+from romou.frontend.reference import run_onnxruntime
 from romou.inspection.kernels import inspect_function
 from romou.layout import fuse_operators, pack_channels
 from romou.layout.place_images import SCOPE
@@ -66,3 +70,26 @@ def test_what_is_packed_into_an_image_is_read_in_vectors(opencl_device: tvm.runt
 def test_what_lies_along_has_no_squares(name: str) -> None:
     for task in relax_tasks(*OPERATORS[name]):
         assert task.space(PHONE).knobs["across"] == (1,)
+
+
+@pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76"])
+@pytest.mark.parametrize("shape", [(64, 32), (33, 31)])
+def test_truth_values_are_moved_one_by_one(shape: tuple[int, int], target: str, opencl_device: tvm.runtime.Device) -> None:
+    """OpenCL has no vectors of them in memory: TVM writes numbers of four bytes each in their place."""
+    rng = np.random.default_rng(4)
+    inputs = {"b": rng.random(shape) < 0.5, "f": rng.standard_normal(shape, dtype=np.float32)}
+    nodes = {
+        "turned": ("Transpose", "b", {"perm": [1, 0]}),
+        "positive": ("Greater", "f zero"),
+        "turned_positive": ("Transpose", "positive", {"perm": [1, 0]}),
+        "negative": ("Not", "turned_positive"),
+        "number": ("Cast", "turned", {"to": 1}),
+    }
+    model = model_of(nodes, inputs, {"zero": np.float32(0)})
+    compiled = romou.compile(model, target=target, verify=False, strict=True)
+    for found, expected in zip(compiled.run(inputs), run_onnxruntime(model, inputs) or (), strict=True):
+        assert np.array_equal(found, expected)
+    for task in extract_tasks(fuse_operators(pack_channels(import_onnx(model).mod), Target(target)))[0]:
+        if any(str(p.dtype) == "bool" for p in task.func.params):
+            knobs = task.space(Target(target)).knobs
+            assert knobs["vector_width"] == knobs["across"] == (1,), task.name

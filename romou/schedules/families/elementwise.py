@@ -91,6 +91,8 @@ class Elementwise(StreamingTemplate):
     @cached_property
     def _across(self) -> int | None:
         """The axis along which the data's neighbours lie, where that is not the last one, and vectors along it are whole; None without one."""
+        if self._has_truth_values:
+            return None
         axes, value = axes_of(self._block), self._block.body.value
         *others, last = [axis.var for axis in self._block.iter_vars]
         if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
