@@ -29,6 +29,7 @@ from romou.passes.fp16_storage import widen_fp16
 from romou.passes.image_addressing import address_images, name_stored_texels
 from romou.passes.nan import keep_nan
 from romou.passes.narrow_integers import narrow_integers
+from romou.passes.own_memory import name_own_memory
 from romou.passes.shared_loads import share_loads
 from romou.passes.short_functions import shorten_functions
 from romou.passes.tensor_cores import use_tensor_cores
@@ -116,6 +117,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.ThreadSync("shared"),
             s_tir.transform.ThreadSync("shared.dyn"),
             s_tir.transform.ThreadSync("warp"),
+            name_own_memory,
             # What was summed up in one half of local memory needs no barrier before the other half is filled.
             double_buffers,
             s_tir.transform.LowerThreadAllreduce(),

@@ -19,7 +19,7 @@ from romou.schedules.blocks import Reduction, loads_of, replace_loads
 from romou.schedules.emit import Vectors, guarded, launch, loop, place_of, register_type, substitute
 from romou.schedules.rows import Pass, Rows, replaced
 from romou.tir.calls import op_name
-from romou.tir.primitives import LANES, ignore_nan, is_image
+from romou.tir.primitives import LANES, OWN_MEMORY, ignore_nan, is_image
 from romou.tir.traversal import nodes_in
 
 # Iterations of the loop over a work-item's share of a row that are written out.
@@ -153,7 +153,7 @@ class RowKernel:
         is_local = self.config["keep"] == "local"
         size = self.config["rows"] * self.elements * self.width if is_local else self.share * self.width
         kind = register_type(str(load.source.dtype))
-        self.kept = self._buffer("kept", size, kind, "shared" if is_local else "local")
+        self.kept = self._buffer("kept", size, kind, OWN_MEMORY if is_local else "local")
         store, tiles = self.vectors.store(self.kept, [self._place_of_kept()], load.astype(kind))
         self.buffers += tiles
         return self._each(store)

@@ -12,6 +12,8 @@ from tvm_ffi.structural import structural_map
 from romou.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
 from romou.core.errors import BuildError
 
+# Scope of local memory of which each work-item uses a part of its own, so that no barrier is needed (`passes/own_memory.py`).
+OWN_MEMORY = "shared.own"
 LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
 # the lanes, makes the column. The runtimes lay images out by the same rule (tvm_patches/device_runtime/image_shape.h).

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from kernel_usage import read_usage
-from operators import assert_agrees, random_arrays, reference, relax_tasks, run
+from operators import assert_agrees, each_kind, random_arrays, reference, relax_tasks, run
 from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
@@ -45,6 +45,24 @@ def test_softmax_computes_each_exponential_once_and_divides_once_a_row() -> None
     source = source_of(task, vector_width=4, threads=8, rows=8, keep="registers")
     assert source.count("= exp_float4(") == 4, source
     assert source.count(" / ") == 1, source
+
+
+@each_kind("columns", [4097, 6625, 1000, 18710], opencl=(0, 1, 2, 3), cuda=(0, 2), vulkan=(0, 1))
+def test_rows_in_local_memory_wait_for_nothing(columns: int, target: Target) -> None:
+    """Each work-item reads what it wrote itself; a long sum stands behind a condition where no power of two divides the row."""
+    (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (3, columns))
+    rng = np.random.default_rng(5)
+    arrays = random_arrays(task, rng)
+    space = task.space(target)
+    kept = [config for config in space.sample(rng, 60) if config["keep"] == "local"][:2]
+    configs = [task.default_config(target), *kept]
+    assert target.kind != "opencl" or configs[0]["keep"] == "local"
+    for config in configs:
+        assert_agrees(target, task, config, arrays, reference(task, arrays), 1e-5)
+        (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
+        if config["keep"] == "local" and config["threads"] == 1:
+            assert "barrier(" not in kernel.source
+            assert "__syncthreads(" not in kernel.source
 
 
 def test_what_a_mask_compares_is_computed_as_a_vector_before() -> None:
