@@ -15,14 +15,12 @@ from typing import Protocol
 import numpy as np
 from tvm import relax, te, tirx, topi
 
+from romou.schedules.contraction_family import OPAQUE
 from romou.schedules.family import Graph
 from romou.tir.calls import op_name
 from romou.tir.expressions import FLOATS, dtype_of, is_constant, shape_of, static_shape
 from romou.tir.images import RANKS, array_as_images, as_images, frames_of
 from romou.tir.primitives import LANES
-
-# TVM's pattern kind for "an operator that nothing is fused with".
-OPAQUE = 8
 
 # Operators of one tensor whose value at zero is finite; further arguments are scalars.
 UNARY = {

@@ -13,8 +13,8 @@ from romou.schedules.operator import Operator, W
 from romou.schedules.template import ContractionTemplate
 from romou.tir.expressions import Shape, is_constant, static_shape
 
-# TVM's pattern kind for "an operator that element-wise consumers may be fused into".
-OUT_ELEMWISE_FUSABLE = 4
+# TVM's pattern kinds for "an operator that element-wise consumers may be fused into", and for "one that nothing is fused with".
+OUT_ELEMWISE_FUSABLE, OPAQUE = 4, 8
 
 
 class ContractionFamily(Operator[W], Family):

@@ -13,6 +13,7 @@ from tvm import relax
 from romou.frontend import import_onnx
 from romou.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.layout import fuse_operators, pack_channels
+from romou.schedules.blocks import is_view
 from romou.target import Target
 from romou.tasks.extract import count_calls, extract_tasks
 
@@ -172,12 +173,22 @@ def test_products_of_computed_matrices() -> None:
         assert {name for name in count_calls(fused) if not name.startswith("reshape")} == set(of)
 
 
-def test_what_is_no_product_of_two_tensors_stays() -> None:
+def test_what_is_no_product_of_two_matrices_stays() -> None:
     g = Graph({"a": (5, 12), "b": (12,)})
-    square = g.add("MatMul", "a", g.add("Transpose", "a", perm=[1, 0]))
-    packed = check(g.model(square, g.add("MatMul", "a", "b")))
-    tasks, _ = extract_tasks(fuse_operators(packed, TARGET))
+    tasks, _ = extract_tasks(fuse_operators(check(g.model(g.add("MatMul", "a", "b"))), TARGET))
     assert "batch_matmul" not in {t.family for t in tasks}
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_a_product_of_a_matrix_with_itself(is_computed: bool) -> None:
+    """Its second factor is a view of the first one, which takes no kernel."""
+    g = Graph({"a": (5, 12)})
+    a = g.add("Relu", g.add("MatMul", "a", g.weight(12, 8))) if is_computed else "a"
+    square = g.add("MatMul", a, g.add("Transpose", a, perm=[1, 0]))
+    fused = fuse_operators(check(g.model(g.add("Tanh", square))), TARGET)
+    tasks, of = extract_tasks(fused)
+    assert [t.family for t in tasks] == ["dense"] * is_computed + ["batch_matmul"]
+    assert {name for name in count_calls(fused) if not is_view(fused[name])} == set(of)
 
 
 def test_a_product_that_is_used_in_two_orders() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx
 import pytest
 import tvm
-from exhaustive import exhaustive
+from exhaustive import exhaustive, few
 from small_networks import Graph, random_inputs
 
 import romou
@@ -144,3 +144,32 @@ def test_images_of_rows_and_frames() -> None:
 @pytest.mark.parametrize(("shape", "images"), [((2, 3, 7), (2, 3, 1, 7)), ((2, 3, 5, 7), (2, 3, 5, 7)), ((2, 3, 4, 5, 7), (8, 3, 5, 7))])
 def test_shapes_as_images(shape: tuple[int, ...], images: tuple[int, ...]) -> None:
     assert as_images(shape) == images
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "settings"),
+    few(
+        [
+            ((2, 5, 3, 4, 6), (5, 6, 2, 2, 2), {"strides": [2, 2, 2]}),
+            ((1, 5, 3, 4, 6), (5, 6, 3, 3, 3), {"strides": [2, 2, 2], "pads": [1] * 6, "output_padding": [1, 1, 1]}),
+            ((2, 8, 3, 4, 6), (8, 6, 4, 4, 4), {"strides": [2, 2, 2], "pads": [1] * 6}),
+            ((2, 4, 4, 3, 2), (4, 3, 3, 2, 2), {"dilations": [2, 1, 1], "pads": [1, 0, 0, 2, 0, 0]}),
+            ((1, 3, 4, 3, 2), (3, 5, 2, 2, 2), {"strides": [3, 1, 1], "dilations": [2, 1, 1], "pads": [1, 0, 0, 0, 0, 0]}),
+            ((1, 8, 3, 4, 6), (8, 12, 1, 3, 3), {"strides": [1, 2, 2], "pads": [0, 1, 1] * 2}),
+        ],
+        0,
+        1,
+        3,
+    ),
+)
+def test_transposed_convolutions_of_volumes(
+    shape: tuple[int, ...], weight: tuple[int, ...], settings: dict[str, list[int]], opencl_device: tvm.runtime.Device
+) -> None:
+    """Frames of the output are output channels of a transposed convolution of images."""
+    g = Graph({"x": shape})
+    model = g.model(g.add("Relu", g.add("ConvTranspose", "x", g.weight(*weight), g.weight(weight[1]), **settings)))
+    fused = fuse_operators(pack_channels(import_onnx(model).mod), PHONE)
+    tasks, of = extract_tasks(fused)
+    assert [task.family for task in tasks if task.template.sums_products] == ["conv2d_transpose"]
+    assert {name for name in count_calls(fused) if not is_view(fused[name])} == set(of)
+    assert_right(model, "opencl")

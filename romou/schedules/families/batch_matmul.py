@@ -17,7 +17,7 @@ from tvm import relax, s_tir, te, tirx
 
 from romou.core.space import Config
 from romou.schedules.contraction import Contraction
-from romou.schedules.contraction_family import ContractionFamily
+from romou.schedules.contraction_family import OPAQUE, ContractionFamily
 from romou.schedules.family import Case, Graph
 from romou.schedules.loops import Block, Loop
 from romou.schedules.workload import Expr, Workload, stored_as
@@ -170,8 +170,8 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         lhs, rhs = (_operand(arg, innermost, graph.bound) for arg, innermost in zip(call.args, ((-1,), (-1, -2)), strict=True))
         lhs, rhs = (_with_rank(operand, rank, graph) for operand in (lhs, rhs))
         if lhs.source.same_as(rhs.source):
-            # A kernel that is handed one tensor twice has one parameter for both.
-            return None
+            # A kernel that is handed one tensor twice has one parameter for both: the second one is a view.
+            rhs = replace(rhs, source=graph.bb.emit_te(_same, rhs.source, primfunc_name_hint="reshape", primfunc_attrs={"op_pattern": OPAQUE}))
         work = replace(work, lhs_axes=lhs.axes, rhs_axes=rhs.axes, out_axes=out_axes or work.out_axes)
         return self.emit_define(graph, lambda a, b: self.define(work, a, b, lhs.scale * rhs.scale), lhs.source, rhs.source)
 
@@ -250,6 +250,10 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             build=lambda a, b: relax.op.matmul(a, relax.op.permute_dims(b, swapped) if w.is_rhs_transposed else b),
             compute=lambda a, b: np.matmul(a, b.swapaxes(-1, -2) if w.is_rhs_transposed else b),
         )
+
+
+def _same(data: te.Tensor) -> te.Tensor:
+    return te.compute(data.shape, lambda *i: data[i], name="view")
 
 
 def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Var, relax.Expr]) -> _Operand:

@@ -21,17 +21,17 @@ from tvm import relax, s_tir, te, tirx
 from romou.core.space import Config
 from romou.schedules.contraction import Contraction
 from romou.schedules.contraction.stages import Stage
-from romou.schedules.convolution import ConvolutionFamily, common_fields
+from romou.schedules.convolution import ConvolutionFamily, common_fields, is_channels_first, is_of_images, plane_of
 from romou.schedules.families.conv2d import FAMILY as CONV2D
 from romou.schedules.families.depthwise import FAMILY as DEPTHWISE
 from romou.schedules.families.group_conv2d import FAMILY as GROUP_CONV2D
-from romou.schedules.family import Case
+from romou.schedules.family import Case, Graph
 from romou.schedules.loops import Block, Loop
 from romou.schedules.packed_weight import guarded
 from romou.schedules.splice import as_module, renest
 from romou.schedules.winograd import Winograd
 from romou.schedules.workload import Conv2d, Expr, stored_as
-from romou.tir.expressions import static_shape
+from romou.tir.expressions import dtype_of, is_constant, static_shape
 from romou.tir.primitives import LANES
 
 
@@ -162,8 +162,13 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
     def work_of(self, call: relax.Call) -> Conv2dTranspose:
         fields, outputs = common_fields(call), static_shape(call.args[1])[1]
-        rows, columns = [0, *map(int, call.attrs.output_padding)][-2:]
-        return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(rows, columns), **fields)
+        more = [0, *map(int, call.attrs.output_padding)][-2:]
+        return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(more[0], more[1]), **fields)
+
+    def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
+        """Of volumes, also those whose windows reach over several frames, as a transposed convolution of images."""
+        volume = _Volume.of(call)
+        return super().rewrite(call, graph) if volume is None else volume.emit(self, graph)
 
     def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:
         """That of the convolution of the phases; without a stride there is one phase, and it is a convolution as any other."""
@@ -245,6 +250,60 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
             build=lambda x, weight: relax.op.nn.conv2d_transpose(x, weight, **settings),
             compute=lambda x, weight: _spread(w, x, weight),
         )
+
+
+@dataclass(frozen=True)
+class _Volume:
+    """A transposed convolution of volumes as one of images: frames of the output are output channels, frames of the input that one sees are input channels.
+
+    Output frame q * stride + phase - front sees input frames q - tap, through the frame tap * stride + phase of the kernel.
+
+    (n * d, c, ih, iw)  ->  (n * q, taps * c, ih, iw)  ->  (n * q, stride * outputs, oh, ow), which is seen as (n * q * stride, outputs, oh, ow)
+    """
+
+    call: relax.Call
+
+    @classmethod
+    def of(cls, call: relax.Call) -> _Volume | None:
+        """None for what is one of images as it is, and for groups."""
+        if not is_channels_first(call, "IOHW") or is_of_images(call) or int(call.attrs.groups) > 1 or not is_constant(call.args[1]):
+            return None
+        return cls(call)
+
+    def emit(self, family: Conv2dTransposeFamily, graph: Graph) -> relax.Expr:
+        """The packed result."""
+        (n, c, depth, *pixels), (_, outputs, extent, *kernel) = (static_shape(arg) for arg in self.call.args)
+        stride, dilation, front = (int(getattr(self.call.attrs, name)[0]) for name in ("strides", "dilation", "padding"))
+        texels, inputs, frames = -(-outputs // LANES), -(-c // LANES), static_shape(self.call)[2]
+        taps, first = -(-((extent - 1) * dilation + 1) // stride), front // stride
+        count = (front + frames - 1) // stride - first + 1
+        full = np.zeros((inputs * LANES, texels * LANES, taps * stride, *kernel), dtype_of(self.call))
+        full[:c, :outputs, : (extent - 1) * dilation + 1 : dilation] = self.call.args[1].value.numpy()
+        # (channel, output, tap, phase) -> (tap, channel), (phase, output)
+        weight = full.reshape(inputs * LANES, texels * LANES, taps, stride, *kernel).transpose(2, 0, 3, 1, 4, 5)
+        work = replace(
+            Conv2dTranspose(out_channels=stride * texels * LANES, output_padding=plane_of(self.call.attrs.output_padding), **common_fields(self.call)),
+            batch=n * count,
+            in_channels=taps * inputs * LANES,
+        )
+
+        def seen(data: te.Tensor) -> te.Tensor:
+            def value(image: tirx.Expr, channel: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+                frame = image % count + first - channel // inputs
+                load = data[image // count * depth + frame, channel % inputs, y, x, lane]
+                return te.if_then_else(te.all(frame >= 0, frame < depth), load, tirx.const(0, data.dtype))
+
+            return te.compute((n * count, taps * inputs, *pixels, LANES), value, name="seen")
+
+        data = graph.packed_expr(self.call.args[0])
+        if (taps, first, count) != (1, 0, depth):
+            data = graph.bb.emit_te(seen, data, primfunc_name_hint="frames")
+        packed = family.emit(graph, work, data, weight.reshape(taps * inputs * LANES, -1, *kernel))
+        start, image = front - first * stride, (texels, *work.out_hw, LANES)
+        if start or count * stride != frames:
+            packed = graph.bb.emit(relax.op.reshape(packed, (n, count * stride, *image)))
+            packed = graph.bb.emit(relax.op.strided_slice(packed, [1], [start], [start + frames]))
+        return graph.bb.emit(relax.op.reshape(packed, (n * frames, *image)))
 
 
 def _of_phases(w: Conv2dTranspose) -> ConvolutionFamily[Conv2d]:
