@@ -15,6 +15,7 @@ from typing import Any
 
 from romou.core.environment import variable
 from romou.core.errors import UsageError, unknown_name
+from romou.core.files import read_file
 from romou.hardware import archprobe_report
 from romou.hardware.spec import SCHEMA, HardwareSpec, checked_header, spec_from_dict
 
@@ -84,7 +85,7 @@ def load_spec(path: Path) -> HardwareSpec:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_file(path))
     except FileNotFoundError as error:
         raise UsageError(f"device file {path} does not exist", path=str(path)) from error
     except OSError as error:

@@ -91,7 +91,7 @@ def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str
 
     task = resolve(toolchain.load_task)(task_json)
     path = verify.reference_path(Path(folder), task, seed)
-    with contextlib.suppress(FileNotFoundError, ValueError):
+    with contextlib.suppress(OSError, ValueError):
         verify.load_reference(path)
         return str(path)
     function = resolve(toolchain.build_reference)(task)["main"]

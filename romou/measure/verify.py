@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from romou.core.errors import BuildError
+from romou.core.files import regular
 
 if TYPE_CHECKING:
     from romou.tasks.tunable import TunableTask
@@ -130,9 +131,9 @@ def save_reference(path: Path, inputs: Sequence[np.ndarray], output: np.ndarray)
 
 
 def load_reference(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """(inputs, output) as saved; FileNotFoundError or ValueError where there is none or it cannot be read."""
+    """(inputs, output) as saved; OSError or ValueError where there is none or it cannot be read."""
     try:
-        with np.load(path) as data:
+        with open(path, "rb", opener=regular) as file, np.load(file) as data:
             return [data[f"input{i}"] for i in range(len(data.files) - 1)], data["output"]
     except (zipfile.BadZipFile, EOFError, KeyError) as error:
         raise ValueError(f"{path} is not a saved reference: {error}") from error

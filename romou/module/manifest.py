@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from romou.core.errors import ModelError
+from romou.core.files import read_file, regular
 
 META = "romou.json"
 FORMAT = 2
@@ -46,7 +47,7 @@ def _described(folder: Path) -> dict[str, Any]:
     try:
         if not (folder / META).is_file():
             raise ValueError(f"{META} is no file")
-        content = (folder / META).read_bytes()
+        content = read_file(folder / META)
         about = json.loads(content)
         if not isinstance(about, dict):
             raise ValueError(f"{META} holds no JSON object")
@@ -68,7 +69,7 @@ def _document(about: Mapping[str, Any]) -> bytes:
 
 
 def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         found = hashlib.sha256()
         while block := file.read(1 << 20):
             found.update(block)

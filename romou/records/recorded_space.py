@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from romou.core.errors import RecordError
+from romou.core.files import read_file, regular
 from romou.core.outcome import Outcome
 from romou.core.space import Space
 
@@ -111,14 +112,14 @@ class RecordedSpace:
         rows = list(found)
         self.configs.update((c.index, c) for c in rows)
         if rows:
-            with path.open("ab") as file:
+            with open(path, "ab", opener=regular) as file:
                 file.write(_packed([c.to_list() for c in rows]))
 
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
         """Read a file; a last member that was cut off is left out; RecordError for what is no such file, or one of a newer schema."""
         try:
-            lines = _unpacked(path.read_bytes()).splitlines()
+            lines = _unpacked(read_file(path)).splitlines()
             header: Mapping[str, Any] = json.loads(lines[0])
             schema = header["schema"]
             if schema > SPACE_SCHEMA:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from romou.core.errors import RecordError
+from romou.core.files import regular
 from romou.records.record import Origin, Record
 
 logger = logging.getLogger("romou")
@@ -47,10 +48,9 @@ class RecordStore:
         self._known_bytes = 0
         with contextlib.ExitStack() as on_error, self._usable():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A pipe would be waited for without an end.
             if (self.path.exists() or self.path.is_symlink()) and not self.path.is_file():
                 raise RecordError(f"{self.path} is no file that records could be kept in; move it away, or give another work_dir")
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._file = regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             on_error.callback(os.close, self._file)
             with self._locked():
                 self._catch_up()
@@ -99,7 +99,7 @@ class RecordStore:
         if last.endswith(b"\n") and last.strip().startswith(b"{") and last.strip().endswith(b"}"):
             return content  # complete, but not ours: _catch_up says what is wrong with it
         damaged = self.path.with_name(f"{FILE_NAME}.damaged")
-        with damaged.open("ab") as file:
+        with open(damaged, "ab", opener=regular) as file:
             file.write(last if last.endswith(b"\n") else last + b"\n")
         os.ftruncate(self._file, self._known_bytes + end)
         before = len(self._records) + content[:end].count(b"\n")

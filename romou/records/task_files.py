@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from romou.core.files import read_file
 from romou.tasks.tunable import TunableTask
 
 logger = logging.getLogger("romou")
@@ -44,7 +45,7 @@ def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
     for key, _ in counts.most_common(_MOST):
         path = folder / FOLDER_NAME / f"{key}.json"
         try:
-            task = TunableTask.from_json(path.read_text(encoding="utf-8"))
+            task = TunableTask.from_json(read_file(path).decode())
         except FileNotFoundError:
             continue
         except Exception as error:  # TVM reads what another version wrote by many types of exceptions

@@ -6,6 +6,7 @@ import functools
 import html
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,10 @@ def write_page(evidence: Evidence, path: Path) -> Path:
     layers = [ALL, *dict.fromkeys(str(row["layer"]) for one in figures for row in one["rows"] if row.get("layer", ALL) != ALL)]
     # No "<": the letters "</script" would end the element that holds the data.
     data = json.dumps({"figures": figures, "layers": layers}, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    parts = {"TITLE": html.escape(evidence.title), "ABOUT": html.escape(_about(evidence)), "VERSION": __version__, "LIBRARY": _library()}
-    # The data last: a name in it may look like another part.
-    text = _TEMPLATE.read_text(encoding="utf-8")
-    for name, part in {**parts, "DATA": data}.items():
-        text = text.replace(f"@{name}@", part)
+    title, about = html.escape(evidence.title), html.escape(_about(evidence))
+    parts = {"TITLE": title, "ABOUT": about, "VERSION": __version__, "LIBRARY": _library(), "DATA": data}
+    # All at once: a name in one part may look like another part.
+    text = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _TEMPLATE.read_text(encoding="utf-8"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -67,6 +67,15 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
     asyncio.run(look())
 
 
+@pytest.mark.parametrize("title", ["@LIBRARY@", "@DATA@ & @ABOUT@", "@TITLE@"])
+def test_a_title_that_looks_like_a_part_of_the_page_is_only_text(title: str, page: Path, tmp_path: Path) -> None:
+    """A page is as long as another one but for its title, which stands there twice."""
+    short, long = (write_page(Evidence(title=one, summary=None, memory=None), tmp_path / "report.html").read_text() for one in ("x", title))
+    escaped = title.replace("&", "&amp;")
+    assert long == short.replace("<title>x<", f"<title>{escaped}<").replace("<h1>x<", f"<h1>{escaped}<")
+    assert long.count(escaped) == 2
+
+
 def test_the_command_takes_a_bench(tmp_path: Path) -> None:
     path, output = tmp_path / "bench.json", tmp_path / "out" / "report.html"
     path.write_text(bench(operator("conv")).to_json(), encoding="utf-8")
