@@ -17,6 +17,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
+from romou.layout.channel_groups import Rows, kept, opened, reduced
 from romou.layout.keep_packed import keep_packed
 from romou.layout.rewrite import Walker, rebuild_main, with_main
 from romou.schedules.families import families
@@ -70,12 +71,18 @@ class _Packer(Walker):
         self.packing = frozenset().union(*(family.operators for family in families() if family.is_packed))
         # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where they are needed plain.
         self._flattened: dict[relax.Var, relax.Var] = {}
+        # Rows of channel groups in the order of packed channels.
+        self._rows: dict[relax.Var, Rows] = {}
 
     def plain_var(self, var: relax.Var) -> relax.Expr:
         """The plain form of a variable, unpacked where needed."""
         if var not in self.plain:
             if var in self.packed:
                 self.plain[var] = self._unpack(self.packed[var], static_shape(var))
+            elif var in self._rows:
+                rows = self._rows[var]
+                image = self._unpack(self.bb.emit(relax.op.reshape(rows.value, rows.packed_shape)), rows.shape)
+                self.plain[var] = self.bb.emit(relax.op.reshape(image, static_shape(var)))
             elif var in self._flattened:
                 self.plain[var] = self.bb.emit(relax.op.reshape(self.plain_expr(self._flattened[var]), static_shape(var)))
         return super().plain_var(var)
@@ -126,10 +133,10 @@ class _Packer(Walker):
         if isinstance(binding, relax.MatchCast):
             self.match_cast(binding)
         elif isinstance(value, relax.Var):
-            for forms in (self.plain, self.packed):
+            for forms in (self.plain, self.packed, self._rows):
                 if value in forms:
                     forms[var] = forms[value]
-            if value not in self.plain and value not in self.packed:
+            if value not in self.plain and value not in self.packed and value not in self._rows:
                 self.plain[var] = value
         elif not self._rewrite(var, value):
             self.plain[var] = self.bb.emit(self.plain_expr(value))
@@ -150,7 +157,28 @@ class _Packer(Walker):
         if name == "relax.reshape" and self._is_flattening(value.args[0], var):
             self._flattened[var] = value.args[0]
             return True
-        return False
+        return bool(name) and self._keep_rows(var, value)
+
+    def _keep_rows(self, var: relax.Var, value: relax.Call) -> bool:
+        """Whether an operator makes rows of channel groups, works on them, or ends them."""
+        source = value.args[0] if value.args else None
+        if op_name(value) == "relax.reshape" and source in self._rows:
+            if shape_of(var) != self._rows[source].shape:
+                return False
+            self.packed[var] = self.bb.emit(relax.op.reshape(self._rows[source].value, self._rows[source].packed_shape))
+            return True
+        if op_name(value) == "relax.reshape":
+            rows = opened(self.bb, self.packed[source], shape_of(source), shape_of(var)) if source in self.packed else None
+        else:
+            statistics = reduced(self.bb, value, self._rows)
+            if statistics is not None:
+                self.plain[var] = statistics
+                return True
+            rows = kept(self.bb, value, self._rows, self.plain)
+        if rows is None:
+            return False
+        self._rows[var] = rows
+        return True
 
     def _is_flattening(self, source: relax.Var, var: relax.Var) -> bool:
         """Whether a packed tensor without padded lanes becomes one row for each image."""

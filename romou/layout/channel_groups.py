@@ -1,0 +1,73 @@
+"""Rows of channel groups, as group norms read them, without unpacking: sums over a row do not depend on the order of its elements.
+
+    unpack -> reshape (n, groups, row) -> mean, subtract, ... -> reshape (n, c, h, w) -> pack
+    ->      reshape (n, groups, row) -> mean, subtract, ... -> reshape (n, c / 4, h, w, 4)
+
+Groups of whole texels only. The packed reshapes are views of the same memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm import relax
+
+from romou.layout.keep_packed import BINARY, FULL_TEXELS, UNARY
+from romou.tir.calls import op_name
+from romou.tir.expressions import Shape, shape_of, static_shape
+from romou.tir.primitives import LANES
+
+REDUCTIONS = {f"relax.{name}" for name in ("max", "mean", "min", "sum", "variance")}
+_ELEMENTWISE = UNARY | BINARY | FULL_TEXELS
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor (n, groups, row) whose rows hold their elements in the order of packed channels.
+
+    shape: (n, c, h, w) of the tensor whose channels they are.
+    """
+
+    value: relax.Expr
+    shape: Shape
+
+    @property
+    def packed_shape(self) -> Shape:
+        """(n, c / 4, h, w, 4)"""
+        n, c, h, w = self.shape
+        return (n, c // LANES, h, w, LANES)
+
+
+def opened(bb: relax.BlockBuilder, packed: relax.Expr, shape: Shape | None, wanted: Shape | None) -> Rows | None:
+    """Return rows of a packed tensor of a plain shape that is reshaped to `wanted`; None if that makes no rows of whole texels."""
+    if shape is None or wanted is None or len(shape) != 4 or len(wanted) != 3:
+        return None
+    n, c, h, w = shape
+    groups = wanted[1]
+    if wanted != (n, groups, math.prod(shape) // max(1, n * groups)) or not groups or c % groups or (c // groups) % LANES:
+        return None
+    return Rows(bb.emit(relax.op.reshape(packed, wanted)), (n, c, h, w))
+
+
+def kept(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows], plain: dict[relax.Var, relax.Expr]) -> Rows | None:
+    """Return the result of an element-wise operator whose operands are such rows, or are the same for a whole row."""
+    name, read = op_name(call), [rows[arg] for arg in call.args if arg in rows]
+    if name not in _ELEMENTWISE or not read or any(one.shape != read[0].shape for one in read):
+        return None
+    operands = []
+    for arg in call.args:
+        if arg in rows:
+            operands.append(rows[arg].value)
+        elif not isinstance(arg.ty, relax.TensorType) or (shape_of(arg) is not None and static_shape(arg)[-1:] in ((), (1,))):
+            operands.append(plain.get(arg, arg))
+        else:
+            return None
+    return Rows(bb.emit(relax.Call(call.op, operands, call.attrs)), read[0].shape)
+
+
+def reduced(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows]) -> relax.Expr | None:
+    """Return the result of a reduction of whole rows, which is a plain tensor."""
+    if op_name(call) not in REDUCTIONS or call.args[0] not in rows or [int(axis) for axis in call.attrs.axis or ()] not in ([2], [-1]):
+        return None
+    return bb.emit(relax.Call(call.op, [rows[call.args[0]].value], call.attrs))
