@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 OPSET = 21
 _MOST_ELEMENTS = 20_000
-SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, 1.0, -1.0, 0.5, 2.5, 88.8, -104.0, 2147483648.0, 16777217.0)
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e18, -1e18, 1.0, -1.0, 0.5, 2.5, 88.8, -104.0, 2147483648.0, 16777217.0)
 _FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
 
 
@@ -169,12 +169,16 @@ class Builder:
         """A constant that decides about shapes, axes or branches."""
         return self.given(np.asarray(values, dtype), True, exact=True)
 
-    def any(self, *, ranks: Sequence[int] = (0, 1, 2, 3, 4, 5, 6), kinds: str = "f", filled: bool = False) -> str:
-        """A tensor of one of these ranks and kinds (f floats, i integers, u unsigned, b booleans): a result where one fits, or a new one."""
+    def any(self, *, ranks: Sequence[int] = (0, 1, 2, 3, 4, 5, 6), kinds: str = "f", filled: bool = False, finite: bool = False) -> str:
+        """A tensor of one of these ranks and kinds (f floats, i integers, u unsigned, b booleans): a result if one fits, or a new one.
+
+        filled: with elements.   finite: without NaN and infinities, of which onnxruntime and Romou make different things.
+        """
         fitting = [
             name
             for name, array in self.values.items()
             if array.ndim in ranks and array.dtype.kind in kinds and (array.size or not filled) and name not in self.exact and array.size <= _MOST_ELEMENTS
+            if not finite or np.isfinite(array).all()
         ]
         results = [name for name in fitting if name not in self.inputs and name not in self.constants]
         if results and self.chance(0.85):
@@ -186,8 +190,12 @@ class Builder:
         while True:
             shape = self.shape(int(self.pick(ranks)))
             if not filled or np.prod(shape):
-                # The first tensor of a graph is an input: of constants alone nothing is left to run.
-                return self.fresh(shape, dtype, constant=None if self.inputs else False)
+                break
+        values = self.numbers(shape, dtype)
+        if finite:
+            values = np.nan_to_num(values, nan=1, posinf=2, neginf=-2)
+        # The first tensor of a graph is an input: of constants alone nothing is left to run.
+        return self.given(values, constant=None if self.inputs else False)
 
     def array(self, name: str) -> np.ndarray:
         return self.values[name]

@@ -102,14 +102,14 @@ def _axes(b: Builder, rank: int) -> list[int]:
 
 def reduction(b: Builder) -> object:
     kinds = ("Max", "Min", "Sum", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
-    x = b.any(kinds="ffffi", filled=True)
+    x = b.any(kinds="ffffi", filled=True, finite=b.dtype == "float64")
     rank = len(b.dims(x))
     reads = (b.fixed(_axes(b, rank)),) if rank and b.chance(0.85) else ()
     return b.add(f"Reduce{b.pick(kinds)}", x, *reads, keepdims=b.whole(0, 1))
 
 
 def arg(b: Builder) -> object:
-    x = b.any(ranks=(1, 2, 3, 4), kinds="ffi", filled=True)
+    x = b.any(ranks=(1, 2, 3, 4), kinds="ffi", filled=True, finite=True)
     rank = len(b.dims(x))
     return b.add(b.pick(("ArgMax", "ArgMin")), x, axis=b.whole(-rank, rank - 1), keepdims=b.whole(0, 1), select_last_index=b.whole(0, 1))
 
@@ -125,8 +125,10 @@ def along_axis(b: Builder) -> object:
 
 def normalization(b: Builder) -> object:
     operator = b.pick(("LayerNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization", "MeanVarianceNormalization", "LRN"))
-    x = b.any(ranks=(3, 4), filled=True) if operator != "LayerNormalization" else b.any(ranks=(1, 2, 3, 4), filled=True)
+    x = b.any(ranks=(1, 2, 3, 4) if operator == "LayerNormalization" else (3, 4), filled=True, finite=True)
     shape = b.dims(x)
+    if b.array(x).dtype == np.float64:
+        raise UnfitError("onnxruntime computes statistics in fp32")
     if operator == "LayerNormalization":
         axis = b.whole(0, len(shape) - 1)
         return b.add(operator, x, b.like(x, shape[axis:]), *([b.like(x, shape[axis:])] if b.chance(0.6) else []), axis=axis)
@@ -361,7 +363,7 @@ def deconvolution(b: Builder) -> object:
 
 
 def pool(b: Builder) -> object:
-    x = b.any(ranks=(3, 4, 4, 4, 5), filled=True)
+    x = b.any(ranks=(3, 4, 4, 4, 5), filled=True, finite=True)
     operator = b.pick(("MaxPool", "MaxPool", "AveragePool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"))
     if operator.startswith("Global"):
         return b.add(operator, x)
@@ -412,13 +414,13 @@ def quantized(b: Builder) -> object:
 def recurrent(b: Builder) -> object:
     operator, gates = b.pick((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
     steps, batch, width, size, ways = b.whole(1, 5), b.whole(1, 3), b.whole(1, 5), b.whole(1, 5), b.whole(1, 2)
-    weights = [b.fresh((ways, gates * size, n), "float32", True) for n in (width, size)]
-    bias = [b.fresh((ways, 2 * gates * size), "float32", True)] if b.chance(0.6) else []
+    sizes = [(ways, gates * size, width), (ways, gates * size, size), *([(ways, 2 * gates * size)] if b.chance(0.6) else [])]
+    weights = [b.given(b.rng.standard_normal(shape).astype("float32"), True) for shape in sizes]
     options = {"linear_before_reset": b.whole(0, 1)} if operator == "GRU" else {}
     way = "bidirectional" if ways == 2 else b.pick(("forward", "reverse"))
     # Finite: of NaN onnxruntime's gates make numbers.
     x = b.given(b.rng.standard_normal((steps, batch, width)).astype("float32"), False)
-    return b.add(operator, x, *weights, *bias, outputs=b.whole(1, 2), hidden_size=size, direction=way, **options)
+    return b.add(operator, x, *weights, outputs=b.whole(1, 2), hidden_size=size, direction=way, **options)
 
 
 def sampling(b: Builder) -> object:
