@@ -76,6 +76,18 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "caches" / uuid.uuid4().hex))
 
 
+@pytest.fixture(autouse=True)
+def _no_fallback(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that cannot be built, or is wrong, fails a test; one that plants such a kernel asks for `fallbacks`."""
+    if "fallbacks" not in request.fixturenames:
+        monkeypatch.setenv("ROMOU_NO_FALLBACK", "1")
+
+
+@pytest.fixture
+def fallbacks() -> None:
+    """Kernels may be missing or wrong: the test looks at what takes their place."""
+
+
 @pytest.fixture(scope="session")
 def opencl_device() -> tvm.runtime.Device:
     device = tvm.opencl(0)

@@ -32,6 +32,7 @@ VARIABLES = {
     "ROMOU_DEVICES": Variable("folder of device files, JSON as in romou/hardware/devices or reports of ArchProbe, whose names `-device=` knows"),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
     "ROMOU_MOBILE_COMPILERS": Variable("folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/mobile_compilers"),
+    "ROMOU_NO_FALLBACK": Variable("1: a kernel that cannot be built, or is wrong, is an error, instead of one in parts, of TVM's, or the host; for tests", "0"),
     "ROMOU_OPENCL_BUILD_OPTIONS": Variable("options for the OpenCL driver's compiler"),
     "ROMOU_OPENCL_DEVICE": Variable("part of an OpenCL device's name: only devices that match it are used", "all"),
     "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "a new private folder romou-opencl-* in TMPDIR"),

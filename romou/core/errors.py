@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+_FAULT = "This is a fault of Romou or TVM, not of the model. Report it with the model; another shape or dtype of this operator may work."
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -94,6 +96,30 @@ class BuildError(RomouError):
     """A kernel or module could not be built."""
 
 
+class BrokenNodesError(BuildError):
+    """A step of the compiler failed at some nodes of the model; the field `nodes` has the names of their first outputs."""
+
+    @classmethod
+    def of(cls, what: str, nodes: Iterable[str], error: Exception) -> BrokenNodesError:
+        """Say what could not be built, and why."""
+        return cls(_cannot_be_built(what, error), hint=_FAULT, what=what, nodes=frozenset(nodes))
+
+
+class BrokenFunctionsError(BuildError):
+    """Some functions of a model cannot be scheduled, lowered or compiled; `functions` has the error of each by its name.
+
+    origins: by their names, the nodes that they compute, where the error comes from a module that its catcher does not have.
+    """
+
+    @classmethod
+    def of(cls, functions: Mapping[str, Exception], origins: Mapping[str, frozenset[str]] | None = None) -> BrokenFunctionsError:
+        """Say why the first one cannot be built, and how many others cannot."""
+        first = next(iter(functions.values()))
+        message = first.message if isinstance(first, RomouError) else str(first)
+        more = f" (and {len(functions) - 1} more kernels)" if len(functions) > 1 else ""
+        return cls(f"{message}{more}", hint=getattr(first, "hint", None), functions=dict(functions), origins=dict(origins or {}))
+
+
 class CompatError(RomouError):
     """The installed TVM is not the pair of wheels that Romou was checked with."""
 
@@ -114,9 +140,12 @@ def as_build_error(what: str) -> Iterator[None]:
     except RomouError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-        hint = "This is a fault of Romou or TVM, not of the model. Report it with the model; another shape or dtype of this operator may work."
-        raise BuildError(f"{what} cannot be built: {type(error).__name__}: {lines[-1][:500]}", hint=hint, what=what) from error
+        raise BuildError(_cannot_be_built(what, error), hint=_FAULT, what=what) from error
+
+
+def _cannot_be_built(what: str, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return f"{what} cannot be built: {type(error).__name__}: {lines[-1][:500]}"
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

@@ -1,7 +1,8 @@
 """ONNX in, Relax out: checking, fixing shapes, folding, import, task extraction."""
 
 from romou.frontend.constants_given import with_constants
-from romou.frontend.onnx_import import ImportedModel, import_alone, import_onnx, load_onnx, with_more_on_host
+from romou.frontend.imported import ImportedModel
+from romou.frontend.onnx_import import import_alone, import_onnx, load_onnx
 from romou.frontend.precision import Precision
 
-__all__ = ["ImportedModel", "Precision", "import_alone", "import_onnx", "load_onnx", "with_constants", "with_more_on_host"]
+__all__ = ["ImportedModel", "Precision", "import_alone", "import_onnx", "load_onnx", "with_constants"]

@@ -1,18 +1,17 @@
 """An ONNX model becomes a Relax module with static shapes, folded constants and no batch norm.
 
 The order matters: shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them;
-what is left of batch norm after that is folded in Relax. Nodes without a right kernel run on the host: those of a table, and those that cannot be
-imported or compiled, which are looked for after the whole model has failed, so that other models pay nothing.
+what is left of batch norm after that is folded in Relax. Nodes of a table run on the host, and those that cannot be imported, which are looked for after
+the whole model has failed, so that other models pay nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +25,15 @@ from romou.frontend.declared import Settled, settle_declared
 from romou.frontend.expand import expand_functions, inline_functions
 from romou.frontend.explicit_windows import explicit_windows
 from romou.frontend.fold import fold
-from romou.frontend.fp16 import Fp16Plan, first_output, to_fp16, with_fp16_borders, without_batch_norms
+from romou.frontend.fp16 import Fp16Plan, to_fp16, with_fp16_borders, without_batch_norms
 from romou.frontend.graph import check
-from romou.frontend.host_groups import CARRIED, Values, alone, split
+from romou.frontend.host_groups import CARRIED
 from romou.frontend.host_table import unserved
+from romou.frontend.imported import ImportedModel, imported_with
 from romou.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
 from romou.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.frontend.sizes import check_sizes
+from romou.frontend.to_host import with_more_on_host
 from romou.frontend.to_relax import to_relax
 
 _LARGEST = 2**31 - 1
@@ -40,33 +41,6 @@ _LARGEST = 2**31 - 1
 _MAX_NESTING = 4
 
 logger = logging.getLogger("romou")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportedModel:
-    """A checked model in both forms.
-
-    mod: Relax module with one function `main`, weights embedded as constants.
-    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference, in its own precision; None where no ONNX model is the same.
-    inputs: name -> (shape, numpy dtype name), in call order.
-    outputs: names, in the order in which the module returns them.
-    host_groups: names of the nodes that run on the host, by sub-model, see `host_groups.node_name`.
-    folded: the model that was imported, before it was split.
-    on_host: positions of its nodes that were asked to run on the host.
-    precision: what was asked for; of "mixed", `kept` says what stays fp32.   unconverted: `folded` before it became fp16; None where it did not.
-    settled: inputs that declared shapes decide.
-    """
-
-    mod: tvm.IRModule
-    onnx_model: onnx.ModelProto | None
-    inputs: dict[str, tuple[tuple[int, ...], str]]
-    outputs: tuple[str, ...]
-    folded: onnx.ModelProto
-    on_host: frozenset[int] = frozenset()
-    host_groups: tuple[tuple[str, ...], ...] = ()
-    precision: Precision = field(default_factory=Precision)
-    unconverted: onnx.ModelProto | None = None
-    settled: tuple[Settled, ...] = ()
 
 
 def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None, precision: Precision | None = None) -> ImportedModel:
@@ -110,55 +84,12 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         settled=settled,
     )
     try:
-        return _import(imported, on_host)
+        return imported_with(imported, on_host)
     except ModelError as error:
-        for other in with_more_on_host(imported, to_relax):
-            return other
-        raise error
-
-
-def with_more_on_host(imported: ImportedModel, attempt: Callable[[onnx.ModelProto], object]) -> Iterator[ImportedModel]:
-    """The model with more and more of its nodes on the host, least first; `attempt` raises for a model of one node that has to go there.
-
-    At last all of them, where two nodes can be compiled and both together cannot. First of all, nodes that fail as fp16 are tried in fp32.
-    """
-    nodes, values = imported.folded.graph.node, Values(imported.folded)
-    failing, unknown = set(imported.on_host), set(imported.on_host)
-    known: dict[bytes, bool] = {}
-    for i, node in enumerate(nodes):
-        if not values.is_static(node):
-            unknown.add(i)
-        elif i not in failing:
-            key = values.kind_of(node)
-            if key not in known:
-                known[key] = _succeeds(attempt, alone(imported.folded, node, values))
-            failing |= set() if known[key] else {i}
-    if imported.unconverted is not None and failing != imported.on_host:
-        names = {first_output(nodes[i]) for i in failing}
-        kept = imported.precision.kept | names | {name.removesuffix("_fp16") for name in names}
-        converted = to_fp16(Fp16Plan(imported.unconverted, kept))
-        with contextlib.suppress(ModelError):
-            yield _import(replace(imported, folded=converted, precision=replace(imported.precision, kept=kept)), frozenset(unserved(converted)))
-    tried = {imported.on_host}
-    for chosen in (failing, failing | unknown, set(range(len(nodes)))):
-        if frozenset(chosen) not in tried:
-            tried.add(frozenset(chosen))
-            with contextlib.suppress(ModelError):
-                yield _import(imported, frozenset(chosen))
-
-
-def _succeeds(attempt: Callable[[onnx.ModelProto], object], model: onnx.ModelProto) -> bool:
-    try:
-        attempt(model)
-    except Exception:  # whatever it is, the node cannot be compiled
-        return False
-    return True
-
-
-def _import(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:
-    """The folded model imported with these of its nodes on the host."""
-    parts = split(imported.folded, set(on_host))
-    return replace(imported, mod=to_relax(parts.model), on_host=on_host, host_groups=parts.groups)
+        with_host_nodes = with_more_on_host(imported)
+        if with_host_nodes is None:
+            raise error
+        return with_host_nodes
 
 
 def import_alone(model: onnx.ModelProto) -> ImportedModel:

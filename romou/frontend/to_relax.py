@@ -11,8 +11,10 @@ from tvm import relax, tirx
 
 from romou.core.errors import ModelError
 from romou.frontend.constants import has_constant_call, reshape_constants
+from romou.frontend.fp16 import first_output
 from romou.frontend.graph import shapes_of, types_of
 from romou.tir.calls import op_name
+from romou.tir.origin import Origin, bindings_of, with_origins
 from romou.tvm_patches.host_nodes import OPERATOR as HOST_NODES
 from romou.tvm_patches.onnx_converters import from_onnx, reason_of
 
@@ -36,6 +38,7 @@ def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
     except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
         raise ModelError(f"TVM's ONNX importer rejected the graph: {reason_of(error)}") from error
     _check_types(proto, tensors)
+    mod["main"] = _with_origins(proto, mod["main"], tensors)
     passes = [relax.transform.FoldBatchnormToConv2D(), relax.transform.DecomposeOpsForInference()]
     try:
         mod = reshape_constants(tvm.transform.Sequential(passes)(mod))
@@ -46,6 +49,19 @@ def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
         raise ModelError(f"TVM cannot fold the graph's constants: {reason_of(error)}") from error
     _check_static(mod["main"])
     return mod
+
+
+def _with_origins(proto: onnx.ModelProto, main: relax.Function, tensors: Mapping[str, relax.Expr]) -> relax.Function:
+    """Name in each variable that a node's output is bound to, the node (`romou.tir.origin`)."""
+    bindings = bindings_of(main)
+    vars_of: dict[relax.Expr, list[relax.Var]] = {binding.var: [binding.var] for binding in bindings}
+    for binding in bindings:
+        vars_of.setdefault(binding.value, []).append(binding.var)
+    origins: dict[relax.Var, Origin] = {}
+    for node in proto.graph.node:
+        for var in (var for name in node.output if name in tensors for var in vars_of.get(tensors[name], ())):
+            origins.setdefault(var, frozenset({first_output(node)}))
+    return with_origins(main, origins)
 
 
 def _refuse_types(proto: onnx.ModelProto) -> None:

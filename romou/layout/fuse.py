@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import tvm
@@ -11,11 +10,16 @@ from tvm import relax, tirx
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from tvm_ffi.structural import structural_map
 
+from romou.core.errors import BrokenNodesError
+from romou.core.rung import Rung
+from romou.layout.origins import NO_RUNGS, Rungs, mark_rungs, nodes_from, part_groups, with_fused_origins
 from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
 from romou.layout.split_concats import split_concats
 from romou.layout.split_groups import split_groups, split_untaken
 from romou.schedules.blocks import inlined, is_regular, is_view, reductions_of
+from romou.tir.calls import op_name
+from romou.tir.origin import bindings_of, origins_of
 
 if TYPE_CHECKING:
     from romou.target import Target
@@ -26,39 +30,57 @@ _LONGEST_NAME = 110
 _MOST_FUSED = 32
 
 
-def fuse_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
     """conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
 
     What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
     one function each. Reshapes in between are moved out of the way. What no operator family takes is split, and so is
     what would bind more buffers than the device does.
+
+    rungs: nodes whose operators are functions by themselves, and those whose functions no family is to schedule.
     """
     most_buffers = target.limits.max_buffers
     mod = sink_reshapes(sum_along_rows(mod if most_buffers is None else split_concats(mod, most_buffers)))
-    passes = [
+    to_functions = [
         # Sorts and running sums have no other form for GPUs.
         relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        _pass(split_untaken),
-        *([] if most_buffers is None else [_pass(lambda mod: split_groups(mod, most_buffers))]),
-        relax.transform.FuseTIR(),
-        relax.transform.DeadCodeElimination(),
     ]
     current = tvm.transform.PassContext.current()
     config = {**dict(current.config), "relax.FuseOps.max_depth": _MOST_FUSED}
     with target.tvm_target, tvm.transform.PassContext(opt_level=current.opt_level, disabled_pass=list(current.disabled_pass), config=config):
-        return shorten_names(merge_views(tvm.transform.Sequential(passes)(mod)))
+        try:
+            single = tvm.transform.Sequential(to_functions)(mod)
+        except Exception:
+            _name_broken(mod, tvm.transform.Sequential(to_functions[:-1]))
+            raise
+        groups = relax.transform.FuseOps()(single)
+        apart = nodes_from(rungs, Rung.APART)
+        if apart:
+            groups = part_groups(single, groups, apart)
+        groups = split_untaken(groups)
+        if most_buffers is not None:
+            groups = split_groups(groups, most_buffers)
+        groups = with_fused_origins(single, groups)
+        fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(groups)
+        return mark_rungs(shorten_names(merge_views(fused)), rungs)
 
 
-def _pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
-    @tvm.transform.module_pass(opt_level=0)
-    def run(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        return rewrite(mod)
-
-    return run
+def _name_broken(mod: tvm.IRModule, to_functions: tvm.transform.Pass) -> None:
+    """Make functions of one operator after the other; BrokenNodesError names those with which that fails."""
+    main = mod["main"]
+    origins = origins_of(main)
+    for binding in bindings_of(main):
+        params = list(relax.analysis.free_vars(binding.value))
+        block = relax.DataflowBlock([relax.VarBinding(result := relax.Var("result", binding.var.ty), binding.value)])
+        alone = tvm.IRModule({var: func for var, func in mod.functions_items() if var.name_hint != "main"})
+        alone["main"] = relax.Function(params, relax.SeqExpr([block], result), binding.var.ty)
+        try:
+            to_functions(alone)
+        except Exception as error:  # by many types
+            raise BrokenNodesError.of(op_name(binding.value) or "a value of the graph", origins[binding.var], error) from error
 
 
 def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:

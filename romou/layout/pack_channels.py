@@ -17,21 +17,24 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
+from romou.core.rung import Rung
 from romou.layout.channel_groups import Rows, kept, opened, reduced
 from romou.layout.keep_packed import keep_packed
+from romou.layout.origins import NO_RUNGS, Rungs, nodes_from
 from romou.layout.rewrite import Walker, rebuild_main, with_main
 from romou.schedules.families import families
 from romou.schedules.family import Family
 from romou.tir.calls import op_name
 from romou.tir.expressions import Shape, shape_of, static_shape
 from romou.tir.images import as_images, index_in_images, index_of_pixel
+from romou.tir.origin import NOWHERE, Origin
 from romou.tir.primitives import LANES
 
 
-def pack_channels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is."""
+def pack_channels(mod: tvm.IRModule, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
+    """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is. rungs: nodes that no family is to take are left alone."""
     mod = split_into_slices(mod)
-    packer = _Packer()
+    packer = _Packer(nodes_from(rungs, Rung.RULES))
     for block in mod["main"].body.blocks:
         packer.users.update(relax.analysis.udchain(block))
         packer.bound.update((binding.var, binding.value) for binding in block.bindings)
@@ -62,8 +65,9 @@ class _Packer(Walker):
     The other attributes are those of `romou.schedules.family.Graph` and `romou.layout.keep_packed.PackedGraph`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left_alone: Origin = NOWHERE) -> None:
         super().__init__()
+        self._left_alone = left_alone
         self.packed: dict[relax.Var, relax.Expr] = {}
         self.bound: dict[relax.Var, relax.Expr] = {}
         self.users: dict[relax.Var, Sequence[relax.Var]] = {}
@@ -143,7 +147,7 @@ class _Packer(Walker):
 
     def _rewrite(self, var: relax.Var, value: relax.Expr) -> bool:
         """Whether a family took an operator, or a rule for packed channels did."""
-        name = op_name(value) if isinstance(value, relax.Call) else ""
+        name = op_name(value) if isinstance(value, relax.Call) and not self.bb.origin & self._left_alone else ""
         for family in (family for family in families() if name in family.operators):
             form = family.rewrite(value, self)
             if form is not None:

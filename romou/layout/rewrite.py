@@ -8,12 +8,31 @@ from collections.abc import Callable, Hashable
 import tvm
 from tvm import relax, tirx
 
+from romou.core.errors import BrokenNodesError, RomouError
+from romou.tir.calls import op_name
+from romou.tir.origin import NOWHERE, Origin, bindings_of, origins_of, span_of, with_heirs
+
+
+class _Builder(relax.BlockBuilder):
+    """A block builder whose variables name their origin.   origin: that of what is emitted now."""
+
+    origin: Origin = NOWHERE
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        span = span_of(self.origin)
+        if span is None:
+            return super().emit(expr, name_hint)
+        value = self.normalize(self._normalize_python_tuple(expr))
+        var = relax.DataflowVar(self.get_unique_name(name_hint or "lv"), value.ty, span)
+        self.emit_normalized(relax.VarBinding(var, value))
+        return var
+
 
 class Walker(ABC):
     """Emits the bindings of a function anew, in order. plain: variable -> what stands for it in what was emitted."""
 
     def __init__(self) -> None:
-        self.bb = relax.BlockBuilder()
+        self.bb = _Builder()
         self.plain: dict[relax.Var, relax.Expr] = {}
         self._variants: dict[tuple[str, Hashable], tvm.ir.GlobalVar] = {}
 
@@ -49,15 +68,25 @@ class Walker(ABC):
 def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
     """`mod` with a `main` whose bindings went through `walker`, without what is unused then.
 
-    Functions that the walker added to its builder stand in the place of those of the same name.
+    Functions that the walker added to its builder stand in the place of those of the same name. What is emitted for a binding has its origin.
+
+    Raises
+    ------
+    BrokenNodesError
+        The walker failed at a binding; says from which nodes that comes.
     """
     main = mod["main"]
-    bb = walker.bb
+    bb, origins = walker.bb, origins_of(main)
     with bb.function("main", list(main.params)):
         with bb.dataflow():
-            for block in main.body.blocks:
-                for binding in block.bindings:
+            for binding in bindings_of(main):
+                bb.origin = origins[binding.var]
+                try:
                     walker.visit(binding)
+                except RomouError:
+                    raise
+                except Exception as error:  # by many types, TVM's and ours
+                    raise BrokenNodesError.of(op_name(binding.value) or "a value of the graph", bb.origin, error) from error
             result = bb.emit_output(walker.plain_expr(main.body.body))
         bb.emit_func_output(result)
     rewritten = bb.finalize()
@@ -69,7 +98,9 @@ def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
             rewritten[var] = func
     for kind, infos in mod.global_infos.items():
         rewritten.update_global_info(kind, infos)
-    return relax.transform.DeadCodeElimination()(rewritten)
+    rewritten = relax.transform.DeadCodeElimination()(rewritten)
+    rewritten["main"] = with_heirs(main, rewritten["main"])
+    return rewritten
 
 
 def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:

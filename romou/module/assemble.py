@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tvm
@@ -11,17 +12,21 @@ from tvm import relax, s_tir, tirx
 
 import romou.passes.pipeline as pipeline
 from romou.core.errors import as_build_error
+from romou.core.rung import Rung
 from romou.core.space import Config
-from romou.module.default_schedules import schedule_by_default
+from romou.module.build import Failures, Kept, build_executable
+from romou.module.default_schedules import default_schedule, simplest_schedule
 from romou.module.entries import mark_entries
 from romou.module.images import place_weights, store_weights
 from romou.module.memory import MemoryPlan, plan_memory
 from romou.module.storage import plan_storage
 from romou.module.workspaces import plan_workspaces
 from romou.passes.fp16_storage import compute_in_single
+from romou.schedules.blocks import is_scheduled
+from romou.schedules.families import RUNG
 from romou.schedules.recurrent import is_time_loop, schedule_time_loop
 from romou.schedules.winograd import StoredWeight
-from romou.tasks.tunable import TunableTask
+from romou.tasks.tunable import TunableTask, key_of
 from romou.tir.slices import slices_of, with_slices
 
 if TYPE_CHECKING:
@@ -36,26 +41,22 @@ class CompiledModel:
     memory: MemoryPlan
 
 
-def compile_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> CompiledModel:
-    """Compile a fused module; the parameters are those of `schedule_model`."""
+def compile_model(
+    fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target, kept: Kept | None = None
+) -> CompiledModel:
+    """Compile a fused module; the parameters are those of `schedule_model`.
+
+    Raises
+    ------
+    BrokenFunctionsError
+        Some functions have no kernel.
+    """
+    kept = Kept() if kept is None else kept
     with as_build_error("the model"):
-        scheduled = schedule_model(fused, tasks, configs, target)
-        tir_pipeline = pipeline.NAME if target.backend.has_kernels else "default"
-        try:
-            with target.backend.keeping_programs():
-                executable = tvm.compile(scheduled, target=target.tvm_target, relax_pipeline=None, tir_pipeline=tir_pipeline)
-        except Exception:
-            _name_broken(scheduled, target, tir_pipeline)
-            raise
+        scheduled = schedule_model(fused, tasks, configs, target, kept)
+        with target.backend.keeping_programs():
+            executable = build_executable(scheduled, target, pipeline.NAME if target.backend.has_kernels else "default", kept)
     return CompiledModel(executable=executable, memory=plan_memory(scheduled))
-
-
-def _name_broken(scheduled: tvm.IRModule, target: Target, tir_pipeline: str) -> None:
-    """Build one function after the other of a module that cannot be built as a whole. Raises BuildError, which names the one that cannot."""
-    for var, func in scheduled.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            with as_build_error(f"the kernel {var.name_hint}"):
-                tvm.tirx.build(tvm.IRModule({var: func}), target=target.tvm_target, pipeline=tir_pipeline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +86,23 @@ def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], c
     return found
 
 
-def schedule_model(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
+def schedule_model(
+    fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target, kept: Kept | None = None
+) -> tvm.IRModule:
     """A fused module with all its kernels scheduled and its graph lowered to calls of them.
 
     fused: what `layout.fuse_operators` returned.
     tasks: name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
     configs: TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
+    kept: schedules that are there already, and those that are made now.
+
+    Raises
+    ------
+    BrokenFunctionsError
+        Some functions cannot be scheduled.
     """
-    scheduled = _with_kernels(fused, tasks, configs, target) if target.backend.has_kernels else _with_references(fused, tasks)
+    kept = Kept() if kept is None else kept
+    scheduled = _with_kernels(fused, tasks, configs, target, kept) if target.backend.has_kernels else _with_references(fused, tasks)
     with_allocations = [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
@@ -119,27 +129,29 @@ def _with_references(fused: tvm.IRModule, tasks: Mapping[str, TunableTask]) -> t
     return tvm.IRModule(functions, global_infos=dict(fused.global_infos))
 
 
-def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> tvm.IRModule:
+def _with_kernels(
+    fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target, kept: Kept
+) -> tvm.IRModule:
     """The module with scheduled functions, weights as they want them, and workspaces between kernels in the graph's memory plan."""
     scheduled = tvm.IRModule(dict(fused.functions_items()), global_infos=dict(fused.global_infos))
     scopes: dict[str, dict[int, str]] = {}
     stored: dict[str, tuple[int, StoredWeight]] = {}
-    known: dict[str, tirx.PrimFunc] = {}
+    failures, used = Failures(), set[Hashable]()
     for var, func in fused.functions_items():
+        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
+            continue
         task = tasks.get(var.name_hint)
-        if task is None:
-            if is_time_loop(func):
-                scheduled[var] = schedule_time_loop(func, target.limits)
-            continue
-        config = configs[task.key] if task.key in configs else task.default_config(target)
-        if config is None and task.template.images:
+        config = None if task is None else configs[task.key] if task.key in configs else task.default_config(target)
+        if task is not None and config is None and task.template.images:
             config = task.default_config(target)  # TVM's schedules know no images
-        if config is None:
+        if task is None or config is None:
+            by_tvm = failures.attempt(str(var.name_hint), f"the kernel {var.name_hint}", partial(_by_tvm, func, target, kept, used))
+            scheduled[var] = func if by_tvm is None else by_tvm
             continue
-        with as_build_error(f"the kernel {var.name_hint} ({task.name})"):
-            # Functions of one task differ in their slices alone, and share no variables.
-            body = s_tir.renew_defs(known[task.key]) if task.key in known else task.schedule(config, target)["main"]
-        known.setdefault(task.key, body)
+        what = f"the kernel {var.name_hint} ({task.name})"
+        body = failures.attempt(str(var.name_hint), what, partial(_by_family, task, config, target, kept, used))
+        if body is None:
+            continue
         images = {n: s for n, s in task.image_scopes(config, target).items() if n not in task.template.images}
         if images:
             scopes[var.name_hint] = {i: images[str(p.name)] for i, p in enumerate(body.params) if str(p.name) in images}
@@ -150,5 +162,31 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
         body = with_slices(body, slices_of(func))
         body = body.with_attr("global_symbol", name) if name else body.without_attr("global_symbol")
         scheduled[var] = body.with_attr("tirx.is_scheduled", True)
-    scheduled = schedule_by_default(scheduled, target)
+    failures.check()
     return plan_workspaces(place_weights(store_weights(scheduled, stored), scopes, target))
+
+
+def _by_family(task: TunableTask, config: Config, target: Target, kept: Kept, used: set[Hashable]) -> tirx.PrimFunc:
+    """The kernel of a config."""
+    key = (task.key, config, str(target))
+    if key not in kept.scheduled:
+        kept.scheduled[key] = task.schedule(config, target)["main"]
+    return _of_its_own(kept.scheduled[key], key, used)
+
+
+def _by_tvm(func: tirx.PrimFunc, target: Target, kept: Kept, used: set[Hashable]) -> tirx.PrimFunc:
+    """A function by TVM's rules, or by its simplest one where it asks for that."""
+    key = (key_of(func), str(target))
+    if key not in kept.scheduled:
+        is_plain = func.attrs is not None and func.attrs.get(RUNG, 0) >= Rung.PLAIN
+        # A loop over time is no nest of loops that rules know: it has one schedule.
+        is_loop = is_time_loop(func)
+        kept.scheduled[key] = schedule_time_loop(func, target.limits) if is_loop else (simplest_schedule if is_plain else default_schedule)(func, target)
+    return _of_its_own(kept.scheduled[key], key, used)
+
+
+def _of_its_own(body: tirx.PrimFunc, key: Hashable, used: set[Hashable]) -> tirx.PrimFunc:
+    """Functions of one module share no variables: one that has a kernel of this key already gets a copy. Those of one task differ in slices alone."""
+    is_first = key not in used
+    used.add(key)
+    return body if is_first else s_tir.renew_defs(body)

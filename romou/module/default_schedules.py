@@ -10,14 +10,12 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.tirx.build import split_host_device_mods
 
 import romou.passes.pipeline as pipeline
 from romou.backends.launch import launch_size, thread_extents
-from romou.schedules.blocks import is_scheduled
 from romou.schedules.emit import guarded, place_of, substitute
 from romou.schedules.single_terms import without_single_terms
 from romou.schedules.splice import as_module, nests_of, with_root
@@ -32,15 +30,6 @@ logger = logging.getLogger("romou")
 RULES = (dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback())
 
 
-def schedule_by_default(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """The module with a schedule for every TIR function that has none."""
-    scheduled = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
-            scheduled[var] = default_schedule(func, target)
-    return scheduled
-
-
 def default_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """The function by the first rule whose kernels fit, or by the plain schedule. A function that came with threads of its own stays as it is."""
     simple = without_single_terms(func)
@@ -48,7 +37,12 @@ def default_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         scheduled = _by_rule(rule, simple, target)
         if scheduled is not None:
             return scheduled.with_attr("tirx.is_scheduled", True)
-    return plain_schedule(simple, target).with_attr("tirx.is_scheduled", True)
+    return simplest_schedule(func, target)
+
+
+def simplest_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """The function by the plain schedule, whatever the rules say of it."""
+    return plain_schedule(without_single_terms(func), target).with_attr("tirx.is_scheduled", True)
 
 
 def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:

@@ -9,8 +9,10 @@ import tvm
 from nodes import model_of
 
 import romou
-from romou.api.graph import _compiled, import_model
+from romou.api.graph import import_model
+from romou.api.lowered import lowered
 from romou.core.errors import BuildError, DeviceError
+from romou.module import Kept
 from romou.schedules.families.elementwise import Elementwise
 from romou.target import Target
 
@@ -19,8 +21,8 @@ INPUTS = {"x": np.ones((3, 4), np.float32)}
 
 
 def built(model: onnx.ModelProto) -> None:
-    """Compile a model as `romou.compile` does before it tries the host."""
-    _compiled(import_model(model, None), TARGET)
+    """Compile a model as `romou.compile` does before it tries other kernels."""
+    lowered(import_model(model, None), TARGET).with_default_kernels(TARGET, Kept())
 
 
 def test_a_schedule_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ from onnx import helper, numpy_helper
 from small_networks import Graph
 
 import romou
-import romou.api.graph
+import romou.api.lowered
 from romou.core.errors import DeviceError, ModelError
 from romou.frontend import import_onnx
 from romou.frontend.host_groups import split
@@ -82,15 +83,15 @@ def test_who_cannot_run_them_names_them(no_selu: None, tmp_path: Path) -> None:
         model.moved(remote=RemoteDevice(Address.parse("127.0.0.1:9090/key")))
 
 
-def test_a_node_that_cannot_be_lowered_is_found(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    lower = romou.api.graph.fuse_operators
+def test_a_node_that_cannot_be_lowered_is_found(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    lower = romou.api.lowered.fuse_operators
 
-    def fails(mod: tvm.IRModule, target: romou.Target) -> tvm.IRModule:
+    def fails(mod: tvm.IRModule, *rest: Any) -> tvm.IRModule:
         if "R.exp" in str(mod):
             raise ValueError("no such schedule")
-        return lower(mod, target)
+        return lower(mod, *rest)
 
-    monkeypatch.setattr(romou.api.graph, "fuse_operators", fails)
+    monkeypatch.setattr(romou.api.lowered, "fuse_operators", fails)
     g = Graph({"image": (1, 8, 6, 6)})
     proto = g.model(g.add("Relu", g.add("Exp", g.add("Relu", "image"))))
     model = romou.compile(proto, target="opencl")

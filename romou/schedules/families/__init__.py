@@ -24,9 +24,15 @@ def families() -> tuple[Family, ...]:
     return tuple(sorted((module.FAMILY for module in modules), key=lambda family: (family.precedence, family.name)))
 
 
-@functools.lru_cache(maxsize=32)
+# Attribute of a function that no family is to schedule: its `romou.core.rung.Rung`.
+RUNG = "romou.rung"
+
+
+@functools.lru_cache(maxsize=512)
 def template_of(func: tirx.PrimFunc) -> Template | None:
     """The schedule template of a fused function; None where no family takes it. Several stages ask, and most families look at all blocks."""
+    if func.attrs and RUNG in func.attrs:
+        return None
     return next((template for family in families() if (template := family.template_of(func)) is not None), None)
 
 

@@ -1,0 +1,16 @@
+"""How a node of a model is computed: from a kernel that it shares with others down to the host. A step down is taken where the one above fails."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Rung(enum.IntEnum):
+    """FUSED: with its neighbours, by an operator family.   APART: each operator by itself, by a family.   RULES: by TVM's schedule rules.
+    PLAIN: by TVM's simplest schedule, a work-item for each element.   HOST: by onnxruntime."""
+
+    FUSED = 0
+    APART = 1
+    RULES = 2
+    PLAIN = 3
+    HOST = 4

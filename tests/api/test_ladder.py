@@ -1,0 +1,220 @@
+"""Planted faults: which nodes get which kernels instead, that all others keep theirs, and whose fault is told."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from small_networks import Graph
+
+import romou
+import romou.api.lowered
+from romou.api.graph import import_model, lower
+from romou.core.errors import BuildError, ModelError
+from romou.core.rung import Rung
+from romou.frontend.reference import run_onnxruntime
+from romou.layout.origins import function_origins
+from romou.models import load, names
+from romou.module import build
+from romou.schedules.template import ContractionTemplate
+from romou.target import Target
+
+HOST = "opencl"
+
+
+def net() -> onnx.ModelProto:
+    """conv t2 (8 -> 12) and relu t3; conv t6 (12 -> 16) and tanh t7; a softmax t8."""
+    g = Graph({"image": (1, 8, 6, 6)})
+    x = g.add("Relu", g.conv("image", 8, 12, pads=[1, 1, 1, 1]))
+    return g.model(g.add("Softmax", g.add("Tanh", g.conv(x, 12, 16))))
+
+
+def nodes_of(model: onnx.ModelProto) -> dict[str, str]:
+    """Operator -> first output; of convolutions, with the number of outputs behind it."""
+    found = {}
+    for node in model.graph.node:
+        weight = next((list(t.dims) for t in model.graph.initializer if len(node.input) > 1 and t.name == node.input[1]), [0])
+        found[f"{node.op_type}{weight[0] if node.op_type == 'Conv' else ''}"] = str(node.output[0])
+    return found
+
+
+def where(model: onnx.ModelProto, target: str = HOST) -> dict[str, Rung]:
+    """Operator -> rung, of those that have no kernel as they should."""
+    graph = lower(import_model(model, None), Target(target))
+    known = {output: operator for operator, output in nodes_of(model).items()}
+    return {known[node]: one.rung for one in graph.moved for node in one.nodes}
+
+
+def check(model: onnx.ModelProto) -> None:
+    inputs = {"image": np.random.default_rng(3).standard_normal((1, 8, 6, 6)).astype(np.float32)}
+    right = run_onnxruntime(model, inputs)
+    assert right is not None
+    np.testing.assert_allclose(romou.compile(model, target=HOST).run(inputs)[0], right[0], rtol=1e-4, atol=1e-5)
+
+
+def fail_for(monkeypatch: pytest.MonkeyPatch, template: type, is_broken: Any) -> None:
+    """Let the schedule of a template raise where `is_broken` of it."""
+    schedule = template.schedule  # type: ignore[attr-defined]
+
+    def planted(self: Any, *given: Any) -> Any:
+        if is_broken(self):
+            raise ValueError("no schedule for this shape")
+        return schedule(self, *given)
+
+    monkeypatch.setattr(template, "schedule", planted)
+
+
+@pytest.mark.parametrize("target", [HOST, "opencl -device=adreno640"])
+def test_an_epilogue_that_cannot_be_fused_is_a_kernel_of_its_own(target: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_for(monkeypatch, ContractionTemplate, lambda template: template.workload.out_channels == 16 and len(template.func.params) > 3)
+    assert where(net(), target) == {"Conv16": Rung.APART, "Tanh": Rung.APART}
+    check(net())
+
+
+@pytest.mark.parametrize("target", [HOST, "opencl -device=adreno640"])
+def test_a_family_that_fails_for_one_shape_leaves_that_operator_to_tvm(target: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_for(monkeypatch, ContractionTemplate, lambda template: template.workload.out_channels == 16)
+    assert where(net(), target) == {"Conv16": Rung.RULES, "Tanh": Rung.APART}
+    check(net())
+
+
+def test_a_family_that_fails_at_recognising_a_function(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = ContractionTemplate.of
+
+    def planted(func: tvm.tirx.PrimFunc, operator: Any) -> Any:
+        found = take(func, operator)
+        if found is not None and found.workload.out_channels == 16:
+            raise AttributeError("no such field")
+        return found
+
+    monkeypatch.setattr(ContractionTemplate, "of", planted)
+    assert where(net()) == {"Conv16": Rung.RULES, "Tanh": Rung.APART}
+
+
+def break_code_generator(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    """Let TVM's code generator for the device fail on functions whose name holds a word."""
+    generate = build.codegen_build
+
+    def planted(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
+        if target.kind.name == "opencl" and any(kernel in var.name_hint for var in mod.get_global_vars()):
+            tvm.get_global_func("no.such.instruction")
+        return generate(mod, target)
+
+    monkeypatch.setattr(build, "codegen_build", planted)
+
+
+def test_what_no_code_is_generated_for_goes_to_the_host_alone(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    break_code_generator(monkeypatch, "tanh")
+    assert where(net()) == {"Conv16": Rung.APART, "Tanh": Rung.HOST}
+    model = romou.compile(net(), target=HOST)
+    assert [name.split()[0] for name in model.host_nodes] == ["Tanh"]
+    assert "no kernels for Tanh" in caplog.text
+    assert "no.such.instruction" in caplog.text
+    check(net())
+
+
+def test_all_other_kernels_stay_and_are_made_once(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = romou.compile(net(), target=HOST, verify=False).sources()
+    made: Counter[str] = Counter()
+    lower_one = build._lower
+
+    def counted(var: tvm.ir.GlobalVar, *rest: Any) -> build.Lowered:
+        made[var.name_hint] += 1
+        return lower_one(var, *rest)
+
+    monkeypatch.setattr(build, "_lower", counted)
+    break_code_generator(monkeypatch, "tanh")
+    after = romou.compile(net(), target=HOST, verify=False).sources()
+    # The parameters of the kernel between the two have the names of variables, which are numbered.
+    kept = {name: text for name, text in before.items() if "tanh" not in name and name != "unpack_kernel"}
+    assert len(kept) >= 3
+    assert kept.items() <= after.items()
+    assert all(made[name.removesuffix("_kernel")] == 1 for name in kept)
+
+
+def test_strict_says_why(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_code_generator(monkeypatch, "tanh")
+    with pytest.raises(ModelError, match=r"no kernels for Tanh \(\w+\) \(.*no.such.instruction\); strict=True"):
+        romou.compile(net(), target=HOST, strict=True)
+
+
+def plant_a_missing_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keeping(value: Any) -> Any:
+        return forgotten(value)  # type: ignore[name-defined]  # noqa: F821
+
+    monkeypatch.setattr("romou.passes.nan._keeping", keeping)
+
+
+def softmax() -> onnx.ModelProto:
+    g = Graph({"image": (1, 8, 6, 6)})
+    return g.model(g.add("Exp", g.add("Relu", "image")))
+
+
+def test_a_fault_of_our_own_is_an_error_in_tests_and_under_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_a_missing_import(monkeypatch)
+    with pytest.raises(BuildError, match="'forgotten' is not defined"):
+        romou.compile(softmax(), target=HOST)
+    monkeypatch.delenv("ROMOU_NO_FALLBACK")
+    with pytest.raises(BuildError, match="'forgotten' is not defined"):
+        romou.compile(softmax(), target=HOST, strict=True)
+
+
+def test_a_fault_of_our_own_is_one_loud_line_with_its_place(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant_a_missing_import(monkeypatch)
+    model = romou.compile(softmax(), target=HOST)
+    faults = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(faults) == 1
+    assert "a fault at " in faults[0]
+    assert "test_ladder.py:" in faults[0]
+    assert "'forgotten' is not defined" in faults[0]
+    assert [name.split()[0] for name in model.host_nodes] == ["Relu"]
+
+
+def test_a_refusal_is_no_fault_of_our_own(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    break_code_generator(monkeypatch, "tanh")
+    lower(import_model(net(), None), Target(HOST))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_nodes_that_fail_only_together_are_found_by_bisection(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No function and no node is named, and each node by itself is fine."""
+    place = romou.api.lowered.place_images
+
+    def planted(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+        if {"relu", "tanh"} <= {part for var in mod.get_global_vars() for part in var.name_hint.split("_")}:
+            raise ValueError("relu and tanh do not go together")
+        return place(mod, target)
+
+    monkeypatch.setattr("romou.api.lowered.place_images", planted)
+    assert where(net()) == {"Tanh": Rung.HOST}
+
+
+def test_a_graph_operator_without_a_kernel_is_named_directly(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    legalize = tvm.ir.Op.get("relax.tanh").get_attr("FLegalize")
+    tvm.ir.Op.get("relax.tanh").reset_attr("FLegalize")
+    tvm.ir.register_op_attr("relax.tanh", "FLegalize", lambda *_: (_ for _ in ()).throw(ValueError("no such operator")))
+    try:
+        assert where(net()) == {"Tanh": Rung.HOST}
+    finally:
+        tvm.ir.Op.get("relax.tanh").reset_attr("FLegalize")
+        tvm.ir.register_op_attr("relax.tanh", "FLegalize", legalize)
+
+
+@pytest.mark.parametrize("target", [HOST, "opencl -device=adreno640"])
+@pytest.mark.parametrize("name", ["bert_2layer", "mobilenet_v2", "inception_v3"])
+def test_every_node_is_known_by_the_function_that_computes_it(name: str, target: str) -> None:
+    assert name in names()
+    imported = import_model(load(name), None)
+    graph = lower(imported, Target(target))
+    origins = function_origins(graph.fused)
+    assert all(origins.values())
+    left = [node for node in imported.folded.graph.node if not any(node.output[0] in origin for origin in origins.values())]
+    # A reshape may be a view between two kernels.
+    assert {node.op_type for node in left} <= {"Reshape", "Flatten"}
