@@ -38,6 +38,13 @@ def check_process() -> None:
         )
 
 
+def free_idle_memory() -> None:
+    """Give back to the drivers what models that are gone have used; a pool keeps it for the next run of the same model."""
+    import tvm
+
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+
+
 class Machine:
     """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
 
@@ -62,6 +69,7 @@ class Machine:
         global _user_of_devices
         check_process()
         _user_of_devices = os.getpid()
+        free_idle_memory()
         self._library = library
         self._device = device
         self._module_of = module_of
@@ -250,9 +258,7 @@ class Machine:
             self._outputs = []
             return None, f"kernel by kernel: {captured.what} takes {captured_ms:.3f} ms, which is longer than {plain_ms:.3f} ms"
         # It keeps the tensors that it was captured with; those of the runs that it was compared with are idle from now on.
-        import tvm
-
-        tvm.get_global_func("vm.builtin.memory_manager.clear")()
+        free_idle_memory()
         return captured, f"{captured.what}: {captured_ms:.3f} ms, kernel by kernel {plain_ms:.3f} ms"
 
     def _wall_ms(self, launch: Callable[[], object]) -> float:

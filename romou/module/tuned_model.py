@@ -24,7 +24,7 @@ from romou.deploy import export_model
 from romou.frontend.declared import Settled, check_settled
 from romou.module.host_nodes import LEDGER
 from romou.module.library import copy_library, executable_of, library_name, module_of, modules_of
-from romou.module.machine import Machine, check_process
+from romou.module.machine import Machine, check_process, free_idle_memory
 from romou.module.manifest import META, write_manifest
 from romou.module.outputs import Outputs
 from romou.module.remote import RemoteDevice
@@ -234,6 +234,7 @@ class TunedModel:
             self._local = None
             if isinstance(self._given, Path):
                 self.__dict__.pop("_executable", None)
+        free_idle_memory()
 
     def sources(self) -> dict[str, str]:
         """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""

@@ -23,6 +23,7 @@ from small_networks import short_net
 import romou
 from romou.core.errors import ModelError
 from romou.module import random_inputs
+from romou.module.machine import free_idle_memory
 from romou.tvm_patches.libraries import load_library
 
 # Repeats of each kind in the suite, and KB that one may keep there; repeats on demand, where the process may grow by 5%.
@@ -33,6 +34,7 @@ _SCRIPT = """
 import ctypes, gc, json, sys
 import onnx, romou
 from romou.module import random_inputs
+from romou.module.machine import free_idle_memory
 kind, model, saved, target, count, warm_up = sys.argv[1:4] + [sys.argv[4], int(sys.argv[5]), int(sys.argv[6])]
 libc = ctypes.CDLL(None)
 names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
@@ -166,6 +168,29 @@ def test_a_library_goes_with_its_last_user(kind: str, tmp_path: Path, opencl_dev
     np.testing.assert_array_equal(model.run(inputs)[0], right)
     del model
     assert (files_of(tmp_path), kernels()) == (0, before)
+
+
+def live_bytes(kind: str) -> int:
+    return int(json.loads(str(tvm.get_global_func(f"romou.{kind}.statistics")()))["live_bytes"])
+
+
+@pytest.mark.parametrize("kind", ["opencl", "vulkan"])
+def test_memory_of_models_that_are_gone_is_given_back(kind: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+    """At once where the user says so, else when the next model starts."""
+    free_idle_memory()
+    before, taken = live_bytes(kind), []
+    for channels in (6, 60, 61):
+        model = romou.compile(short_net(channels), target=target_of(kind), verify=False)
+        model.capture = False
+        model.run(random_inputs(model.inputs, seed=0))
+        taken.append(live_bytes(kind) - before)
+        if channels == 6:
+            model.release()
+            assert live_bytes(kind) == before
+    del model
+    assert taken[0] < taken[1]
+    # The second and the third take the same, and the second had left its own.
+    assert taken[2] < 1.2 * taken[1]
 
 
 @pytest.mark.usefixtures("no_collection")

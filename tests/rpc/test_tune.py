@@ -11,6 +11,7 @@ from pathlib import Path
 import faulty_kernels
 import numpy as np
 import pytest
+import standin
 from click.testing import CliRunner
 from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, tracking, wait_for
 from small_networks import Graph, random_inputs, shared_outputs_net, short_net
@@ -137,6 +138,18 @@ def test_outputs_that_are_constants_or_inputs_stay_right_at_a_server(tmp_path: P
         for mine, theirs in zip(there.run(inputs), right, strict=True):
             np.testing.assert_array_equal(mine, theirs)
     there.release()
+
+
+def test_a_compiler_that_crashes_at_a_server_is_one_error(tmp_path: Path) -> None:
+    """Sessions end over the kernel, until the server's cache refuses it."""
+    path = romou.compile(short_net(), target="opencl -device=host", verify=False).save(tmp_path / "m.romou")
+    kernel = sorted(romou.load(path).sources())[0]
+    flaws = {"ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": "crashes on source", "STANDIN_SOURCE": f"{kernel}("}
+    with serving(**flaws, ROMOU_CACHE_DIR=str(tmp_path / "cache"), ROMOU_PROGRAM_CACHE_MB="64") as crashing:
+        there = romou.load(path, rpc=crashing.address)
+        with pytest.raises(DeviceError, match=rf"kernel {kernel};(.|\n)*the driver's compiler ended the processes that compiled this kernel"):
+            there.run(random_inputs(short_net()))
+        there.release()
 
 
 def test_a_model_keeps_to_the_servers_of_a_tracker_that_will_do(tmp_path: Path) -> None:
