@@ -26,7 +26,9 @@ def split_concats(mod: tvm.IRModule, most_buffers: int) -> tvm.IRModule:
         bounds = [len(tensors) * i // count for i in range(count + 1)]
         return joined([joined(tensors[start:end], axis) for start, end in itertools.pairwise(bounds)], axis)
 
-    def split(call: relax.Call, _matched: object) -> relax.Expr:
+    def split(call: relax.Expr, _matched: object) -> relax.Expr:
+        if not isinstance(call, relax.Call):
+            return call  # a variable that is bound to one, where nothing else is bound
         tensors = call.args[0]
         if not isinstance(tensors, relax.Tuple) or len(tensors.fields) < most_buffers or call.attrs.axis is None:
             return call
