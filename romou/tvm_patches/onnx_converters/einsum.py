@@ -28,7 +28,7 @@ class Term:
 
 @converter("Einsum")
 def einsum(node: Node) -> relax.Expr:
-    """bhqd,bkhd->bhqk: transposed, reshaped and multiplied as (b*h, q, d) x (b*h, d, k); more operands from left to right."""
+    """bhqd,bkhd->bhqk: transposed, reshaped and multiplied as (b, h, q, d) x (b, h, d, k); more operands from left to right."""
     equation = node.attributes["equation"]
     equation = equation.decode() if isinstance(equation, bytes) else equation
     values = [value for value in node.inputs if value is not None]
@@ -90,12 +90,13 @@ def _product(node: Node, first: Term, second: Term, needed: set[str]) -> Term:
         ]  # fmt: skip
         left, right = (_arranged(node, term, order, shape) for term, order, shape in ((a, (*batch, *rows), wide[0]), (b, (*batch, *columns), wide[1])))
         return Term(node.builder.normalize(op.multiply(left, right)), letters)
-    b_, m, k, n = (prod(sizes[letter] for letter in group) for group in (batch, rows, inner, columns))
-    outer = [b_] if batch else []
+    m, k, n = (prod(sizes[letter] for letter in group) for group in (rows, inner, columns))
+    # Axes of a batch stay apart: what transposes them is then part of how the product reads them.
+    outer = [sizes[letter] for letter in batch]
     left = _arranged(node, a, (*batch, *rows, *inner), [*outer, m, k])
     right = _arranged(node, b, (*batch, *inner, *columns), [*outer, k, n])
     product = node.builder.normalize(op.matmul(left, right))
-    return Term(node.builder.normalize(op.reshape(product, [sizes[letter] for letter in letters])), letters)
+    return Term(_shaped(node, product, [sizes[letter] for letter in letters]), letters)
 
 
 def _without_broadcast(node: Node, term: Term, other: Term) -> Term:
@@ -111,4 +112,8 @@ def _arranged(node: Node, term: Term, order: Sequence[str], shape: Sequence[int]
     """Transpose an operand into an order of its letters, and reshape it."""
     perm = [term.letters.index(letter) for letter in order]
     value = term.value if perm == list(range(len(perm))) else node.builder.normalize(op.permute_dims(term.value, perm))
-    return node.builder.normalize(op.reshape(value, list(shape)))
+    return _shaped(node, value, shape)
+
+
+def _shaped(node: Node, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    return value if shape_of(value) == tuple(shape) else node.builder.normalize(op.reshape(value, list(shape)))
