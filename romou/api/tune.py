@@ -57,6 +57,7 @@ def tune(
     explorer: str = "evolution",
     rpc: str | None = None,
     builders: str | None = None,
+    trust_builders: bool = False,
     measure: MeasureOptions | Mapping[str, object] | None = None,
     callback: TrialCallback | None = None,
     strict: bool = False,
@@ -112,7 +113,9 @@ def tune(
         tracker, which candidates are spread over. The model that is returned runs there too.
     builders
         Where candidates are built: "dask://host:port" of a dask scheduler, whose workers run the same Romou and TVM; they may come and go. None: in processes
-        of this machine. The results are the same.
+        of this machine. The results are the same. Over a network: "dask+tls://host:port", with certificates in dask's configuration.
+    trust_builders
+        Take a scheduler of another machine without TLS. It, and whoever is in between, can run any code in this process.
     measure
         Time limits in seconds and repeats of a measurement, as `MeasureOptions` or a mapping of its fields; its seed replaces `seed` for the inputs.
     callback
@@ -180,7 +183,7 @@ def tune(
                 return {}, None
             with (
                 open_records(work_dir, graph, place.named) as (store, folder),
-                contextlib.closing(_builder(builders, place, measuring)) as builder,
+                contextlib.closing(_builder(builders, place, measuring, is_trusted=trust_builders)) as builder,
             ):
                 worth += tasks_of(graph.pairs)
                 tasks = [task.pruned(place.target) for task in worth] if prune else worth
@@ -276,12 +279,12 @@ def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
     return called
 
 
-def _builder(builders: str | None, place: Place, options: MeasureOptions) -> Builder:
+def _builder(builders: str | None, place: Place, options: MeasureOptions, *, is_trusted: bool) -> Builder:
     if builders is None:
         return LocalBuilder(place.target, options, compile_for=place.compile_for)
     from romou.measure.dask_builder import DaskBuilder
 
-    return DaskBuilder(builders, place.target, options)
+    return DaskBuilder(builders, place.target, options, is_trusted=is_trusted)
 
 
 def _measuring(measure: MeasureOptions | Mapping[str, object] | None, seed: int) -> MeasureOptions:

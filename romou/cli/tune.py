@@ -65,6 +65,7 @@ def default_output(model: str) -> Path:
 @precision_options
 @rpc_option
 @click.option("--builders", default=None, metavar="ADDRESS", help="Build candidates on the workers of a dask scheduler, dask://host:port. [default: here]")
+@click.option("--trust-builders", is_flag=True, help="Take a scheduler of another machine without TLS, which can run any code here.")
 @click.option("--explorer", default="evolution", show_default=True, help="evolution, annealing, random or exhaustive: how candidates are chosen.")
 @click.option("--build-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate's build. [default: 30]")
 @click.option("--run-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate on the device: load, run, check, time. [default: 15]")
@@ -92,6 +93,7 @@ def command(
     precision: dict[str, Any],
     rpc: str | None,
     builders: str | None,
+    trust_builders: bool,
     build_timeout: float | None,
     run_timeout: float | None,
     measures: tuple[str, ...],
@@ -123,7 +125,16 @@ def command(
     check_output(path)  # before the long part
     how: dict[str, Any] = {"trials": trials, "seconds": seconds, "no_progress": no_progress, "explorer": explorer, "seed": seed}
     how |= {"work_dir": False if no_records else work_dir, "measure": {name: value for name, value in measure.items() if value is not None}}
-    how |= {"prune": prune, "allow_tf32": allow_tf32, "rpc": rpc, "builders": builders, "strict": strict, "max_memory": max_memory, **precision}
+    how |= {
+        "prune": prune,
+        "allow_tf32": allow_tf32,
+        "rpc": rpc,
+        "builders": builders,
+        "trust_builders": trust_builders,
+        "strict": strict,
+        "max_memory": max_memory,
+        **precision,
+    }
     tuned = romou.tune(source, target=parsed, shapes=fixed or None, constants=constants, progress=True, **how)
     tuned.save(path)
     summary = tuned.summary()

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from romou.core.errors import CompatError, ConnectionLostError, UsageError
+from romou.core.errors import CompatError, ConnectionLostError
 from romou.core.outcome import Outcome
 from romou.measure import dask_job
 from romou.measure.build_processes import Built
 from romou.measure.builder import FolderBuilder
 from romou.measure.child import seconds_left
+from romou.measure.dask_scheduler import SchedulerAddress, connect
 from romou.measure.options import MeasureOptions
 from romou.measure.servers import GO_ON, first_line
 from romou.measure.types import Toolchain
+from romou.rpc.connection import patiently
 from romou.target import Target
 
-if TYPE_CHECKING:
-    import distributed
-
-_SCHEME = "dask://"
 _POLL_S = 1.0
+# A worker imports TVM first.
+_IDENTITY_S = 60.0
 # Threads only wait; more builds than this at a time wait for one of them.
 _MOST_THREADS = 1024
 
@@ -35,17 +34,25 @@ class DaskBuilder(FolderBuilder):
     Workers may come and go: what a lost one had is built by another one, and one that comes has its share from the next candidates on. Each has to have
     the tuner's versions of Romou and TVM. Kernels reach the device's compiler when they run, as a worker has no device.
 
-    address: "dask://host:8786".
+    address: "dask://host:8786".   is_trusted: the scheduler may be on another machine, reached without TLS (`dask_scheduler.connect`).
 
-    UsageError for an address of another form, or where dask is not installed. ConnectionLostError where no scheduler answers within `connect_timeout_s`, has
-    no worker by then, or is without one for `unreachable_s` later on. CompatError where a worker has other versions.
+    UsageError for an address of another form, one that is not trusted, or where dask is not installed. ConnectionLostError where no scheduler answers within
+    `connect_timeout_s`, has no worker by then, or is without one for `unreachable_s` later on. CompatError where a worker has other versions, or answers
+    with anything but a build.
     """
 
     def __init__(
-        self, address: str, target: Target, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None
+        self,
+        address: str,
+        target: Target,
+        options: MeasureOptions | None = None,
+        *,
+        toolchain: Toolchain | None = None,
+        folder: Path | None = None,
+        is_trusted: bool = False,
     ) -> None:
         self.address = address
-        self._client = _connect(address, (options or MeasureOptions()).connect_timeout_s)
+        self._client = connect(SchedulerAddress.parse(address), (options or MeasureOptions()).connect_timeout_s, is_trusted=is_trusted)
         super().__init__(target, options, toolchain, folder, most=_MOST_THREADS)
         self._lock = threading.Lock()
         self._asked_at, self._count, self._seen_at = -math.inf, 0, time.monotonic()
@@ -60,13 +67,16 @@ class DaskBuilder(FolderBuilder):
         timeout_s = self._options.connect_timeout_s
         try:
             self._client.wait_for_workers(1, timeout=timeout_s)
-            found = self._client.run(dask_job.identity, self._target_json)
+            end = time.monotonic() + max(timeout_s, _IDENTITY_S)
+            found = patiently(lambda: self._client.run(dask_job.identity, self._target_json), end)
         except ImportError as error:
             raise _without_romou(self.address, error) from None
         except (OSError, TimeoutError):
             hint = "Start some in Romou's environment: dask worker tcp://HOST:PORT --nthreads CORES"
             raise ConnectionLostError(f"the dask scheduler at {self.address} has no worker within connect_timeout_s = {timeout_s:g} s", hint=hint) from None
         for worker, identity in found.items():
+            if not isinstance(identity, dict):
+                raise _not_a_build(self.address, identity)
             dask_job.check_same(self._expected, identity, f"dask worker {worker}")
 
     @property
@@ -99,7 +109,7 @@ class DaskBuilder(FolderBuilder):
             try:
                 if future is None:
                     future = self._client.submit(dask_job.build, self._expected, job, entry, self._options.build_timeout_s, pure=False)
-                built, content = future.result(timeout=_POLL_S)
+                answer = future.result(timeout=_POLL_S)
                 break
             except distributed.KilledWorker as error:
                 return Outcome.BUILD_ERROR, 0.0, f"each dask worker that built it died: {first_line(error)}", (), ()
@@ -121,6 +131,7 @@ class DaskBuilder(FolderBuilder):
                 return None
             if not self._threads_there() and time.monotonic() - self._seen_at > self._options.unreachable_s:
                 raise self._lost(f"has had no worker for unreachable_s = {self._options.unreachable_s:g} s")
+        built, content = _checked(answer, self.address)
         library.write_bytes(content)
         return built
 
@@ -131,20 +142,19 @@ class DaskBuilder(FolderBuilder):
         self._client.close()
 
 
-def _connect(address: str, timeout_s: float) -> distributed.Client:
-    if not address.startswith(_SCHEME) or len(address) == len(_SCHEME):
-        raise UsageError(f"builders={address!r}: expected {_SCHEME}HOST:PORT, the address of a dask scheduler", hint="For example dask://localhost:8786")
-    try:
-        import distributed
-    except ImportError:
-        raise UsageError(f"builders={address!r} needs dask, which is not installed", hint="pip install romou[dask]") from None
-    # What it says of a lost connection comes as an error of ours.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    try:
-        return distributed.Client(f"tcp://{address.removeprefix(_SCHEME)}", timeout=timeout_s, set_as_default=False, name="romou")
-    except (OSError, ValueError) as error:
-        hint = "`dask scheduler` starts one; a firewall may be in the way."
-        raise ConnectionLostError(f"no dask scheduler answers at {address}: {first_line(error)}", hint=hint) from None
+def _checked(answer: Any, address: str) -> tuple[Built, bytes]:
+    """Return what a worker answered, if it has the form of what `dask_job.build` returns; CompatError otherwise."""
+    match answer:
+        case ((Outcome() as outcome, float(), None | str(), tuple() as scopes, tuple() as stored), bytes() as content):
+            is_text = all(isinstance(scope, str) for scope in scopes)
+            is_ours = all(form is None or type(form).__module__.partition(".")[0] == __package__.partition(".")[0] for form in stored)
+            if is_text and is_ours and len(scopes) == len(stored) and (outcome == Outcome.OK) == bool(content):
+                return (outcome, answer[0][1], answer[0][2], scopes, stored), content
+    raise _not_a_build(address, answer)
+
+
+def _not_a_build(address: str, answer: Any) -> CompatError:
+    return CompatError(f"a worker of {address} answered {str(answer)[:80]!r}, which is no build", hint="Is that scheduler yours?")
 
 
 def _without_romou(address: str, error: ImportError) -> CompatError:

@@ -106,7 +106,7 @@ def _open(address: Address, end: float, limit_s: float | None) -> Any:
     secret = address.key.partition(":")[2]
     where = address.where
     try:
-        return _patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), end)
+        return patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), end)
     except RuntimeError as error:
         if "matches key" in str(error) and secret:
             raise ConnectionLostError(f"the RPC server at {where} is no longer free: it withdrew what the tracker offered", address=where) from error
@@ -126,7 +126,7 @@ def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
     from romou.tvm_patches.compat import romou_versions
 
     def ask(name: str) -> Any:
-        return _patiently(lambda: json.loads(str(session.get_function(name)())), end)
+        return patiently(lambda: json.loads(str(session.get_function(name)())), end)
 
     served = backend(kind)
 
@@ -154,7 +154,7 @@ def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
     return connection
 
 
-def _patiently(call: Callable[[], _T], end: float) -> _T:
+def patiently(call: Callable[[], _T], end: float) -> _T:
     """What `call` returns or raises; TimeoutError where that is not before `end` on `time.monotonic`.
 
     In a thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be ended.

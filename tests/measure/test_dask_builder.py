@@ -6,13 +6,17 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import distributed
 import faulty_kernels
 import pytest
@@ -27,7 +31,7 @@ from romou.backends import backend
 from romou.cli import main
 from romou.core.errors import CompatError, ConnectionLostError, UsageError
 from romou.core.outcome import Outcome
-from romou.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions, Toolchain, dask_job
+from romou.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions, Toolchain, dask_builder, dask_job
 from romou.measure.dask_builder import DaskBuilder
 from romou.records import FILE_NAME
 from romou.target import Target
@@ -152,6 +156,105 @@ def test_no_scheduler(tmp_path: Path) -> None:
         found = CliRunner().invoke(main, ["tune", str(path), "--target", "null", "--trials", "1", "--no-records", "--builders", wrong])
         assert found.exit_code == UsageError.exit_code
         assert "expected dask://HOST:PORT" in found.output
+
+
+@contextlib.contextmanager
+def service(greeting: bytes) -> Iterator[int]:
+    """The port of a service that takes connections, says `greeting`, and waits."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        taken: list[socket.socket] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(listening.accept()[0])
+                    taken[-1].sendall(greeting)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            for connection in taken:
+                connection.close()
+            thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b"", "the port accepts connections and says nothing"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "another service is there, which says b'SSH-2.0-'"),
+        # The length of a message that never comes.
+        ((200).to_bytes(8, "little"), ""),
+    ],
+    ids=["silent", "another", "half"],
+)
+def test_a_port_that_is_no_scheduler_is_one_error_in_seconds(greeting: bytes, said: str) -> None:
+    start = time.monotonic()
+    with service(greeting) as port, pytest.raises(ConnectionLostError, match=re.escape(f"no dask scheduler answers at dask://127.0.0.1:{port}: {said}")):
+        DaskBuilder(f"dask://127.0.0.1:{port}", TARGET, MeasureOptions(connect_timeout_s=2))
+    assert time.monotonic() - start < 15
+
+
+def test_only_an_own_scheduler_is_taken_without_tls(tmp_path: Path) -> None:
+    """A documentation address, which nobody has: who is not trusted is not even connected to."""
+    with pytest.raises(UsageError, match=r"can run any code in this process, and 192\.0\.2\.7 is reached without TLS\n.*dask\+tls://.*trust_builders=True"):
+        DaskBuilder("dask://192.0.2.7:8786", TARGET)
+    with pytest.raises(UsageError, match="reached without TLS"):
+        romou.tune(one_conv(), target="null", trials=1, work_dir=False, builders="dask://192.0.2.7:8786")
+    with pytest.raises(ConnectionLostError, match=r"no dask scheduler answers at dask://192\.0\.2\.7:8786"):
+        romou.tune(one_conv(), target="null", trials=1, work_dir=False, builders="dask://192.0.2.7:8786", trust_builders=True, measure={"connect_timeout_s": 1})
+    path = tmp_path / "model.onnx"
+    path.write_bytes(one_conv().SerializeToString())
+    command = ["tune", str(path), "--target", "null", "--trials", "1", "--no-records", "--builders", "dask://192.0.2.7:8786"]
+    assert "--trust-builders" in CliRunner().invoke(main, command).output
+    trusting = CliRunner().invoke(main, [*command, "--trust-builders", "--measure", "connect_timeout_s=1"])
+    assert "no dask scheduler answers" in trusting.output
+
+
+def test_a_scheduler_with_tls(tmp_path: Path) -> None:
+    """Certificates come from dask's configuration, on both sides."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-days", "1", "-nodes", "-newkey", "rsa:2048"]
+    subprocess.run(["openssl", "req", "-x509", *subject, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    roles = {f"{role}.{what}": str(path) for role in ("scheduler", "worker", "client") for what, path in (("cert", certificate), ("key", key))}
+    tls = {f"distributed.comm.tls.{name}": value for name, value in {"ca-file": str(certificate), **roles}.items()}
+    with (
+        dask.config.set(tls),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tls", security=distributed.Security(), dashboard_address=None
+        ) as secure,
+    ):
+        address = str(secure.scheduler_address).replace("tls://", "dask+tls://")
+        with contextlib.closing(DaskBuilder(address, TARGET)) as builder:
+            assert [built.outcome for built in builder.build(candidates()[:1])] == [Outcome.OK]
+        with pytest.raises(ConnectionLostError, match=r"says nothing\. With TLS it is dask\+tls://"):
+            DaskBuilder(address.replace("+tls", ""), TARGET, MeasureOptions(connect_timeout_s=1))
+
+
+class Stranger:
+    """Something that pickles well and is no weight of Romou's."""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "done",
+        ((Outcome.OK, 0.1, None, ("global",), (None,)), b""),
+        ((Outcome.OK, 0.1, None, ("global",), (Stranger(),)), b"ELF"),
+        ((Outcome.OK, 0.1, None, ("global",), ()), b"ELF"),
+        (("ok", 0.1, None, (), ()), b"ELF"),
+        ((Outcome.BUILD_ERROR, 0.1, 7, (), ()), b""),
+    ],
+)
+def test_an_answer_that_is_no_build_is_refused(answer: Any) -> None:
+    with pytest.raises(CompatError, match="a worker of dask://farm answered .*, which is no build"):
+        dask_builder._checked(answer, "dask://farm")
+    right = (Outcome.OK, 0.1, None, ("global", "global.texture"), (None, None)), b"ELF"
+    assert dask_builder._checked(right, "dask://farm") == right
 
 
 def test_a_killed_worker_loses_nothing_and_a_new_one_helps(cluster: distributed.LocalCluster) -> None:
