@@ -8,20 +8,19 @@ nodes stay fp32 its casts stand twice, behind their readers. Kernels compute wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+import functools
+from collections.abc import Set
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.frontend.graph import add_constant, constants_of, free_name, free_prefix, replace_nodes, shapes_of, types_of
+from romou.frontend.graph import add_constant, captured, drop_unread_weights, free_name, free_prefix, replace_nodes, shapes_of, types_of
 from romou.frontend.infer import infer
+from romou.frontend.wide_nodes import wide_nodes
 
 FP16_MAX = float(np.finfo(np.float16).max)
 _BOTH = frozenset({"tensor(float)", "tensor(float16)"})
-_REDUCTIONS = frozenset(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare"))
-# What normalizations do with the sums of their rows.
-_OF_STATISTICS = frozenset({"Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Pow", "Max", "Clip", "Exp", "Log", "Neg", "Abs"})
 
 
 class Fp16Plan:
@@ -35,9 +34,11 @@ class Fp16Plan:
         self._opsets = {entry.domain: entry.version for entry in model.opset_import}
         self._floats = {name for name, kind in types_of(model.graph).items() if kind.tensor_type.elem_type == TensorProto.FLOAT}
         self._floats |= {tensor.name for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT}
-        captured = {name for node in model.graph.node for name in _captured(node)}
-        unmoved = kept | _statistics(model)
-        self._slots = [self._slots_of(node, is_kept=first_output(node) in unmoved or bool(captured & set(node.output))) for node in model.graph.node]
+        inside = {name for node in model.graph.node for name in captured(node)}
+        wide = wide_nodes(model)
+        unmoved = kept | wide.names
+        self._clamped = {name for node in model.graph.node if first_output(node) in wide.clamped - kept for name in node.output}
+        self._slots = [self._slots_of(node, is_kept=first_output(node) in unmoved or bool(inside & set(node.output))) for node in model.graph.node]
 
     def inputs(self, position: int) -> list[bool]:
         """For each input of a node, whether it is fp16."""
@@ -50,6 +51,10 @@ class Fp16Plan:
     def is_float(self, name: str) -> bool:
         """Whether a tensor is one of fp32 in the model as it was."""
         return name in self._floats
+
+    def is_clamped(self, name: str) -> bool:
+        """Whether what fp16 cannot hold of a tensor of fp32 becomes the largest number that it can."""
+        return name in self._clamped
 
     def _slots_of(self, node: onnx.NodeProto, *, is_kept: bool) -> tuple[list[bool], list[bool]]:
         """For each input and output of a node, whether it is fp16; an output may be where an input of the same type is."""
@@ -83,27 +88,6 @@ def first_output(node: onnx.NodeProto) -> str:
     return next((name for name in node.output if name), "")
 
 
-def _captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that the branches and bodies of a node read, from outside too."""
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            yield from (output.name for output in graph.output)
-            for inner in graph.node:
-                yield from inner.input
-                yield from _captured(inner)
-
-
-def _statistics(model: onnx.ModelProto) -> set[str]:
-    """First outputs of the nodes that sum rows up, and of those that compute with the sums alone: small tensors of a wide range."""
-    shapes, constants = shapes_of(model.graph), constants_of(model.graph)
-    found: set[str] = set()
-    for node in model.graph.node:
-        is_next = node.op_type in _OF_STATISTICS and all(name in found or name in constants for name in node.input if name)
-        if node.op_type in _REDUCTIONS or (is_next and any(shapes.get(name) == shapes.get(node.output[0]) for name in node.input if name in found)):
-            found.add(first_output(node))
-    return found
-
-
 def rounded_weight(values: np.ndarray) -> np.ndarray:
     """The nearest fp16 numbers; finite ones beyond its range, the masks of attention among them, are the largest."""
     is_finite = np.isfinite(values)
@@ -122,6 +106,10 @@ def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
     other: dict[tuple[str, bool], str] = {}
     nodes: list[onnx.NodeProto] = []
 
+    @functools.cache
+    def ends() -> tuple[str, ...]:
+        return tuple(add_constant(graph, f"fp16_{name}", np.array(value, np.float32)) for name, value in (("lowest", -FP16_MAX), ("highest", FP16_MAX)))
+
     def cast(name: str, target: str, *, is_fp16: bool) -> onnx.NodeProto:
         return helper.make_node("Cast", [name], [target], to=TensorProto.FLOAT16 if is_fp16 else TensorProto.FLOAT)
 
@@ -135,7 +123,11 @@ def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
                 other[name, is_fp16] = add_constant(graph, name + suffix, rounded_weight(numpy_helper.to_array(weights[name])))
             else:
                 other[name, is_fp16] = free_name(graph, name + suffix)
-                nodes.append(cast(name, other[name, is_fp16], is_fp16=is_fp16))
+                inside = name
+                if is_fp16 and plan.is_clamped(name):
+                    inside = free_name(graph, name + "_clamped")
+                    nodes.append(helper.make_node("Clip", [name, *ends()], [inside]))
+                nodes.append(cast(inside, other[name, is_fp16], is_fp16=is_fp16))
         return other[name, is_fp16]
 
     for position, node in enumerate(plan.model.graph.node):
@@ -158,7 +150,7 @@ def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
             changed = same if is_done else cast(changed.input[0], changed.output[0], is_fp16=True)
         nodes += [changed, *behind]
     replace_nodes(graph, nodes)
-    _drop_unread_weights(graph)
+    drop_unread_weights(graph)
     for value in graph.value_info:
         if value.name in fp16:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -174,12 +166,17 @@ def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onn
     names = {tensor.name: f"{prefix}{tensor.name}" for tensor in plan.model.graph.initializer if _is_beyond(tensor)}
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in plan.model.graph.initializer if tensor.name in names}
     stored: dict[str, str] = {}
+    ends = [f"{prefix}{end}" for end in ("lowest", "highest")]
 
     def store(name: str) -> str:
         """The tensor as fp16 and back; onnxruntime leaves out no such pair."""
         if name not in stored:
             half, back = (f"{prefix}{name}/{bits}" for bits in (16, 32))
-            nodes.append(helper.make_node("Cast", [name], [half], to=TensorProto.FLOAT16))
+            inside = name
+            if plan.is_clamped(name.removeprefix(prefix)):
+                inside = f"{prefix}{name}/clamped"
+                nodes.append(helper.make_node("Clip", [name, *ends], [inside]))
+            nodes.append(helper.make_node("Cast", [inside], [half], to=TensorProto.FLOAT16))
             nodes.append(helper.make_node("Cast", [half], [back], to=TensorProto.FLOAT))
             stored[name] = stored[back] = back
         return stored[name]
@@ -196,6 +193,7 @@ def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onn
         nodes.append(copy)
         names.update({name: store(names[name]) for name, is_fp16 in zip(node.output, plan.outputs(position), strict=True) if is_fp16})
     tensors = [numpy_helper.from_array(rounded_weight(values).astype(np.float32), names[name]) for name, values in weights.items()]
+    tensors += [numpy_helper.from_array(np.array(value, np.float32), end) for value, end in zip((-FP16_MAX, FP16_MAX), ends, strict=True)]
     return nodes, tensors, names
 
 
@@ -237,7 +235,7 @@ def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
         nodes.append(helper.make_node("Mul", [node.input[0], names[0]], names[2:], node.name and f"{node.name}/scale"))
         nodes.append(helper.make_node("Add", [names[2], names[1]], list(node.output[:1]), node.name))
     replace_nodes(result.graph, nodes)
-    _drop_unread_weights(result.graph)
+    drop_unread_weights(result.graph)
     return infer(result)
 
 
@@ -272,10 +270,3 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 _rename(inner, names)
-
-
-def _drop_unread_weights(graph: onnx.GraphProto) -> None:
-    read = {name for node in graph.node for name in (*node.input, *_captured(node))} | {value.name for value in (*graph.input, *graph.output)}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
@@ -82,3 +82,21 @@ def check(model: onnx.ModelProto) -> None:
     finally:
         for tensor in bare:
             tensor.ClearField("shape")
+
+
+def captured(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that the branches and bodies of a node read, from outside too."""
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (output.name for output in graph.output)
+            for inner in graph.node:
+                yield from inner.input
+                yield from captured(inner)
+
+
+def drop_unread_weights(graph: onnx.GraphProto) -> None:
+    """Leave out initializers that nothing reads any more."""
+    read = {name for node in graph.node for name in (*node.input, *captured(node))} | {value.name for value in (*graph.input, *graph.output)}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

@@ -32,9 +32,11 @@ from romou.frontend.host_table import unserved
 from romou.frontend.imported import ImportedModel, imported_with
 from romou.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
 from romou.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
+from romou.frontend.scaled_sums import scale_factors
 from romou.frontend.sizes import check_sizes
 from romou.frontend.to_host import with_more_on_host
 from romou.frontend.to_relax import to_relax
+from romou.frontend.wide_nodes import widened
 
 _LARGEST = 2**31 - 1
 # Loops within loops.
@@ -66,6 +68,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         proto = with_fp16_borders(proto)
     simple, settled = simplify(proto)
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
+    folded = scale_factors(widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT)
     if asked.kind != AS_GIVEN:
         unconverted = folded
         asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))

@@ -12,6 +12,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.core.errors import BrokenNodesError
 from romou.core.rung import Rung
+from romou.layout.legalize import LEGALIZED
 from romou.layout.origins import NO_RUNGS, Rungs, mark_rungs, nodes_from, part_groups, with_fused_origins
 from romou.layout.rewrite import with_main
 from romou.layout.sink_reshapes import sink_reshapes
@@ -44,7 +45,7 @@ def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -
     to_functions = [
         # Sorts and running sums have no other form for GPUs.
         relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps(),
+        relax.transform.LegalizeOps(LEGALIZED),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
     ]

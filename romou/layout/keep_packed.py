@@ -27,6 +27,7 @@ UNARY = {
     f"relax.{name}"
     for name in [
         "abs",
+        "astype",
         "ceil",
         "clip",
         "cos",

@@ -257,14 +257,17 @@ def _same(data: te.Tensor) -> te.Tensor:
 
 
 def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Var, relax.Expr]) -> _Operand:
-    """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays the last one in memory."""
+    """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays the last one in memory.
+
+    A factor below one stays with fp16: sums of what is not scaled down may overflow.
+    """
     rank = len(static_shape(expr))
     found = current = _Operand(expr, tuple(range(rank)), 1.0)
     while isinstance(current.source, relax.Var) and (value := bound.get(current.source)) is not None:
         if op_name(value) == "relax.permute_dims":
             order = _order_of(value)
             current = replace(current, source=value.args[0], axes=tuple(order[a] for a in current.axes))
-        elif (scaled := _without_factor(value)) is not None:
+        elif (scaled := _without_factor(value)) is not None and (abs(scaled[1]) >= 1 or dtype_of(value) != "float16"):
             current = replace(current, source=scaled[0], scale=current.scale * scaled[1])
         elif isinstance(value, relax.Var):
             current = replace(current, source=value)

@@ -107,7 +107,7 @@ def reverse_sequence(node: Node) -> relax.Expr:
     return node.compute(reversed_rows, node.input(0), node.input(1))
 
 
-@converter("CumSum", "CumProd")
+@converter("CumSum", "CumProd", is_single=True)
 def cumulate(node: Node) -> relax.Expr:
     """Sums or products of all elements up to each, along an axis; each is computed by itself."""
     axis, rank = node.constant(1), len(node.shape())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,16 +19,36 @@ Converter = Callable[["Node"], Result]
 CONVERTERS: dict[str, Converter] = {}
 
 
-def converter(*operators: str) -> Callable[[Converter], Converter]:
-    """Enter a function in the table, for ONNX operators of the standard domain; it takes the place of the wheel's."""
+def converter(*operators: str, is_single: bool = False) -> Callable[[Converter], Converter]:
+    """Enter a function in the table, for ONNX operators of the standard domain; it takes the place of the wheel's.
+
+    is_single: see `in_single`.
+    """
 
     def enter(function: Converter) -> Converter:
         for operator in operators:
             assert operator not in CONVERTERS, operator
-            CONVERTERS[operator] = function
+            CONVERTERS[operator] = in_single(function) if is_single else function
         return function
 
     return enter
+
+
+def in_single(function: Converter) -> Converter:
+    """The converter with inputs of fp16 cast to fp32, and its results back: for operators that sum up, as fp16 holds no sums above 65504."""
+
+    def convert(node: Node) -> Result:
+        is_fp16 = [value is not None and str(value.ty.dtype) == "float16" for value in node.inputs]
+        if not any(is_fp16):
+            return function(node)
+        inputs = [node.emit(relax.op.astype(v, "float32")) if narrow else v for v, narrow in zip(node.inputs, is_fp16, strict=True)]
+        found = function(replace(node, inputs=tuple(inputs)))
+        several = isinstance(found, Sequence)
+        results = [node.builder.normalize(value) for value in (found if several else [found])]
+        stored = [relax.op.astype(value, "float16") if str(value.ty.dtype) == "float32" else value for value in results]
+        return stored if several else stored[0]
+
+    return convert
 
 
 @dataclass(frozen=True, kw_only=True)

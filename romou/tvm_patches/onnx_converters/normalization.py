@@ -62,25 +62,40 @@ def batch_normalization(node: Node) -> Result:
     return [*found, *statistics]
 
 
-@converter("MeanVarianceNormalization")
+@converter("InstanceNormalization")
+def instance_normalization(node: Node) -> relax.Expr:
+    """The wheel's computes with the type of its input; of fp16 it is a group norm, whose statistics are fp32."""
+    if node.dtype() != "float16":
+        return node.wheel(**node.attributes)
+    axes = list(range(2, len(node.shape())))
+    return op.nn.group_norm(node.input(0), node.input(1), node.input(2), node.shape()[1], 1, axes, node.attributes["epsilon"])
+
+
+@converter("GroupNormalization")
+def group_normalization(node: Node) -> relax.Expr:
+    """One operator with its scale and shift; in the wheel, fp32 only, and with kernels of their own for these."""
+    axes = list(range(2, len(node.shape())))
+    return op.nn.group_norm(node.input(0), node.input(1), node.input(2), node.attributes["num_groups"], 1, axes, node.attributes["epsilon"])
+
+
+@converter("MeanVarianceNormalization", is_single=True)
 def mean_variance_normalization(node: Node) -> relax.Expr:
     """(x - mean) / deviation; the wheel takes the mean of squares less the squared mean, which cancels."""
     axes = list(node.attributes["axes"])
-    data = _computed(node, node.input(0))
-    _, centred = _centred(node, data, axes)
-    deviation = op.sqrt(op.mean(op.multiply(centred, centred), axes, keepdims=True))
-    return _stored(node, op.divide(centred, op.add(deviation, relax.const(1e-9, "float32"))))
+    _, centred = _centred(node, node.input(0), axes)
+    deviation = node.emit(op.sqrt(op.mean(op.multiply(centred, centred), axes, keepdims=True)))
+    return op.divide(centred, op.add(deviation, _scalar(deviation, 1e-9)))
 
 
-@converter("LpNormalization")
+@converter("LpNormalization", is_single=True)
 def lp_normalization(node: Node) -> relax.Expr:
     """x over the sum of its absolute values, or over the root of the sum of its squares; zero where that is zero."""
     data, axis = node.input(0), [node.attributes["axis"]]
     squared = node.attributes["p"] == 2
     norm = op.sum(op.multiply(data, data) if squared else op.abs(data), axis, keepdims=True)
     norm = node.emit(op.sqrt(norm) if squared else norm)
-    zero = relax.const(0, node.dtype())
-    return op.where(op.equal(norm, zero), zero, op.divide(data, op.where(op.equal(norm, zero), relax.const(1, node.dtype()), norm)))
+    zero, one = _scalar(norm, 0.0), _scalar(norm, 1.0)
+    return op.where(op.equal(norm, zero), zero, op.divide(data, op.where(op.equal(norm, zero), one, norm)))
 
 
 @converter("LRN")

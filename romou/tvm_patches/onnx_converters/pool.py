@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-from romou.tvm_patches.onnx_converters.node import Node, Result, converter
+from romou.tvm_patches.onnx_converters.node import Node, Result, converter, in_single
 from romou.tvm_patches.onnx_converters.padding import same_pads
 
 op = relax.op
@@ -117,17 +117,23 @@ def average_pool(node: Node) -> relax.Expr:
     # Of a window that reaches over the padding, ONNX counts what lies in the padding; the wheel counts all.
     if _is_plain(node, windows) and not (counts_padding and windows.reach != tuple(windows.after)):
         return _wheel(node, windows)
+    return in_single(_average)(node)
+
+
+def _average(node: Node) -> relax.Expr:
+    windows = Windows(node)
     total = _sum(node, windows, node.input(0))
-    return op.divide(total, relax.const(windows.elements(with_padding=counts_padding).astype(node.dtype()), node.dtype()))
+    counts = windows.elements(with_padding=bool(node.attributes.get("count_include_pad", 0)))
+    return op.divide(total, relax.const(counts.astype(node.dtype()), node.dtype()))
 
 
-@converter("LpPool")
+@converter("LpPool", is_single=True)
 def lp_pool(node: Node) -> relax.Expr:
     windows, p = Windows(node), int(node.attributes["p"])
     return _root(node, _sum(node, windows, _power(node, p)), p)
 
 
-@converter("GlobalLpPool")
+@converter("GlobalLpPool", is_single=True)
 def global_lp_pool(node: Node) -> relax.Expr:
     p = int(node.attributes["p"])
     return _root(node, op.sum(_power(node, p), list(range(2, len(node.shape()))), keepdims=True), p)

@@ -11,10 +11,13 @@ from tvm import relax, te, tirx
 from romou.tvm_patches.onnx_converters.node import Node, converter
 
 op = relax.op
+# Those of several operators: what lies between them may be too large for fp16, or too small.
+_IN_STEPS = ("L2", "LogSum", "LogSumExp", "SumSquare")
 _NAMES = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 
-@converter(*(f"Reduce{name}" for name in _NAMES))
+@converter(*(f"Reduce{name}" for name in _NAMES if name not in _IN_STEPS))
+@converter(*(f"Reduce{name}" for name in _IN_STEPS), is_single=True)
 def reduce(node: Node) -> relax.Expr:
     """Reduce over the axes given, or over all."""
     rank = len(node.shape())
