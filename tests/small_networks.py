@@ -132,3 +132,19 @@ def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
         found[value.name] = rng.standard_normal(shape).astype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
     return found
+
+
+def rotary() -> onnx.ModelProto:
+    """Rotary embedding of positions that a caller gives."""
+    g = Graph({})
+    g.inputs = [helper.make_tensor_value_info("positions", TensorProto.INT64, [1, 5])]
+    p = g.add("Unsqueeze", g.add("Cast", "positions", to=TensorProto.FLOAT), g.constant(np.array([1])))
+    angle = g.add("Transpose", g.add("MatMul", g.constant((1e4 ** -(np.arange(8) / 8)).astype(np.float32)[None, :, None]), p), perm=[0, 2, 1])
+    return g.model(g.add("Cos", angle), g.add("Sin", angle))
+
+
+def timestep() -> onnx.ModelProto:
+    """The embedding of a diffusion model's timestep, and a layer behind it."""
+    g = Graph({"t": (1,)})
+    angle = g.add("Mul", g.add("Unsqueeze", "t", g.constant(np.array([1]))), g.constant((1e4 ** -(np.arange(64) / 64)).astype(np.float32)[None]))
+    return g.model(g.add("MatMul", g.add("Concat", g.add("Sin", angle), g.add("Cos", angle), axis=1), g.weight(128, 6)))

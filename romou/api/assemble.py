@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from romou.api.fit import check_sizes, fitting
-from romou.api.verify import check_outputs, check_stability
+from romou.api.graph import import_model, lower
+from romou.api.verify import check_outputs, check_stability, is_wrong, wrong_outputs
 from romou.core.space import Config
 from romou.module import CompiledModel, HostRow, LayerRow, Summary, TunedModel, compile_model
 from romou.schedules.contraction.knobs import FP32
@@ -20,6 +21,8 @@ from romou.search import TaskResult
 from romou.target import Target
 
 if TYPE_CHECKING:
+    import onnx
+
     from romou.api.graph import Graph
     from romou.api.place import Place
     from romou.tasks.tunable import TunableTask
@@ -30,9 +33,22 @@ WHOLE_MODEL_REPEATS = 5
 
 
 def assemble(
-    graph: Graph, place: Place, results: Mapping[str, TaskResult], started: float, records: Path | None = None, max_memory: int | None = None
+    graph: Graph,
+    place: Place,
+    results: Mapping[str, TaskResult],
+    started: float,
+    records: Path | None = None,
+    max_memory: int | None = None,
+    *,
+    verify: bool = True,
 ) -> TunedModel:
-    """Compile with the best configs, compare with the default schedules and with onnxruntime. max_memory: see `tune`."""
+    """Compile with the best configs, compare with the default schedules and with onnxruntime. max_memory, verify: see `tune`.
+
+    Raises
+    ------
+    NumericError
+        The outputs are wrong, and `verify` is asked for.
+    """
     configs = {key: result.config for key, result in results.items()}
     plain = unmeasured(graph, place.named, rows=())
     # A task where no config worked is left to TVM in both.
@@ -43,7 +59,7 @@ def assemble(
     is_tuned = joined is not graph or any(results[t.key].config is not None and not results[t.key].is_default for t in graph.tasks if t.key in results)
     tuned = model_of(joined, place, configs, plain) if is_tuned else default
     error, limit = check_outputs(tuned, graph.imported, place.target)
-    if _is_wrong(error, limit) and place.target.limits.has_fp16_arithmetic:
+    if is_wrong(error, limit) and place.target.limits.has_fp16_arithmetic:
         # Each kernel's sums passed their check; all of them together need not.
         logger.warning("with sums in fp16 the model's outputs differ from onnxruntime's by %.2e (relative L2), the limit is %.0e: sums are fp32", error, limit)
         place = replace(place, target=place.target.with_options(half="storage"))
@@ -56,10 +72,12 @@ def assemble(
     if tuned is not default and tuned_ms >= default_ms and has_defaults:
         # Kernels that are faster by themselves need not be so in the model: what did not help is put back.
         found = check_outputs(default, graph.imported, place.target)
-        if not _is_wrong(*found):
+        if not is_wrong(*found):
             (error, limit), tuned, joined, tuned_ms = found, default, graph, default_ms
             results = {task.key: _put_back(results[task.key], task.default_config(place.target)) for task in graph.tasks if task.key in results}
-    if _is_wrong(error, limit):
+    if is_wrong(error, limit):
+        if verify:
+            raise wrong_outputs(tuned, graph.imported, place.target, _compiler_of_parts(graph, place, configs, plain), (error, limit), _wrong_hint(records))
         logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
     check_stability(tuned, graph.imported)
     summary = Summary(
@@ -78,6 +96,7 @@ def assemble(
         precision=plain.precision,
         fp32_layers=plain.fp32_layers,
         memory=tuned.summary().memory,
+        checked_on="" if error is None else place.name,
     )
     return tuned.with_summary(summary)
 
@@ -106,8 +125,19 @@ def with_fp32_sums(tasks: Iterable[TunableTask], configs: Mapping[str, Config | 
     return {key: config for key, config in changed.items() if is_known.get(key, True)}
 
 
-def _is_wrong(error: float | None, limit: float | None) -> bool:
-    return error is not None and limit is not None and not error <= limit
+def _compiler_of_parts(graph: Graph, place: Place, configs: Mapping[str, Config | None], plain: Summary) -> Callable[[onnx.ModelProto], TunedModel]:
+    """What compiles a part of a model with the configs that the model's own kernels have."""
+
+    def compiled(part: onnx.ModelProto) -> TunedModel:
+        lowered = lower(import_model(part, None, graph.imported.precision.of_parts()), place.target)
+        return model_of(lowered, place, configs, plain)
+
+    return compiled
+
+
+def _wrong_hint(records: Path | None) -> str:
+    kept = "" if records is None else f" Records are kept in {records}."
+    return f"verify=False (--no-verify) returns the model with a warning.{kept}"
 
 
 def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], summary: Summary) -> TunedModel:

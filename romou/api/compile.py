@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,12 +13,15 @@ from romou.api.assemble import layer_rows, model_of, unmeasured
 from romou.api.fit import fitting
 from romou.api.graph import import_model, lower
 from romou.api.place import Place, as_target
-from romou.api.verify import is_attached, verified
+from romou.api.verify import is_attached, runs_on_stand_in, stand_in, verified
 from romou.core.arguments import whole_of
+from romou.core.errors import DeviceError
 from romou.frontend import Precision
 from romou.module import TunedModel
 from romou.target import Target
 from romou.tvm_patches.compat import check_versions
+
+logger = logging.getLogger("romou")
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +44,7 @@ def compile(
     strict: bool = False,
     max_memory: int | None = None,
 ) -> TunedModel:
-    """Compile a model with default schedules; nothing is measured. Where its device is attached, its outputs are checked against onnxruntime's.
+    """Compile a model with default schedules; nothing is measured. Its outputs are checked against onnxruntime's.
 
     Parameters
     ----------
@@ -58,8 +62,9 @@ def compile(
         Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
         compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
     verify
-        Run the model once on random inputs, and compare its outputs with onnxruntime's; `summary()` has the error. It is done for the attached
-        device: where `device` is given, or the target names none, or names this machine's CPU ("host"). False leaves it out.
+        Run the model once, on the first calibration inputs or on random ones, and compare its outputs with onnxruntime's; `summary()` has the error and
+        the device. It runs on the attached device where `device` is given, or the target names none, or this machine's CPU ("host"). For any other
+        device, the same kernels run on the CPU's OpenCL or Vulkan, if there is one and the target's host is this machine. False leaves it out.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels.
     max_memory
@@ -88,16 +93,28 @@ def compile(
         here = target.limited_to(target.backend.facts(device))
     place = Place(named=target, target=here, index=device or 0)
 
-    def compiled(imported: ImportedModel) -> TunedModel:
-        graph = lower(imported, here, strict=strict)
-        configs = fitting(graph, {}, here, max_memory)
+    def compiled(imported: ImportedModel, place: Place = place) -> TunedModel:
+        graph = lower(imported, place.target, strict=strict)
+        configs = fitting(graph, {}, place.target, max_memory)
         return model_of(graph, place, configs, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
+
+    def check(running: TunedModel, place: Place) -> None:
+        error, limit = verified(running, imported, place.target, lambda part: compiled(import_model(part, None, imported.precision.of_parts()), place))
+        on = "" if error is None else str(target.backend.facts(place.index)["name"])
+        made.with_summary(replace(made.summary(), relative_l2_error=error, tolerance=limit, checked_on=on))
+        # As if it had not run: its memory is free, and `capture` may still be chosen.
+        running.release()
 
     imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration), constants)
     made = compiled(imported)
     if verify and is_attached(target, device):
-        error, limit = verified(made, imported, here, lambda part: compiled(import_model(part, None, imported.precision.of_parts())))
-        # As if it had not run: its memory is free, and `capture` may still be chosen.
-        made.release()
-        made.with_summary(replace(made.summary(), relative_l2_error=error, tolerance=limit))
+        check(made, place)
+    elif verify and (index := stand_in(target)) is not None:
+        limited = target.limited_to(target.backend.facts(index))
+        there = Place(named=target, target=limited, index=index)
+        try:
+            check(made.moved(index) if runs_on_stand_in(made, target, limited) else compiled(imported, there), there)
+        except DeviceError as error:
+            # The CPU's driver may lack what the phone has: that says nothing of the model.
+            logger.warning("the outputs are not checked: %s", error.message)
     return made

@@ -60,6 +60,7 @@ def tune(
     trust_builders: bool = False,
     measure: MeasureOptions | Mapping[str, object] | None = None,
     callback: TrialCallback | None = None,
+    verify: bool = True,
     strict: bool = False,
     max_memory: int | None = None,
 ) -> TunedModel:
@@ -121,6 +122,9 @@ def tune(
     callback
         Called with each finished `Trial`, after its record is kept. When it returns True, the search ends and the model is compiled with what was
         found. An exception ends the search too and comes out of `tune`; a later call goes on from the records.
+    verify
+        Raise where the tuned model's outputs are not onnxruntime's. False: it is returned even so, with a warning; `summary().is_right` says whether
+        they are.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels. With `rpc` that is always so.
         It may turn out after the first trials.
@@ -135,6 +139,8 @@ def tune(
     ModelError
         The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it; or it takes more than
         `max_memory` even so.
+    NumericError
+        The outputs are wrong; names the first ONNX operator whose output is. Records are kept.
     DeviceError
         There is no device, it does not compute a tiny kernel correctly, or no server, or no worker of `builders`, can be reached any more; records are kept.
     RecordError
@@ -229,7 +235,7 @@ def tune(
             fitting(graph, {}, place.target, max_memory)
             results, folder = searched(graph)
     try:
-        return assemble(graph, place, results, started, folder, max_memory)
+        return assemble(graph, place, results, started, folder, max_memory, verify=verify)
     finally:
         if place.remote is not None:
             place.remote.release()

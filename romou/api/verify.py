@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +12,11 @@ import onnx
 
 from romou.core.errors import DeviceError, NumericError, RomouError
 from romou.core.linking import is_here
+from romou.frontend import draws_of
 from romou.frontend.graph import shapes_of
 from romou.frontend.precision import AS_GIVEN, FP16, MIXED
 from romou.frontend.precision import TOLERANCE as MADE_FP16
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.frontend.reference import relative_l2_error, run_onnxruntime, summed_magnitudes
 from romou.module import TunedModel, random_inputs
 from romou.target import Target
 
@@ -27,8 +28,6 @@ logger = logging.getLogger("romou")
 # Limits of the relative L2 error of the whole model's outputs against onnxruntime: fp16 storage rounds at every layer.
 # TF32 rounds factors to as many bits as fp16 has, but nothing that lies in memory.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
-# Errors of outputs that are smaller than this, by their root mean square, are relative to it: what cancels out leaves rounding errors alone.
-_LEAST_RMS = 1e-3
 _HINT = "Replace the operator, or export with another opset."
 _HINTS = {
     FP16: "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for, the target option -half=storage all sums.",
@@ -45,7 +44,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
     """
     if imported.onnx_model is None or any(_is_random(node) for node in imported.onnx_model.graph.node):
         return None, None
-    inputs = next(iter(imported.precision.calibration), None) or random_inputs(imported.inputs, seed=0) | model.settled
+    inputs = _inputs_of(imported, model)
     reference = run_onnxruntime(imported.onnx_model, inputs)
     if reference is None:
         return None, None
@@ -55,7 +54,13 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
         logger.warning("random inputs give outputs of other shapes than the model declares, so its outputs are not checked")
         return None, None
     limit = _limit(reference, target, imported.precision.kind)
-    return max((_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True)), default=0.0), limit
+    return _worst(model.run(inputs), reference, limit, imported.onnx_model, inputs), limit
+
+
+def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dict[str, np.ndarray]:
+    """What outputs are checked on: the first calibration inputs, or random ones of the range that each is used for."""
+    given = next(iter(imported.precision.calibration), None) if not seed else None
+    return dict(given) if given is not None else random_inputs(imported.inputs, seed, draws_of(imported.folded)) | model.settled
 
 
 def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 50, limit_s: float = 5.0) -> None:
@@ -65,7 +70,7 @@ def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 5
     """
     if imported.onnx_model is not None and any(_is_random(node) for node in imported.onnx_model.graph.node):
         return
-    inputs = random_inputs(imported.inputs, seed=1) | model.settled
+    inputs = _inputs_of(imported, model, seed=1)
     first, stop_at = model.run(inputs), time.monotonic() + limit_s
     for number in range(2, runs + 1):
         for name, found, expected in zip(imported.outputs, model.run(inputs), first, strict=True):
@@ -90,6 +95,24 @@ def is_attached(target: Target, device: int | None) -> bool:
         return False
 
 
+def stand_in(target: Target) -> int | None:
+    """Index of the CPU's device on which kernels for a device that is not attached are checked; None where there is none.
+
+    Of several it is the one whose limits leave most kernels as they are.
+    """
+    if not is_here(target.host):
+        return None
+    limited = [(i, str(target.limited_to(facts))) for i, facts in enumerate(target.backend.list_devices()) if facts["type"] == "cpu"]
+    return min(limited, key=lambda one: (one[1] != str(target), len(one[1])))[0] if limited else None
+
+
+def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool:
+    """Whether a model that is compiled for a target runs on a device as it is. limited: the target within the device's limits."""
+    without = "storage" if "-half=storage" in str(limited) else None
+    same = target if without is None else target.with_options(half=without)
+    return str(same) == str(limited) and not (target.limits.has_fp16_arithmetic and without and any("cl_khr_fp16" in text for text in model.sources().values()))
+
+
 def verified(
     model: TunedModel, imported: ImportedModel, target: Target, compiled: Callable[[onnx.ModelProto], TunedModel]
 ) -> tuple[float | None, float | None]:
@@ -110,14 +133,33 @@ def verified(
         reason = str(problem).strip().splitlines()[-1]
         hint = "verify=False (--no-verify) compiles without running the model."
         raise DeviceError(f"the compiled model does not run on {target.kind}:{model.device_index}: {reason}", hint=hint) from problem
-    if error is None or limit is None or error <= limit or imported.onnx_model is None:
-        return error, limit
-    node = _first_wrong(imported.onnx_model, compiled, target, imported.precision.kind)
+    if is_wrong(error, limit):
+        raise wrong_outputs(model, imported, target, compiled, (error, limit), "verify=False (--no-verify) compiles without this check.")
+    return error, limit
+
+
+def is_wrong(error: float | None, limit: float | None) -> bool:
+    """Whether outputs were checked and differ by more than they may."""
+    return error is not None and limit is not None and not error <= limit
+
+
+def wrong_outputs(
+    model: TunedModel,
+    imported: ImportedModel,
+    target: Target,
+    compiled: Callable[[onnx.ModelProto], TunedModel],
+    found: tuple[float | None, float | None],
+    way_out: str,
+) -> NumericError:
+    """The error that names the first operator whose output is wrong. found: what `check_outputs` gave.   compiled: see `verified`.   way_out: of the check."""
+    error, limit = found
+    assert imported.onnx_model is not None
+    node = _first_wrong(imported.onnx_model, compiled, target, imported.precision.kind, _inputs_of(imported, model))
     name = node.name or ", ".join(node.output)
-    raise NumericError(
+    return NumericError(
         f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is {limit:.0e}; "
         f"the first operator whose output differs is {node.op_type} {name!r}",
-        hint=f"{_HINTS.get(imported.precision.kind, _HINT)} verify=False (--no-verify) compiles without this check.",
+        hint=f"{_HINTS.get(imported.precision.kind, _HINT)} {way_out}",
         operator=node.op_type,
         node=name,
         error=error,
@@ -137,21 +179,45 @@ def _is_random(node: onnx.NodeProto) -> bool:
     return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2]))
 
 
-def _error(found: np.ndarray, right: np.ndarray) -> float:
+def _error(found: np.ndarray, right: np.ndarray, summed: float = 0.0) -> float:
+    """Relative L2 error, infinite for another shape or dtype. summed: magnitude of what the elements are differences of, relative to which errors are."""
     if found.dtype != right.dtype:
         return float("inf")
-    if right.dtype in (np.int8, np.uint8) and found.shape == right.shape:
-        # Rounding to a quantized value may fall to either side.
-        found = np.where(np.abs(found.astype(np.int16) - right) <= 1, right, found)
+    if found.shape == right.shape and right.dtype.kind in "iuf":
+        # A quantized value may be rounded to either side, and so may a number that is too small for its type.
+        with np.errstate(invalid="ignore"):
+            near = np.abs(found.astype(np.float64) - right.astype(np.float64)) <= _unit_of(right.dtype)
+        found = np.where(near, right, found)
     error = relative_l2_error(found, right)
-    if error > 0 and found.shape == right.shape and np.array_equal(np.isfinite(found), np.isfinite(right)):
+    if summed and error > 0 and found.shape == right.shape and np.array_equal(np.isfinite(found), np.isfinite(right)):
         finite = np.isfinite(right)
         difference = found[finite].astype(np.float64) - right[finite].astype(np.float64)
-        return min(error, float(np.sqrt(np.mean(np.square(difference)))) / _LEAST_RMS)
+        return min(error, float(np.sqrt(np.mean(np.square(difference)))) / summed)
     return error
 
 
-def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str) -> onnx.NodeProto:
+def _unit_of(dtype: np.dtype) -> float:
+    """How far apart the smallest numbers of a type are, where a result may be either; below fp32's normal numbers, devices have none but zero."""
+    if dtype in (np.int8, np.uint8):
+        return 1.0
+    if dtype == np.float16:
+        return float(np.finfo(np.float16).smallest_subnormal)
+    return float(np.finfo(np.float32).smallest_normal) if dtype == np.float32 else 0.0
+
+
+def _worst(found: Sequence[np.ndarray], right: Sequence[np.ndarray], limit: float, model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> float:
+    """The error of the worst output. Where one is above the limit, errors are judged by the magnitude of what was summed."""
+    errors = [_error(a, b) for a, b in zip(found, right, strict=True)]
+    worst = max(errors, default=0.0)
+    if worst <= limit:
+        return worst
+    summed = summed_magnitudes(model, inputs, right)
+    return max(_error(a, b, magnitude) for a, b, magnitude in zip(found, right, summed, strict=True))
+
+
+def _first_wrong(
+    model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str, given: Mapping[str, np.ndarray]
+) -> onnx.NodeProto:
     """The first node, in the graph's order, after which some tensor that is needed later is wrong, found by bisection.
 
     A wrong tensor is needed by the outputs, or makes others wrong that are: so what is wrong after one node is wrong after all later ones.
@@ -159,7 +225,7 @@ def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], T
     right, wrong = 0, len(model.graph.node)
     while wrong - right > 1:
         count = (right + wrong) // 2
-        if _is_wrong(_first_nodes(model, count), compiled, target, precision):
+        if _is_part_wrong(_first_nodes(model, count), compiled, target, precision, given):
             wrong = count
         else:
             right = count
@@ -168,17 +234,20 @@ def _first_wrong(model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], T
     return node
 
 
-def _is_wrong(part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str) -> bool:
-    """What cannot be compared counts as right."""
+def _is_part_wrong(
+    part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str, given: Mapping[str, np.ndarray]
+) -> bool:
+    """Whether a part is wrong on the inputs on which the model is; what cannot be compared counts as right."""
     if not part.graph.output:
         return False
     try:
         model = compiled(part)
-        inputs = random_inputs(model.inputs, seed=0) | model.settled
+        inputs = {name: given[name] for name in model.inputs}
         reference = run_onnxruntime(part, inputs)
-        return reference is not None and any(
-            not _error(a, b) <= _limit(reference, target, precision) for a, b in zip(model.run(inputs), reference, strict=True)
-        )
+        if reference is None:
+            return False
+        limit = _limit(reference, target, precision)
+        return not _worst(model.run(inputs), reference, limit, part, inputs) <= limit
     except (RomouError, RuntimeError):
         return False
 

@@ -18,7 +18,7 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 @constants_option
 @click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl or .cu file each.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
-@click.option("--verify/--no-verify", default=True, show_default=True, help="Check the outputs against onnxruntime's, where the device is attached.")
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Check the outputs against onnxruntime's, on the device or a CPU in its place.")
 @precision_options
 @memory_option
 @strict_option
@@ -40,7 +40,8 @@ def command(
     """Compile MODEL with default schedules and save it.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is measured.
-    Where the target's device is attached, the outputs are checked against onnxruntime's: a wrong model is an error that names the first wrong operator.
+    The outputs are checked against onnxruntime's, on the target's device or, where it is not attached, on the CPU's OpenCL or Vulkan: a wrong model is an
+    error that names the first wrong operator.
     """
     from romou.target import Target
 
@@ -61,12 +62,15 @@ def command(
     if is_json:
         files = [str(emit_source / f"{name}.{suffix}") for name in sources] if emit_source is not None else []
         about = {"model": model, "target": str(parsed), "output": str(path), "relative_l2_error": compiled.summary().relative_l2_error}
+        about |= {"checked_on": compiled.summary().checked_on}
         print_json({**about, "kernels": list(sources), "sources": files})
         return
     out = console(is_json=False)
-    error = compiled.summary().relative_l2_error
-    unchecked = "Its outputs were not checked: " + (f"{parsed} names a device that may not be the attached one." if verify else "--no-verify.")
-    checked = unchecked if error is None else f"Its outputs are onnxruntime's, relative L2 error {error:.1e}."
+    summary = compiled.summary()
+    reason = "no device that runs its kernels is here, or onnxruntime does not run the model." if verify else "--no-verify."
+    checked = f"Its outputs were not checked: {reason}"
+    if summary.relative_l2_error is not None:
+        checked = f"Its outputs are onnxruntime's, relative L2 error {summary.relative_l2_error:.1e}, on {summary.checked_on}."
     out.print(f"{len(sources)} kernels, saved to {path}. {checked}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)

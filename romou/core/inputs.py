@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,12 +31,29 @@ def checked_inputs(inputs: Mapping[str, np.ndarray], signature: Mapping[str, tup
     return arrays
 
 
-def random_inputs(signature: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:
-    """Return random arrays: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both accept."""
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The numbers that an input takes: from `low` to `high`, both included, whole ones or any."""
+
+    low: float
+    high: float
+    is_whole: bool = True
+
+
+def random_inputs(signature: Mapping[str, tuple[tuple[int, ...], str]], seed: int, draws: Mapping[str, Draw] | None = None) -> dict[str, np.ndarray]:
+    """Return random arrays: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both accept.
+
+    draws: what inputs, by name, take instead; `romou.frontend.draws_of` finds it in a model.
+    """
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     for name, (shape, dtype) in signature.items():
-        if np.issubdtype(np.dtype(dtype), np.floating):
+        draw = (draws or {}).get(name)
+        if draw is not None and draw.is_whole:
+            arrays[name] = rng.integers(int(draw.low), int(draw.high), shape, endpoint=True).astype(dtype)
+        elif draw is not None:
+            arrays[name] = rng.uniform(draw.low, draw.high, shape).astype(dtype)
+        elif np.issubdtype(np.dtype(dtype), np.floating):
             arrays[name] = rng.standard_normal(shape).astype(dtype)
         else:
             arrays[name] = rng.integers(0, 2, shape).astype(dtype)

@@ -25,8 +25,8 @@ REDUCTIONS = frozenset(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSu
 _NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization", "MeanVarianceNormalization", "RMSNormalization"})
 # Computed element by element, at next to no cost where it is fused.
 _ARITHMETIC = frozenset({"Abs", "Add", "Ceil", "Clip", "Div", "Exp", "Floor", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal", "Round", "Sign"})
-_ELEMENTWISE = _ARITHMETIC | {"HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "Where"}
-_MOVES = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+ELEMENTWISE = _ARITHMETIC | {"HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "Where"}
+MOVES = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "Einsum"})
 _POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
 # What feeds nothing but sums.
@@ -112,7 +112,7 @@ def _statistics(graph: _Graph) -> set[int]:
         if node.op_type in REDUCTIONS and graph.is_float(graph.first[i]):
             sums.add(i)
             pools |= {i} if _is_mean_of_pixels(graph, node) else set()
-        elif node.op_type in _ELEMENTWISE and graph.floats(i) and all(graph.maker.get(name) in sums for name in graph.floats(i)):
+        elif node.op_type in ELEMENTWISE and graph.floats(i) and all(graph.maker.get(name) in sums for name in graph.floats(i)):
             shapes = [graph.shapes.get(name) for name in graph.floats(i)]
             if graph.shapes.get(graph.first[i]) in shapes:
                 sums.add(i)
@@ -144,7 +144,7 @@ def _angles(graph: _Graph) -> set[int]:
         behind: set[int] = set()
         is_position = _follow_positions(graph, i, behind)
         # Of a layer's results, what scales them is fp32; the layer stays as it is.
-        found |= behind if is_position else {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in _ELEMENTWISE}
+        found |= behind if is_position else {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in ELEMENTWISE}
         # A kernel reads the angle as it is stored.
         found |= set() if is_index else {i}
     return found
@@ -160,7 +160,7 @@ def _follow_positions(graph: _Graph, position: int, behind: set[int]) -> bool:
             behind.add(maker)
             if graph.floats(maker) and not _follow_positions(graph, maker, behind):
                 return False
-        elif node.op_type in _ELEMENTWISE | _MOVES or _is_of_coordinates(graph, node):
+        elif node.op_type in ELEMENTWISE | MOVES or is_of_coordinates(node, graph.shapes):
             behind.add(maker)
             if not _follow_positions(graph, maker, behind):
                 return False
@@ -169,13 +169,13 @@ def _follow_positions(graph: _Graph, position: int, behind: set[int]) -> bool:
     return True
 
 
-def _is_of_coordinates(graph: _Graph, node: onnx.NodeProto) -> bool:
+def is_of_coordinates(node: onnx.NodeProto, shapes: Shapes) -> bool:
     """Whether a product sums up next to nothing."""
     if node.op_type == "Einsum":
         equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
         inputs, _, output = equation.replace(" ", "").partition("->")
         return bool(output) and set(inputs) - {",", "."} <= set(output)
-    first = graph.shapes.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
+    first = shapes.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
     if not first:
         return False
     is_transposed = node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute)
@@ -190,7 +190,7 @@ def _integers(graph: _Graph) -> set[int]:
         if node.op_type == "Cast":
             if graph.types.get(node.input[0]) in _LARGE_INTEGERS and graph.types.get(node.output[0]) == TensorProto.FLOAT:
                 found.add(i)
-        elif node.op_type in _ELEMENTWISE | _MOVES:
+        elif node.op_type in ELEMENTWISE | MOVES:
             are_integers = [graph.maker.get(name) in found for name in read]
             # A scale that is computed, too, has one element.
             if any(are_integers) and all(is_one or graph.size(name) == 1 for is_one, name in zip(are_integers, read, strict=True)):
@@ -209,7 +209,7 @@ def _masks(graph: _Graph, *, clamps: bool) -> tuple[set[int], set[int]]:
         pending = graph.makers(i)
         while pending:
             maker = pending.pop()
-            if maker not in behind and graph.nodes[maker].op_type in _ELEMENTWISE | _MOVES:
+            if maker not in behind and graph.nodes[maker].op_type in ELEMENTWISE | MOVES:
                 behind.add(maker)
                 pending += graph.makers(maker)
         sizes = [graph.largest_constants.get(name, 0.0) for maker in behind for name in graph.nodes[maker].input]
@@ -236,7 +236,7 @@ def _vectors(graph: _Graph) -> set[int]:
     pools = set(vectors)
     for i, node in enumerate(graph.nodes):
         read = graph.floats(i)
-        if node.op_type in _ELEMENTWISE | _MOVES | _PRODUCTS and read and all(graph.maker.get(name) in vectors for name in read) and _is_vector(graph, i):
+        if node.op_type in ELEMENTWISE | MOVES | _PRODUCTS and read and all(graph.maker.get(name) in vectors for name in read) and _is_vector(graph, i):
             vectors.add(i)
     gated = {
         reader

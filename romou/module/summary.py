@@ -51,6 +51,7 @@ class Summary:
     host: nodes that run on the host, in order.
     precision: what was asked for: "float32", "float16" or "mixed".   fp32_layers: in fp16 and mixed models, first outputs of the nodes that stayed fp32.
     memory: on the device; None in models that older versions saved.
+    checked_on: name of the device on which the outputs were checked; "" where they were not.
     """
 
     target: str
@@ -68,6 +69,7 @@ class Summary:
     precision: str = "float32"
     fp32_layers: tuple[str, ...] = ()
     memory: MemoryUse | None = None
+    checked_on: str = ""
 
     @property
     def host_share(self) -> float | None:

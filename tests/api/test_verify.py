@@ -74,10 +74,81 @@ def test_an_only_operator_that_is_wrong_is_named(target: str, wrong_sigmoid: Non
         romou.compile(g.model(g.add("Sigmoid", "x")), target=target)
 
 
-@pytest.mark.parametrize("options", [{"verify": False}, {"target": "opencl -device=adreno640"}, {"target": "opencl -host=aarch64-linux-android"}])
+@pytest.mark.parametrize("options", [{"verify": False}, {"target": "opencl -host=aarch64-linux-android"}, {"target": "cuda -device=nvidia_h200"}])
 def test_nothing_runs_where_that_is_not_asked_or_cannot_be(options: dict[str, Any], wrong_sigmoid: None, runs: list[TunedModel]) -> None:
-    assert romou.compile(branches(), **{"target": TARGET, **options}).summary().relative_l2_error is None
+    summary = romou.compile(branches(), **{"target": TARGET, **options}).summary()
+    assert (summary.relative_l2_error, summary.checked_on) == (None, "")
     assert runs == []
+
+
+@pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
+def test_kernels_for_a_phone_are_checked_on_a_cpu(target: str, runs: list[TunedModel]) -> None:
+    named = romou.Target(target)
+    cpus = [facts["name"] for facts in named.backend.list_devices() if facts["type"] == "cpu"]
+    assert cpus, "this test needs the CPU's OpenCL and lavapipe"
+    model = romou.compile(branches(), target=target)
+    summary = model.summary()
+    assert summary.is_right
+    assert summary.checked_on in cpus
+    assert str(model.target) == target
+    (ran,) = runs
+    assert ran is not model
+
+
+def test_a_wrong_model_for_a_phone_is_the_same_error(wrong_sigmoid: None) -> None:
+    with pytest.raises(romou.NumericError, match="the first operator whose output differs is Sigmoid 'wrong'"):
+        romou.compile(branches(), target="opencl -device=adreno640")
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums in fp16 run where the CPU's OpenCL has them; where it has not, the model is compiled once more, without."""
+    compiled: list[romou.Target] = []
+    original = verify.runs_on_stand_in
+    monkeypatch.setattr("romou.api.compile.runs_on_stand_in", lambda *given: compiled.append(given[2]) or original(*given))  # type: ignore[func-returns-value]
+    phone = romou.Target("opencl -device=adreno640")
+    summary = romou.compile(prime_net(), target=phone, precision=precision).summary()
+    assert summary.is_right
+    facts = {entry["name"]: entry for entry in phone.backend.list_devices()}[summary.checked_on]
+    assert compiled == [phone.limited_to(facts)]
+    plain = romou.compile(prime_net(), target=phone, precision=precision, verify=False)
+    for entry in phone.backend.list_devices():
+        limited = phone.limited_to(entry)
+        has_half = any("cl_khr_fp16" in text for text in plain.sources().values())
+        assert verify.runs_on_stand_in(plain, phone, limited) == (limited.limits.has_fp16_arithmetic or not has_half)
+
+
+def test_a_cpu_that_does_not_run_a_phones_kernels_says_nothing_of_the_model(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def failing(self: TunedModel, inputs: Any) -> Any:
+        raise RuntimeError("CL_OUT_OF_RESOURCES")
+
+    monkeypatch.setattr(TunedModel, "run", failing)
+    assert romou.compile(prime_net(), target="opencl -device=adreno640").summary().checked_on == ""
+    assert "the outputs are not checked: the compiled model does not run on opencl:" in caplog.text
+
+
+def test_a_wrong_tuned_model_is_an_error_and_its_records_are_kept(wrong_sigmoid: None, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"target": TARGET, "trials": 4, "work_dir": tmp_path, "measure": {"repeat": 1}}
+    with pytest.raises(romou.NumericError, match="is Sigmoid 'wrong'") as caught:
+        romou.tune(branches(), **how)
+    assert caught.value.error > caught.value.limit
+    assert f"Records are kept in {tmp_path}" in str(caught.value)
+    assert "verify=False" in str(caught.value)
+    assert any(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
+
+
+def test_a_wrong_tuned_model_is_returned_where_that_is_asked(wrong_sigmoid: None, caplog: pytest.LogCaptureFixture) -> None:
+    summary = romou.tune(branches(), target=TARGET, trials=0, verify=False).summary()
+    assert summary.is_right is False
+    assert "the model's outputs differ from onnxruntime's by" in caplog.text
+
+
+def test_overflow_of_a_tuned_model_is_an_error() -> None:
+    g = Graph({"x": (2, 12)})
+    large = g.add("Mul", g.add("Tanh", "x"), g.constant(np.float32(1e6)), name="large")
+    model = g.model(g.add("MatMul", large, g.weight(12, 12)))
+    with pytest.raises(romou.NumericError, match="the first operator whose output differs is Mul 'large'"):
+        romou.tune(model, target=TARGET, trials=0, precision="float16")
 
 
 def test_a_device_that_is_given_is_attached(wrong_sigmoid: None) -> None:
@@ -113,14 +184,63 @@ def test_what_counts_as_an_error() -> None:
     assert verify._error(ones.astype(np.float64), ones) == float("inf")
     assert verify._error(ones[:3], ones) == float("inf")
     assert verify._error(np.array([1, np.nan], np.float32), np.ones(2, np.float32)) == float("inf")
-    # What cancels out is rounding errors.
-    assert verify._error(ones * 1e-9, ones * 0) < 1e-4
-    assert verify._error(ones * 1e-3, ones * 0) >= 1
+    assert verify._error(ones * 1e-9, ones * 0) == float("inf")
+    # Rounding errors of what was summed up to cancel out.
+    assert verify._error(ones * 1e-6, ones * 0, 1.0) == pytest.approx(1e-6)
+    assert verify._error(ones * 1e-3, ones * 0, 1.0) > 1e-4
+    # The smallest number of fp16, and less than the smallest normal one of fp32, may be zero.
+    assert verify._error(ones.astype(np.float16) * 0, np.float16([6e-8] * 4)) == 0
+    assert verify._error(ones.astype(np.float16) * 0, np.float16([2e-7] * 4)) == 1
+    assert verify._error(ones * 0, ones * 1e-39) == 0
+    assert verify._error(ones * 0, ones * 1e-37) == 1
     # A quantized value may be rounded to either side, and no further.
     steps = np.array([3, 5], np.uint8)
     assert verify._error(steps + np.uint8(1), steps) == 0
     assert verify._error(steps + np.uint8(2), steps) > 0.1
     assert verify._error(steps.astype(np.int32) + 1, steps.astype(np.int32)) > 0.1
+
+
+def small(scale: float) -> onnx.ModelProto:
+    """Outputs of the size of the weights."""
+    g = Graph({"x": (1, 3, 5, 5)})
+    return g.model(g.add("Conv", "x", g.weight(4, 3, 1, 1, scale=scale)))
+
+
+def many_classes() -> onnx.ModelProto:
+    g = Graph({"x": (1, 4)})
+    return g.model(g.add("Softmax", g.add("MatMul", "x", g.weight(4, 60000, scale=0.1))))
+
+
+def cancelling() -> onnx.ModelProto:
+    """What is left of a mean without itself."""
+    g = Graph({"x": (3, 400)})
+    large = g.add("Mul", "x", g.constant(np.float32(300)))
+    return g.model(g.add("ReduceMean", g.add("Sub", large, g.add("ReduceMean", large, axes=[-1])), axes=[-1], keepdims=0))
+
+
+@pytest.mark.parametrize("model", [small(1e-9), many_classes()], ids=["weights", "classes"])
+@pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
+def test_zeros_for_small_numbers_are_wrong(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert romou.compile(model, target=target).summary().is_right
+    run = TunedModel.run
+    monkeypatch.setattr(TunedModel, "run", lambda self, inputs: [0 * output for output in run(self, inputs)])
+    with pytest.raises(romou.NumericError):
+        romou.compile(model, target=target)
+
+
+def test_weights_that_fp16_has_no_numbers_for_are_wrong() -> None:
+    with pytest.raises(romou.NumericError, match="Conv"):
+        romou.compile(small(1e-9), target=TARGET, precision="float16")
+
+
+def test_what_cancels_out_is_judged_by_what_was_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its relative error is of the size of one, onnxruntime's own is not smaller, and an output of the summands' size is wrong."""
+    summary = romou.compile(cancelling(), target=TARGET).summary()
+    assert summary.is_right
+    run = TunedModel.run
+    monkeypatch.setattr(TunedModel, "run", lambda self, inputs: [output + np.float32(0.3) for output in run(self, inputs)])
+    with pytest.raises(romou.NumericError):
+        romou.compile(cancelling(), target=TARGET)
 
 
 def test_sums_in_fp16_become_fp32_where_the_whole_model_needs_it() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from small_networks import Graph
+from small_networks import Graph, rotary, timestep
 
 import romou
 from romou.frontend import Precision, import_onnx
@@ -98,22 +98,6 @@ def written_out_norm(dtype: str) -> onnx.ModelProto:
 def test_a_written_out_norm_of_large_numbers(dtype: str, precision: str, scale: float, mean: float) -> None:
     x = halves(3, 40, scale=scale, mean=mean).astype(dtype)
     assert error_of(written_out_norm(dtype), {"x": x}, precision=precision) < ROUNDED
-
-
-def rotary() -> onnx.ModelProto:
-    """Rotary embedding of positions that a caller gives."""
-    g = Graph({})
-    g.inputs = [helper.make_tensor_value_info("positions", TensorProto.INT64, [1, 5])]
-    p = g.add("Unsqueeze", g.add("Cast", "positions", to=TensorProto.FLOAT), g.constant(np.array([1])))
-    angle = g.add("Transpose", g.add("MatMul", g.constant((1e4 ** -(np.arange(8) / 8)).astype(np.float32)[None, :, None]), p), perm=[0, 2, 1])
-    return g.model(g.add("Cos", angle), g.add("Sin", angle))
-
-
-def timestep() -> onnx.ModelProto:
-    """The embedding of a diffusion model's timestep, and a layer behind it."""
-    g = Graph({"t": (1,)})
-    angle = g.add("Mul", g.add("Unsqueeze", "t", g.constant(np.array([1]))), g.constant((1e4 ** -(np.arange(8) / 8)).astype(np.float32)[None]))
-    return g.model(g.add("MatMul", g.add("Concat", g.add("Sin", angle), g.add("Cos", angle), axis=1), g.weight(16, 6)))
 
 
 @pytest.mark.parametrize("precision", ["float16", "mixed"])
