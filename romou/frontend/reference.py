@@ -42,29 +42,25 @@ def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:
     return float(difference / scale)
 
 
-# Relative change of the inputs by which `summed_magnitudes` looks for what cancels out: a few units in the last place of fp32.
+# Relative change of the inputs by which `spreads` looks for what cancels out: a few units in the last place of fp32.
 _NUDGE = 4 * float(np.finfo(np.float32).eps)
-# What rounding each number once makes of an output, relative to it, in an ordinary network: its layers add up.
-_ORDINARY = 16 * float(np.finfo(np.float32).eps)
 
 
-def summed_magnitudes(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference: Sequence[np.ndarray]) -> list[float]:
-    """The typical magnitude of what each output is a difference of, by how far onnxruntime in fp32 is from itself; 0 where nothing cancels out.
+def spreads(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference: Sequence[np.ndarray]) -> list[float]:
+    """How far onnxruntime in fp32 is from itself, for each output: with its graph as it is and rewritten, and with inputs that differ in their last places.
 
-    Its graph is run as it is and rewritten, and with inputs that differ in their last places. Half of the elements have to differ by as much: a few
-    that fall to another side of a threshold say nothing.
+    It is the median of the elements' differences: a few that fall to another side of a threshold say nothing. 0 for integers.
     """
     rng = np.random.default_rng(0)
     nudged = {
         name: (value * (1 + _NUDGE * rng.uniform(-1, 1, value.shape))).astype(value.dtype) if value.dtype == np.float32 else value
         for name, value in inputs.items()
     }
-    spreads = [0.0] * len(reference)
+    found = [0.0] * len(reference)
     for given, is_optimized in ((inputs, False), (nudged, True)):
         others = run_onnxruntime(model, given, is_optimized=is_optimized)
         for i, (other, right) in enumerate(zip(others or (), reference, strict=False)):
             if right.dtype.kind == "f" and right.size and other.shape == right.shape:
-                difference = np.abs(other.astype(np.float64) - right.astype(np.float64))
-                found = float(np.median(difference))
-                spreads[i] = max(spreads[i], found) if np.isfinite(found) else spreads[i]
-    return [spread / _ORDINARY for spread in spreads]
+                middle = float(np.median(np.abs(other.astype(np.float64) - right.astype(np.float64))))
+                found[i] = max(found[i], middle) if np.isfinite(middle) else found[i]
+    return found

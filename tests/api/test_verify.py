@@ -185,7 +185,7 @@ def test_what_counts_as_an_error() -> None:
     assert verify._error(ones[:3], ones) == float("inf")
     assert verify._error(np.array([1, np.nan], np.float32), np.ones(2, np.float32)) == float("inf")
     assert verify._error(ones * 1e-9, ones * 0) == float("inf")
-    # Rounding errors of what was summed up to cancel out.
+    # What cancels out leaves rounding errors.
     assert verify._error(ones * 1e-6, ones * 0, 1.0) == pytest.approx(1e-6)
     assert verify._error(ones * 1e-3, ones * 0, 1.0) > 1e-4
     # The smallest number of fp16, and less than the smallest normal one of fp32, may be zero.
