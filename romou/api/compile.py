@@ -100,7 +100,9 @@ def compile(
 
     def check(running: TunedModel, place: Place) -> None:
         error, limit = verified(running, imported, place.target, lambda part: compiled(import_model(part, None, imported.precision.of_parts()), place))
-        on = "" if error is None else str(target.backend.facts(place.index)["name"])
+        # A backend may run kernels where it lists no device.
+        names = [str(facts["name"]) for facts in target.backend.list_devices()] if error is not None else []
+        on = "" if error is None else names[place.index] if place.index < len(names) else f"{target.kind}:{place.index}"
         made.with_summary(replace(made.summary(), relative_l2_error=error, tolerance=limit, checked_on=on))
         # As if it had not run: its memory is free, and `capture` may still be chosen.
         running.release()

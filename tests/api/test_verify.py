@@ -234,7 +234,7 @@ def test_weights_that_fp16_has_no_numbers_for_are_wrong() -> None:
 
 
 def test_what_cancels_out_is_judged_by_what_was_summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its relative error is of the size of one, onnxruntime's own is not smaller, and an output of the summands' size is wrong."""
+    """Outputs whose relative error is one are right if onnxruntime's own is, too; an output of the summands' size is wrong."""
     summary = romou.compile(cancelling(), target=TARGET).summary()
     assert summary.is_right
     run = TunedModel.run
