@@ -137,12 +137,18 @@ def _is_untaken(func: tirx.PrimFunc | relax.Function) -> bool:
 
 
 def _in_order_of_use(bindings: Sequence[relax.Binding]) -> list[relax.Binding]:
-    """What the last binding needs, each right before the first that reads it, so that few values are alive at a time: fusion puts what is read first first."""
+    """What the last binding needs, each right before the first that reads it, so that few values are alive at a time: fusion puts what is read first first.
+
+    Of what a binding reads, what most is behind comes first: a cast of the other factor then stays beside their product.
+    """
     made, found, waiting = {binding.var: binding for binding in bindings}, {}, [bindings[-1]]
+    behind: dict[relax.Var, int] = {}
+    for binding in bindings:
+        behind[binding.var] = 1 + sum(behind.get(var, 0) for var in _read([binding]))
     while waiting:
-        missing = next((made[var] for var in _read([waiting[-1]]) if var in made and var not in found), None)
-        if missing is not None:
-            waiting.append(missing)
+        missing = [var for var in _read([waiting[-1]]) if var in made and var not in found]
+        if missing:
+            waiting.append(made[max(missing, key=lambda var: behind[var])])
         else:
             done = waiting.pop()
             found[done.var] = done
