@@ -13,6 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from romou.frontend.graph import add_constant, captured, drop_unread_weights, free_name, replace_nodes, shapes_of, types_of
+from romou.frontend.infer import infer
 
 # A smaller scale would leave no digits of a factor of unit size: fp16's normal numbers end at 6e-5.
 _SMALLEST = 1e-3
@@ -59,7 +60,7 @@ class _Moved:
         nodes = [one for i, node in enumerate(self._nodes) for one in (*self._before.get(i, ()), *([] if i in self._dropped else [node]))]
         replace_nodes(graph, nodes)
         drop_unread_weights(graph)
-        return onnx.shape_inference.infer_shapes(self._graph, data_prop=True)
+        return infer(self._graph)
 
     def _is_read_once(self, name: str) -> bool:
         return name not in self._kept and len(self._readers.get(name, ())) == 1

@@ -20,6 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.frontend.graph import Shapes, captured, constants_of, drop_unread_weights, replace_nodes, shapes_of, types_of
+from romou.frontend.infer import infer
 
 REDUCTIONS = frozenset(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare"))
 _NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization", "MeanVarianceNormalization", "RMSNormalization"})
@@ -323,4 +324,4 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     used = {name for node in nodes for name in (*node.input, *captured(node))} | {value.name for value in model.graph.output}
     replace_nodes(result.graph, [node for node in nodes if node.op_type != "Cast" or node.output[0] in used])
     drop_unread_weights(result.graph)
-    return onnx.shape_inference.infer_shapes(result, data_prop=True)
+    return infer(result)
