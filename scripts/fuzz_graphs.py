@@ -45,7 +45,7 @@ WAYS: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
 # Relative to the value, and to the root mean square of the tensor: what rounds once more or less.
 _RELATIVE = {"float16": (4e-3, 2e-3), "float32": (1e-4, 2e-6), "float64": (1e-6, 1e-9)}
 # How far results may move beyond what the perturbed graphs did: there are only so many of them.
-_SPREAD, _RUNS = 16.0, 4
+_SPREAD, _RUNS = 16.0, 8
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,11 @@ def _is_foreign(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
     if node.domain not in _STANDARD:
         return True
     opset = next((o.version for o in model.opset_import if o.domain in _STANDARD), 1)
-    return not onnx.defs.has(node.op_type, opset, "")
+    if not onnx.defs.has(node.op_type, opset, ""):
+        return True
+    # GroupNormalization is a function of its inputs' types, through which inference does not see.
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    return bool(schema.has_context_dependent_function and not schema.has_type_and_shape_inference_function)
 
 
 def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx.ModelProto:

@@ -89,3 +89,17 @@ def test_an_output_has_the_shape_that_the_graph_makes(declared: list[int | str],
         compiled = romou.compile(model, target="opencl -device=host")
     assert compiled.run(given)[0].shape == (8, 1, 64)
     assert "the output 'y' is declared as" in caplog.text
+
+
+def test_group_normalization_of_opset_21() -> None:
+    """A function that depends on its inputs' types, through which ONNX's inference does not see."""
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    graph (float[2, 6, 5] x, float[6] s, float[6] b, float[5, 3] w) => (float[2, 6, 3] y) {
+        n = GroupNormalization <num_groups = 3> (x, s, b)
+        y = MatMul (n, w)
+    }
+    """
+    compiled = romou.compile(onnx.parser.parse_model(text), target="opencl")
+    assert not compiled.host_nodes
+    assert compiled.summary().is_right
