@@ -155,9 +155,7 @@ def _kernel(stage: tirx.For, limits: Limits) -> tirx.Stmt:
         buffers += more
     finish = []
     for lane in range(items.width):
-        finish += [
-            substitute(_in_lane(step, own, items.width, lane), items.place(items.vector, lane)) for step in steps
-        ]
+        finish += [substitute(_in_lane(step, own, items.width, lane), items.place(items.vector, lane)) for step in steps]
     stored = guarded(items.inside, _sequence(finish))
     body.append(guarded(items.thread < 1 if items.threads > 1 else None, stored))
     return _launched(items, body, buffers)
@@ -177,41 +175,27 @@ def _in_lane(step: tirx.Stmt, own: dict[tirx.Buffer, tirx.Buffer], width: int, l
     """A statement for one of a work-item's units, whose numbers are every `width`-th."""
 
     def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
-        return (
-            tirx.BufferLoad(own[access.source], [access.indices[0] * width + lane]) if access.source in own else access
-        )
+        return tirx.BufferLoad(own[access.source], [access.indices[0] * width + lane]) if access.source in own else access
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
-        return (
-            tirx.BufferStore(own[access.buffer], access.value, [access.indices[0] * width + lane])
-            if access.buffer in own
-            else access
-        )
+        return tirx.BufferStore(own[access.buffer], access.value, [access.indices[0] * width + lane]) if access.buffer in own else access
 
     return structural_map(step, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
-def _sums(
-    items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]
-) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
+def _sums(items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
     """Statements that leave the sums of a work-item's units in registers, and what they need besides."""
     gates, store = int(product.body.extent), product.body.body
     sums, (read, weight) = own[store.buffer], (store.value.b.a, store.value.b.b)
     factor, width, lane, i = _register("factor", 1), items.width, tirx.Var("lane", "int32"), tirx.Var("i", "int32")
     k, summed = i * items.threads + items.thread if items.threads > 1 else i, int(product.extent)
-    vector = (
-        tirx.min(items.vector, tirx.const(items.vectors - 1, "int32")) if items.inside is not None else items.vector
-    )
+    vector = tirx.min(items.vector, tirx.const(items.vectors - 1, "int32")) if items.inside is not None else items.vector
 
     def of_gates(value: Callable[[int], tirx.Expr]) -> list[tirx.Stmt]:
-        return [
-            loop(lane, width, tirx.BufferStore(sums, value(g), [g * width + lane]), "vectorized") for g in range(gates)
-        ]
+        return [loop(lane, width, tirx.BufferStore(sums, value(g), [g * width + lane]), "vectorized") for g in range(gates)]
 
     def added(g: int) -> tirx.Expr:
-        number = substitute(
-            weight, {product.loop_var: k, product.body.loop_var: tirx.const(g, "int32"), **items.place(vector, lane)}
-        )
+        number = substitute(weight, {product.loop_var: k, product.body.loop_var: tirx.const(g, "int32"), **items.place(vector, lane)})
         return tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(factor, [0]) * number
 
     loaded = tirx.BufferStore(factor, substitute(read, {product.loop_var: k, **items.place(vector, 0)}), [0])
@@ -234,18 +218,14 @@ def _sums(
                 "vectorized",
             )
         )
-    total = of_gates(
-        lambda g: tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(partial, [place(other + 1, g)])
-    )
+    total = of_gates(lambda g: tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(partial, [place(other + 1, g)]))
     steps.append(guarded(items.thread < 1, loop(other, items.threads - 1, _sequence(total))))
     return steps, [factor, partial]
 
 
 def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
     """A kernel's statements below its launch."""
-    stmt: tirx.Stmt = s_tir.SBlockRealize(
-        [], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers)
-    )
+    stmt: tirx.Stmt = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers))
     for tag, var, extent in (
         ("threadIdx.y", items.thread, items.threads),
         ("threadIdx.x", items.unit, items.units),

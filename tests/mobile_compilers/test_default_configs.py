@@ -9,7 +9,13 @@ from operators import conv, task_of
 
 from romou.inspection.kernels import inspect_function
 from romou.mobile_compilers import compile_all, compiler_for
+from romou.schedules.families.conv3d import Conv3d
 from romou.target import Target
+
+
+def volume(kernel: tuple[int, int, int], dtype: str = "float32", **given: tuple[int, ...]) -> Conv3d:
+    return Conv3d(in_channels=64, in_dhw=(8, 28, 28), out_channels=64, kernel=kernel, dtype=dtype, **given)  # type: ignore[arg-type]
+
 
 SAME, HALF = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "stride": (2, 2)}
 # (Device, layer, the texels of channels and the pixels of its tile.)
@@ -31,6 +37,13 @@ LAYERS = [
     # Blocks of sums in fp16 are written out.
     ("mali_g76", conv(128, (17, 17), 128, (1, 7), "float16", padding=(0, 3, 0, 3)), (1, 4)),
     ("mali_g76", conv(128, (17, 17), 128, (7, 1), "float16", padding=(3, 0, 3, 0)), (1, 4)),
+    # So are those of a short window, of rows and of volumes, and what is loaded ahead for several of them does not fit.
+    ("mali_g76", conv(384, (1, 3000), 384, (1, 3), "float16", padding=(0, 1, 0, 1), stride=(1, 2)), None),
+    ("mali_g76", conv(64, (56, 56), 64, (2, 2), "float16", stride=(2, 2)), None),
+    ("mali_g76", volume((3, 3, 3), "float16", padding=(1, 1, 1, 1, 1, 1)), None),
+    ("mali_g76", volume((3, 1, 1), "float16", padding=(1, 0, 0, 1, 0, 0)), None),
+    ("mali_g76", volume((3, 3, 3), padding=(1, 1, 1, 1, 1, 1)), None),
+    ("adreno640", volume((3, 3, 3), padding=(1, 1, 1, 1, 1, 1)), None),
     # Each of the stores of an odd number of tiles was compared.
     ("mali_g76", conv(48, (27, 27), 192, (3, 3), "float16", **SAME), None),
 ]

@@ -12,7 +12,7 @@ from romou.core.limits import Limits
 from romou.core.space import Config, Space
 from romou.schedules.contraction import tensor_core
 from romou.schedules.contraction.form import Contraction, round_up
-from romou.schedules.contraction.knobs import FP16, FP32, MIXED
+from romou.schedules.contraction.knobs import FP16, FP32, MIXED, MOST_MIXED
 from romou.tir.primitives import LANES, Place
 
 # Cycles of a core, and warps that it has room for: see `tensor_core_config`.
@@ -87,7 +87,9 @@ def _split_sums(space: Space, contraction: Contraction, config: Config, limits: 
 def _sums(space: Space, contraction: Contraction) -> str:
     """The type of sums where the device computes faster in fp16. Sums of a few products wait for memory, and would lose digits for nothing."""
     if MIXED in space.knobs["accumulate"]:
-        return MIXED
+        _, *window, lanes = contraction.reduce.values()
+        # Mesa's compiler for Bifrost writes out the block of a window of three axes, and spills, but for short ones.
+        return FP32 if len(window) > 2 and lanes * math.prod(window) > MOST_MIXED // 2 else MIXED
     # As long as one of the sums that `MIXED` adds up, it loses as few digits.
     is_long = math.prod(contraction.reduce.values()) >= _LEAST_FP16
     return FP16 if is_long and FP16 in space.knobs["accumulate"] else FP32

@@ -172,10 +172,10 @@ def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:
 def steps_of_sum(c: Contraction) -> int:
     """How many steps of the first reduction axis `MIXED` sums up in fp16 at a time: as many as divide it, and at least one.
 
-    Half as many products over a window: phones' compilers write out the loops of a short block, load ahead for all of it, and spill.
+    A quarter as many products over a window: phones' compilers write out the loops of a short block, load ahead for all of it, and spill.
     """
     first, *window, lanes = c.reduce.values()
-    most = MOST_MIXED // 2 if math.prod(window) > 1 else MOST_MIXED
+    most = MOST_MIXED // 4 if math.prod(window) > 1 else MOST_MIXED
     return max((k for k in range(1, first + 1) if first % k == 0 and k * lanes * math.prod(window) <= most), default=1)
 
 
