@@ -102,3 +102,20 @@ def test_between_kernels_of_a_phone() -> None:
     model = model_of(nodes, {"x": x}, {"w": weight, "p": np.array([0, 0, 1, 0, 0, 0, 2, 1])})
     assert romou.compile(model, target="opencl -device=adreno640", strict=True).host_nodes == ()
     assert_as_onnxruntime(model, {"x": x}, 1e-3, target="opencl -device=adreno640")
+
+
+def test_pads_and_bounds_of_four_axes_may_be_computed() -> None:
+    """Vectors of four numbers, one for each axis, that are read, with the axes known, left out or computed too."""
+    x = np.random.default_rng(6).standard_normal((1, 3, 4, 8), np.float32)
+    pads, axes = np.array([0, 1, 2, -1, 1, 0, 0, 3]), np.array([0, 1, -2, 3])
+    expected = padded(x, pads, axes, "constant", 0)
+    starts, ends, places = np.array([2, 0, 0, 1]), np.array([7, 1, 3, 4]), np.array([-1, 0, 1, 2])
+    for are_known in (True, False):
+        inputs = {"x": x, "p": pads, "s": starts, "e": ends} | ({} if are_known else {"a": axes, "b": places})
+        nodes = {"y": ("Pad", "x p v a"), "z": ("Slice", "x s e b")}
+        model = model_of(nodes, inputs, {"v": np.float32(0)} | ({"a": axes, "b": places} if are_known else {}))
+        for output, shape in zip(model.graph.output, (expected.shape, (1, 3, 3, 5)), strict=True):
+            output.CopyFrom(helper.make_tensor_value_info(output.name, 1, shape))
+        found = romou.compile(model, target="opencl", strict=True, verify=False).run(inputs)
+        np.testing.assert_array_equal(found["y"], expected)
+        np.testing.assert_array_equal(found["z"], x[:1, :3, 1:4, 2:7])

@@ -33,7 +33,7 @@ def upsample(node: Node) -> relax.Expr:
         if scale != 1:
             table = _Table(node, extent, count, scale, mode=mode, transform="asymmetric", rounding="floor")
             value = table.apply(node, value, axis)
-    return value
+    return _as_given(node, value)
 
 
 @converter("Resize")
@@ -66,6 +66,7 @@ def resize(node: Node) -> relax.Expr:
         outside.append(table.outside)
         if scale != 1 or region != (0.0, 1.0):
             value = table.apply(node, value, axis)
+    value = _as_given(node, value)
     mask = np.zeros(result, bool)
     for axis, rows in enumerate(outside):
         mask |= rows.reshape([-1 if i == axis else 1 for i in range(len(result))])
@@ -170,11 +171,24 @@ class _Table:
         if taps == 1:
             return node.compute(picked, value, indices)
         work = "float32" if is_whole else dtype
-        found = node.compute(summed, node.emit(op.astype(value, work)), indices, relax.const(self.weights.astype(work), work))
-        if is_whole:
-            limits = np.iinfo(dtype)
-            found = op.minimum(op.maximum(op.round(found), relax.const(float(limits.min), work)), relax.const(float(limits.max), work))
-        return node.emit(op.astype(found, dtype))
+        return node.compute(summed, node.emit(op.astype(value, work)), indices, relax.const(self.weights.astype(work), work))
+
+
+def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
+    """What was interpolated in the input's own type: whole numbers are cut off towards zero once, behind the last axis, as in onnxruntime."""
+    if str(value.ty.dtype) == node.dtype():
+        return value
+    limits = np.iinfo(node.dtype())
+    low, high = np.float32(limits.min), np.float32(limits.max)
+    high = high if float(high) <= limits.max else np.nextafter(high, np.float32(0))
+    bounded = op.minimum(op.maximum(value, relax.const(low, "float32")), relax.const(high, "float32"))
+    return node.emit(op.astype(bounded, node.dtype()))
+
+
+@converter("GridSample")
+def grid_sample(node: Node) -> relax.Expr:
+    """In the input's own type; the wheel's sums of fp16 stay fp32."""
+    return op.astype(node.emit(node.wheel(**node.attributes)), node.dtype())
 
 
 def _source(i: int, extent: int, count: int, scale: float, transform: str, region: tuple[float, float]) -> float:

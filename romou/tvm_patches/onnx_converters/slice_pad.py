@@ -42,12 +42,11 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
     """The first element and the step of each axis are computed from the bounds; the ends only decide the shape, which the model gives."""
     shape, result = node.shape(), node.result_shape()
     count = node.shape(1)[0]
-    axes = node.input(3) if node.has(3) else relax.const(np.arange(count), "int64")
     steps = node.input(4) if node.has(4) else relax.const(np.ones(count, np.int64), "int64")
 
     extents = relax.const(np.array(shape), "int64")
-    step = _per_axis(node, axes, steps, count, 1)
-    start = _per_axis(node, axes, node.input(1), count, 0)
+    step = _per_axis(node, 3, steps, count, 1)
+    start = _per_axis(node, 3, node.input(1), count, 0)
 
     def first(start: te.Tensor, step: te.Tensor, extents: te.Tensor) -> te.Tensor:
         def element(axis: tirx.Var) -> tirx.Expr:
@@ -67,20 +66,31 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
     return node.compute(sliced, node.input(0), node.compute(first, start, step, extents), step)
 
 
-def _per_axis(node: Node, axes: relax.Expr, values: relax.Expr, count: int, default: int) -> relax.Expr:
-    """A number for each axis, of numbers for some of them: a kernel of its own, so that others read one number instead of searching it."""
+def _per_axis(node: Node, axes: int, values: relax.Expr, count: int, default: int) -> relax.Expr:
+    """A number for each axis, of numbers for some of them: a kernel of its own, so that others read one number instead of searching it.
+
+    axes: the input that has them; all in order where it is left out.
+    """
     rank = len(node.shape())
-
-    def placed(axes: te.Tensor, values: te.Tensor) -> te.Tensor:
-        def element(axis: tirx.Var) -> tirx.Expr:
-            found = tirx.const(default, "int64")
-            for k in range(count):
-                found = tirx.Select(_wrapped(axes[k], rank) == tirx.Cast("int64", axis), tirx.Cast("int64", values[k]), found)
-            return found
-
-        return te.compute((rank,), element, name="per_axis")
-
-    return node.compute(placed, axes, values)
+    given = op.astype(values, "int64")
+    if node.has(axes) and node.constant(axes) is None:
+        # Compared with a tensor of numbers: of a loop's variable, vectors would be of two types, which TVM's simplifier rejects.
+        numbers, found = relax.const(np.arange(rank), "int64"), relax.const(np.full(rank, default, np.int64), "int64")
+        wide = node.emit(op.astype(node.input(axes), "int64"))
+        wrapped = node.emit(op.where(op.less(wide, relax.const(0, "int64")), op.add(wide, relax.const(rank, "int64")), wide))
+        for k in range(count):
+            axis, value = (op.strided_slice(tensor, [0], [k], [k + 1]) for tensor in (wrapped, given))
+            found = node.emit(op.where(op.equal(axis, numbers), value, found))
+        return found
+    order = [axis % rank for axis in node.integers(axes) or range(count)]
+    places = [order.index(axis) if axis in order else count for axis in range(rank)]
+    return node.emit(
+        op.take(
+            op.concat([op.strided_slice(given, [0], [0], [count]), relax.const(np.array([default]), "int64")], axis=0),
+            relax.const(np.array(places), "int64"),
+            axis=0,
+        )
+    )
 
 
 def _wrapped(index: tirx.Expr, extent: int | tirx.Expr) -> tirx.Expr:
@@ -124,27 +134,22 @@ def _element(scalar: te.Tensor) -> tirx.Expr:
 
 
 def _pad_at_run_time(node: Node, value: relax.Expr) -> relax.Expr:
-    result, rank = node.result_shape(), len(node.shape())
-    axes = node.input(3) if node.has(3) else relax.const(np.arange(rank), "int64")
+    result = node.result_shape()
     count = node.shape(1)[0] // 2
+    # Extents fit into 32 bits.
+    before = node.emit(op.astype(_per_axis(node, 3, node.input(1), count, 0), "int32"))
 
-    def padded(x: te.Tensor, v: te.Tensor, pads: te.Tensor, axes: te.Tensor) -> te.Tensor:
-        def before(axis: int) -> tirx.Expr:
-            found = tirx.const(0, "int64")
-            for k in range(count):
-                found = tirx.Select(_wrapped(axes[k], rank) == axis, tirx.Cast("int64", pads[k]), found)
-            return found
+    def padded(x: te.Tensor, v: te.Tensor, before: te.Tensor) -> te.Tensor:
+        return _padded(x, _element(v), node.attributes["mode"], result, lambda axis: before[axis])
 
-        return _padded(x, _element(v), node.attributes["mode"], result, before)
-
-    return node.compute(padded, node.input(0), value, node.input(1), axes)
+    return node.compute(padded, node.input(0), value, before)
 
 
 def _padded(x: te.Tensor, number: tirx.Expr, mode: str, result: Sequence[int], before: Callable[[int], tirx.Expr | int]) -> te.Tensor:
     shape = [int(d) for d in x.shape]
 
     def element(*indices: tirx.Var) -> tirx.Expr:
-        at = [tirx.Cast("int64", i) - before(axis) for axis, i in enumerate(indices)]
+        at = [tirx.Cast("int32", i) - before(axis) for axis, i in enumerate(indices)]
         if mode == "constant":
             inside = [tirx.all(i >= 0, i < e) for i, e in zip(at, shape, strict=True)]
             return tirx.if_then_else(tirx.all(*inside), x[tuple(at)], number) if at else x[()]
@@ -156,12 +161,12 @@ def _padded(x: te.Tensor, number: tirx.Expr, mode: str, result: Sequence[int], b
 def _bent(index: tirx.Expr, extent: int, mode: str) -> tirx.Expr:
     """An index outside an axis, brought back inside."""
     if mode == "edge":
-        return tirx.Max(tirx.const(0, "int64"), tirx.Min(index, tirx.const(extent - 1, "int64")))
+        return tirx.Max(tirx.const(0, "int32"), tirx.Min(index, tirx.const(extent - 1, "int32")))
     if mode == "wrap":
         return tirx.floormod(index, extent)
     if mode != "reflect":
         raise ValueError(f"the mode {mode!r} is not supported")
     if extent == 1:
-        return tirx.const(0, "int64")
+        return tirx.const(0, "int32")
     inside = tirx.floormod(index, 2 * (extent - 1))
     return tirx.Select(inside < extent, inside, 2 * (extent - 1) - inside)

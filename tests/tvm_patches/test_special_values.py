@@ -1,0 +1,68 @@
+"""Converters whose numbers differ from the wheel's: NaN and infinities, and types and rounding of interpolation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nodes import model_of
+
+import romou
+from romou.frontend.reference import run_onnxruntime
+
+NAN, INF = np.float32("nan"), np.float32("inf")
+SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 3e-3, -2e-2, 88], "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_products_and_quotients_with_zero(dtype: str) -> None:
+    """TVM folds x * 0 to 0, and fails for x / 0."""
+    x = SPECIAL.astype(dtype)
+    zero = np.zeros((), dtype)
+    nodes = {"a": ("Mul", "x zero"), "b": ("Mul", "zero x"), "c": ("Mul", "x row"), "d": ("Div", "x zero"), "e": ("Div", "zero x")}
+    with np.errstate(all="ignore"):
+        expected = {"a": x * zero, "b": x * zero, "c": x * zero, "d": x / zero, "e": zero / x}
+        behind = {"y": x / -zero}
+    # Simplification takes 0 and -0 of one model for one constant.
+    for made, constants, right in ((nodes, {"zero": zero, "row": np.zeros(1, dtype)}, expected), ({"y": ("Div", "x minus")}, {"minus": -zero}, behind)):
+        found = romou.compile(model_of(made, {"x": x}, constants), target="opencl", strict=True, verify=False).run({"x": x})
+        for name, values in right.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_the_tangent_near_zero() -> None:
+    """PoCL's tangent of two numbers at a time is four times too large there."""
+    x = np.concatenate([SPECIAL[3:], np.geomspace(1e-30, 1.5, 51, dtype=np.float32)])
+    found = romou.compile(model_of({"y": ("Tan", "x")}, {"x": x}), target="opencl", strict=True, verify=False).run({"x": x})[0]
+    np.testing.assert_allclose(found, np.tan(x.astype("float64")), 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+def test_samples_of_a_grid_keep_their_type(mode: str) -> None:
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((1, 2, 6, 7)).astype("float16"), "grid": (rng.random((1, 5, 4, 2)) * 2 - 1).astype("float16")}
+    model = model_of({"y": ("GridSample", "x grid", {"mode": mode})}, inputs)
+    model.opset_import[0].version = 20
+    found = romou.compile(model, target="opencl", strict=True, verify=False).run(inputs)["y"]
+    wide = {name: array.astype("float32") for name, array in inputs.items()}
+    model = model_of({"y": ("GridSample", "x grid", {"mode": mode})}, wide)
+    model.opset_import[0].version = 20
+    expected = run_onnxruntime(model, wide)
+    assert expected is not None
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, expected[0], 2e-2, 2e-2)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_interpolated_integers_are_cut_off(dtype: str) -> None:
+    """Towards zero, once for all axes, as onnxruntime does it."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(max(-100, np.iinfo(dtype).min), 120, (1, 2, 6, 7)).astype(dtype)
+    for number, scales in enumerate(([1, 1, 2, 2], [1, 1, 1.5, 1.7], [1, 1, 0.5, 0.5])):
+        model = model_of({"y": ("Resize", "x none s", {"mode": "linear"})}, {"x": x}, {"none": np.zeros(0, "float32"), "s": np.array(scales, "float32")})
+        expected = run_onnxruntime(model, {"x": x})
+        assert expected is not None
+        found = romou.compile(model, target="opencl", strict=True, verify=False).run({"x": x})["y"]
+        assert found.dtype == x.dtype
+        # A value that is whole but for its rounding may be cut off to the number below it.
+        assert np.abs(found.astype(int) - expected[0].astype(int)).max() <= 1, number
+        assert (found == expected[0]).mean() > 0.9, number
