@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from romou.api.assemble import layer_rows, model_of, unmeasured
 from romou.api.fit import fitting
-from romou.api.graph import import_model, lower
+from romou.api.graph import import_model, settled
+from romou.api.ladder import Ladder, until_right
 from romou.api.place import Place, as_target
 from romou.api.verify import is_attached, runs_on_stand_in, stand_in, verified
 from romou.core.arguments import whole_of
@@ -93,29 +94,37 @@ def compile(
         here = target.limited_to(target.backend.facts(device))
     place = Place(named=target, target=here, index=device or 0)
 
-    def compiled(imported: ImportedModel, place: Place = place) -> TunedModel:
-        graph = lower(imported, place.target, strict=strict)
+    def compiled(ladder: Ladder, place: Place = place) -> TunedModel:
+        graph = settled(ladder, place.target)
         configs = fitting(graph, {}, place.target, max_memory)
         return model_of(graph, place, configs, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
 
-    def check(running: TunedModel, place: Place) -> None:
-        error, limit = verified(running, imported, place.target, lambda part: compiled(import_model(part, None, imported.precision.of_parts()), place))
+    def check(model: TunedModel, running: TunedModel, place: Place, ladder: Ladder) -> None:
+        def part_of(part: onnx.ModelProto) -> TunedModel:
+            return compiled(ladder.of_part(import_model(part, None, imported.precision.of_parts()), place.target), place)
+
+        error, limit = verified(running, imported, place.target, part_of)
         # A backend may run kernels where it lists no device.
         names = [str(facts["name"]) for facts in target.backend.list_devices()] if error is not None else []
         on = "" if error is None else names[place.index] if place.index < len(names) else f"{target.kind}:{place.index}"
-        made.with_summary(replace(made.summary(), relative_l2_error=error, tolerance=limit, checked_on=on))
+        model.with_summary(replace(model.summary(), relative_l2_error=error, tolerance=limit, checked_on=on))
         # As if it had not run: its memory is free, and `capture` may still be chosen.
         running.release()
 
     imported = import_model(model, shapes, Precision.checked(precision, io_precision, calibration), constants)
-    made = compiled(imported)
+    ladder = Ladder(imported, here, strict=strict)
+    made = compiled(ladder)
     if verify and is_attached(target, device):
-        check(made, place)
+        made = until_right(ladder, made, lambda: compiled(ladder), lambda model: check(model, model, place, ladder))
     elif verify and (index := stand_in(target)) is not None:
         limited = target.limited_to(target.backend.facts(index))
         there = Place(named=target, target=limited, index=index)
         try:
-            check(made.moved(index) if runs_on_stand_in(made, target, limited) else compiled(imported, there), there)
+            if runs_on_stand_in(made, target, limited):
+                made = until_right(ladder, made, lambda: compiled(ladder), lambda model: check(model, model.moved(index), there, ladder))
+            else:
+                other = Ladder(imported, limited, strict=strict)
+                check(made, compiled(other, there), there, other)
         except DeviceError as error:
             # The CPU's driver may lack what the phone has: that says nothing of the model.
             logger.warning("the outputs are not checked: %s", error.message)

@@ -9,12 +9,23 @@ A step that fails as a whole is repeated with fewer nodes until one is found. No
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from romou.api.lowered import Graph, Moved, lowered
 from romou.core.environment import variable
-from romou.core.errors import BrokenFunctionsError, BrokenModelError, BrokenNodesError, CompatError, DeviceError, ModelError, RomouError, UsageError
+from romou.core.errors import (
+    BrokenFunctionsError,
+    BrokenModelError,
+    BrokenNodesError,
+    CompatError,
+    DeviceError,
+    ModelError,
+    NumericError,
+    RomouError,
+    UsageError,
+)
 from romou.core.fault import own_fault
 from romou.core.rung import Rung
 from romou.frontend import ImportedModel
@@ -29,7 +40,13 @@ from romou.schedules.families import RUNG
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
+if TYPE_CHECKING:
+    from romou.module import TunedModel
+
 logger = logging.getLogger("romou")
+
+# How often a model that is wrong is made anew, at most.
+_MOST_STEPS = 8
 
 # Names in a message, and characters of a reason.
 _SHOWN, _REASON = 8, 300
@@ -58,6 +75,15 @@ class Ladder:
         self._fp32: set[str] = set()
         self._faults: set[str] = set()
         self._graph: Graph | None = None
+
+    def of_part(self, imported: ImportedModel, target: Target) -> Ladder:
+        """Return a ladder for a model of some of the nodes, which stand on the rungs that they have here; what is built for one serves the other."""
+        part = Ladder(imported, target, strict=self._strict)
+        part.kept, part.rungs = self.kept, dict(self.rungs)
+        on_host = {node for node, rung in self.rungs.items() if rung == Rung.HOST}
+        if on_host:
+            part.imported = with_nodes_on_host(imported, on_host)
+        return part
 
     def lowered(self) -> Graph:
         """The graph with the nodes on their rungs; nodes at which a step of the graph fails go down. Nothing is compiled."""
@@ -105,21 +131,32 @@ class Ladder:
             why = f" ({reasons[:_REASON]})" if reasons else ""
             raise ModelError(f"no kernels for {', '.join(nodes)}{why}; strict=True lets nothing run on the host", nodes=nodes)
 
-    def step_down(self, nodes: Collection[str], reason: str, error: Exception, lowest: Rung = Rung.HOST) -> Rung | None:
-        """Move nodes, by their first outputs, to the next rung that changes something; None where there is none above or at `lowest`."""
-        assert self._graph is not None
-        here = max((self.rungs.get(node, Rung.FUSED) for node in nodes), default=Rung.FUSED)
-        for function, origin in function_origins(self._graph.fused).items():
-            if origin & set(nodes):
-                rung = self._next(function, here)
-                if rung > lowest:
-                    return None
-                self._move(frozenset(nodes), rung, reason, error)
-                return rung
-        if lowest < Rung.HOST or here == Rung.HOST:
-            return None
-        self._move(frozenset(nodes), Rung.HOST, reason, error)
-        return Rung.HOST
+    def step_down(self, error: NumericError) -> bool:
+        """Move the operator that a check names as the first wrong one to the next rung; False where that is none, or not allowed.
+
+        In a model that became fp16 it does not go to the host: what fp16 is too coarse for is not a kernel's fault.
+        """
+        nodes = self._nodes_behind(error)
+        if not nodes or variable("ROMOU_NO_FALLBACK") == "1":
+            return False
+        here = max(self.rungs.get(node, Rung.FUSED) for node in nodes)
+        origins = {} if self._graph is None else function_origins(self._graph.fused)
+        rung = min((self._next(function, here) for function, origin in origins.items() if origin & nodes), default=Rung.HOST)
+        if here == Rung.HOST or (rung == Rung.HOST and (self._strict or self.imported.unconverted is not None)):
+            return False
+        logger.error("%s; its kernel gives way to another one. Please report it", error.message)
+        self._move(nodes, rung, f"its kernel is wrong: {error.message}"[:_REASON], error)
+        return True
+
+    def _nodes_behind(self, error: NumericError) -> frozenset[str]:
+        """The imported nodes, by their first outputs, that make what a node of the user's model makes, or what is made of that."""
+        model, known = self.imported.onnx_model, {name: first_output(node) for node in self.imported.folded.graph.node for name in node.output if name}
+        wrong = [node for node in (model.graph.node if model is not None else ()) if (node.name or ", ".join(node.output)) == error.node]
+        names = {name for node in wrong for name in node.output}
+        while names and not any(here in known for name in names for here in (name, f"{name}_fp16")):
+            assert model is not None
+            names = {name for node in model.graph.node if names & set(node.input) for name in node.output} - names
+        return frozenset(known[here] for name in names for here in (name, f"{name}_fp16") if here in known)
 
     def _lowered(self) -> Graph:
         moved = tuple(replace(one, rung=rung, nodes=nodes) for one in self._moved.values() for rung, nodes in self._left(one))
@@ -226,3 +263,27 @@ class Ladder:
 def _reason(error: Exception) -> str:
     """What an error says, in a line, without the hint for a person."""
     return " ".join((error.message if isinstance(error, RomouError) else str(error)).split())[:_REASON]
+
+
+def until_right(ladder: Ladder, model: TunedModel, make: Callable[[], TunedModel], check: Callable[[TunedModel], None]) -> TunedModel:
+    """The model, or the one that `make` makes when wrong operators have moved down, that passes a check.
+
+    Raises
+    ------
+    NumericError
+        The first one of the check, where no rung helps.
+    """
+    first: NumericError | None = None
+    for _ in range(_MOST_STEPS):
+        try:
+            check(model)
+        except NumericError as error:
+            first = first or error
+            if not ladder.step_down(error):
+                raise first from None
+            model.release()
+            model = make()
+        else:
+            return model
+    assert first is not None
+    raise first

@@ -11,11 +11,12 @@ import onnx
 import pytest
 import tvm
 from small_networks import Graph
+from tvm_ffi.structural import structural_map
 
 import romou
 import romou.api.lowered
 from romou.api.graph import import_model, lower
-from romou.core.errors import BuildError, ModelError
+from romou.core.errors import BuildError, ModelError, NumericError
 from romou.core.rung import Rung
 from romou.frontend.reference import run_onnxruntime
 from romou.layout.origins import function_origins
@@ -218,3 +219,58 @@ def test_every_node_is_known_by_the_function_that_computes_it(name: str, target:
     left = [node for node in imported.folded.graph.node if not any(node.output[0] in origin for origin in origins.values())]
     # A reshape may be a view between two kernels.
     assert {node.op_type for node in left} <= {"Reshape", "Flatten"}
+
+
+def plant_wrong_kernels(monkeypatch: pytest.MonkeyPatch, is_wrong: Any) -> None:
+    """Let contractions of which `is_wrong` says so compute twice what they should."""
+    schedule = ContractionTemplate.schedule
+
+    def planted(self: Any, *given: Any) -> Any:
+        right = schedule(self, *given)
+        return doubled(right) if is_wrong(self) else right
+
+    monkeypatch.setattr(ContractionTemplate, "schedule", planted)
+
+
+def doubled(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module whose stores to the output store twice the value."""
+    func = mod["main"]
+    output = func.params[-1]
+
+    def store(access: tvm.tirx.BufferStore) -> tvm.tirx.Stmt:
+        is_output = access.buffer.name == output.name
+        return tvm.tirx.BufferStore(access.buffer, access.value * tvm.tirx.const(2, "float32"), access.indices) if is_output else access
+
+    return tvm.IRModule({"main": func.with_body(structural_map(func.body, (tvm.tirx.BufferStore, store)))})
+
+
+def test_a_wrong_kernel_gives_way_to_another_one(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    plant_wrong_kernels(monkeypatch, lambda template: template.workload.out_channels == 16)
+    model = romou.compile(net(), target=HOST)
+    assert model.host_nodes == ()
+    assert model.summary().is_right
+    loud = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert loud
+    assert all("the first operator whose output differs is Conv 't2'" in text for text in loud)
+    assert "no kernel of Romou's for Conv (t2)" in caplog.text
+    check(net())
+
+
+def test_what_is_wrong_on_every_rung_is_an_error(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = []
+
+    def wrong(model: romou.TunedModel, *_: Any) -> None:
+        models.append(model)
+        raise NumericError(f"wrong {len(models)}", operator="Conv", node="t0")
+
+    monkeypatch.setattr("romou.api.compile.verified", wrong)
+    with pytest.raises(NumericError, match="wrong 1"):
+        romou.compile(net(), target=HOST)
+    # With its activation, by itself, by TVM's rules, by the simplest schedule, and on the host.
+    assert [len(model.host_nodes) for model in models] == [0, 0, 0, 0, 1]
+
+
+def test_a_wrong_kernel_fails_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_wrong_kernels(monkeypatch, lambda template: template.workload.out_channels == 16)
+    with pytest.raises(NumericError, match="the first operator whose output differs is Conv 't2'"):
+        romou.compile(net(), target=HOST)
