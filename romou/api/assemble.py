@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,14 @@ from romou.api.fit import check_sizes, fitting
 from romou.api.graph import import_model, lower
 from romou.api.verify import check_outputs, check_stability, is_wrong, wrong_outputs
 from romou.core.space import Config
-from romou.module import CompiledModel, HostRow, LayerRow, Summary, TunedModel, compile_model
+from romou.frontend.fp16 import first_output
+from romou.frontend.host_groups import node_name
+from romou.frontend.work import flops_by_node
+from romou.layout.origins import function_origins
+from romou.module import CompiledModel, HostRow, LayerRow, MovedRow, Summary, TunedModel, compile_model
+from romou.schedules.blocks import is_scheduled, is_view
 from romou.schedules.contraction.knobs import FP32
+from romou.schedules.recurrent import is_time_loop
 from romou.search import TaskResult
 from romou.target import Target
 
@@ -92,12 +98,13 @@ def assemble(
         seconds=time.monotonic() - started,
         launching=tuned.launching,
         records=None if records is None else str(records),
-        host=tuned.host_times(),
+        **{**where_nodes_run(joined), "host": tuned.host_times()},
         precision=plain.precision,
         fp32_layers=plain.fp32_layers,
         memory=tuned.summary().memory,
         checked_on="" if error is None else place.name,
     )
+    warn_of_host(summary)
     return tuned.with_summary(summary)
 
 
@@ -163,13 +170,40 @@ def model_of(graph: Graph, place: Place, configs: Mapping[str, Config | None], s
 
 def unmeasured(graph: Graph, target: Target, *, rows: tuple[LayerRow, ...], seconds: float = 0.0) -> Summary:
     """Return the summary of a model that is compiled and not measured."""
-    made, precision = Summary.unmeasured(target=str(target), rows=rows, seconds=seconds, host=host_rows(graph)), graph.imported.precision
+    precision = graph.imported.precision
+    made = Summary.unmeasured(target=str(target), rows=rows, seconds=seconds, **where_nodes_run(graph))
     return replace(made, precision=precision.kind, fp32_layers=tuple(sorted(precision.kept)))
 
 
-def host_rows(graph: Graph) -> tuple[HostRow, ...]:
-    """One for each sub-model of `graph` that runs on the host."""
-    return tuple(HostRow(nodes=nodes) for nodes in graph.imported.host_groups)
+def where_nodes_run(graph: Graph) -> dict[str, Any]:
+    """Fields of a summary: nodes on the host, those that moved or have a schedule of TVM's, and how much that is of the model."""
+    folded = graph.imported.folded
+    flops, names = flops_by_node(folded), {first_output(node): node_name(node) for node in folded.graph.node}
+    by_name = {names[output]: count for output, count in flops.items()}
+
+    def named(outputs: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for output, name in names.items() if output in outputs)
+
+    by_tvm = {output for name, outputs in function_origins(graph.fused).items() if is_by_tvm(graph, name) for output in outputs}
+    return {
+        "host": tuple(HostRow(nodes=nodes, flops=sum(by_name.get(name, 0) for name in nodes)) for nodes in graph.imported.host_groups),
+        "moved": tuple(MovedRow(nodes=named(one.nodes), to=one.rung.name.lower(), reason=one.reason) for one in graph.moved),
+        "nodes": len(folded.graph.node),
+        "flops": sum(flops.values()),
+        "by_tvm": named(by_tvm),
+    }
+
+
+def is_by_tvm(graph: Graph, function: str) -> bool:
+    """Whether a function has a schedule of TVM's: it is no family's, no view, and came with none."""
+    func = graph.fused[function]
+    return function not in graph.task_of and not is_view(func) and not is_scheduled(func) and not is_time_loop(func)
+
+
+def warn_of_host(summary: Summary) -> None:
+    """Warn where much of a model is not on the device."""
+    if summary.is_off_device:
+        logger.warning("%.0f%% of the model's operations run on the host: they are not compiled", 100 * summary.host_flop_share)
 
 
 def layer_rows(graph: Graph, results: Mapping[str, TaskResult], alternatives: Mapping[str, tuple[str, str]] | None = None) -> tuple[LayerRow, ...]:

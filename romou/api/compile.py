@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.assemble import layer_rows, model_of, unmeasured
+from romou.api.assemble import layer_rows, model_of, unmeasured, warn_of_host
 from romou.api.fit import fitting
 from romou.api.graph import import_model, settled
 from romou.api.ladder import Ladder, until_right
@@ -128,4 +128,5 @@ def compile(
         except DeviceError as error:
             # The CPU's driver may lack what the phone has: that says nothing of the model.
             logger.warning("the outputs are not checked: %s", error.message)
+    warn_of_host(made.summary())
     return made

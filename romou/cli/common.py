@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from romou.core import environment
-from romou.core.errors import UsageError
+from romou.core.errors import EXIT_NO_DEVICE, UsageError
+from romou.core.rung import MOST_ON_HOST
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from romou.module import Summary
 
 JSON_KEY = "romou.is_json"
 DEBUG_KEY = "romou.is_debug"
@@ -38,6 +41,19 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool
 
 def strict_option(function: _F) -> _F:
     return click.option("--strict", is_flag=True, help="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.")(function)
+
+
+def host_option(function: _F) -> _F:
+    text = f"Accept a model of which more than {100 * MOST_ON_HOST:.0f}% of the operations run on the host. [default: exit code {EXIT_NO_DEVICE}]"
+    return click.option("--allow-host", is_flag=True, help=text)(function)
+
+
+def check_host(summary: Summary, allow_host: bool) -> None:
+    """End the command, whose model is saved, where too much of the model is not on the device."""
+    if summary.is_off_device and not allow_host:
+        share = f"{summary.host_flop_share:.0%} of the model's operations run on the host"
+        click.echo(f"romou: {share}, more than {MOST_ON_HOST:.0%}; --allow-host accepts that", err=True)
+        raise SystemExit(EXIT_NO_DEVICE)
 
 
 def memory_option(function: _F) -> _F:

@@ -7,7 +7,18 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, constants_option, debug_option, json_option, memory_option, precision_options, print_json, strict_option
+from romou.cli.common import (
+    check_host,
+    console,
+    constants_option,
+    debug_option,
+    host_option,
+    json_option,
+    memory_option,
+    precision_options,
+    print_json,
+    strict_option,
+)
 from romou.cli.tune import default_output, parse_shapes, read_model
 
 
@@ -22,6 +33,7 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 @precision_options
 @memory_option
 @strict_option
+@host_option
 @json_option
 @debug_option
 def command(
@@ -35,6 +47,7 @@ def command(
     precision: dict[str, Any],
     max_memory: int | None,
     strict: bool,
+    allow_host: bool,
     is_json: bool,
 ) -> None:
     """Compile MODEL with default schedules and save it.
@@ -63,8 +76,11 @@ def command(
         files = [str(emit_source / f"{name}.{suffix}") for name in sources] if emit_source is not None else []
         about = {"model": model, "target": str(parsed), "output": str(path), "relative_l2_error": compiled.summary().relative_l2_error}
         about |= {"checked_on": compiled.summary().checked_on}
-        print_json({**about, "kernels": list(sources), "sources": files})
+        print_json({**about, "kernels": list(sources), "sources": files, "summary": compiled.summary().to_dict()})
+        check_host(compiled.summary(), allow_host)
         return
+    from romou.report.table import device_lines
+
     out = console(is_json=False)
     summary = compiled.summary()
     reason = "no device that runs its kernels is here, or onnxruntime does not run the model." if verify else "--no-verify."
@@ -74,3 +90,6 @@ def command(
     out.print(f"{len(sources)} kernels, saved to {path}. {checked}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)
+    for line in device_lines(compiled.summary()):
+        out.print(line, markup=False)
+    check_host(compiled.summary(), allow_host)

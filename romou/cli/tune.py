@@ -7,7 +7,19 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, constants_option, debug_option, json_option, memory_option, precision_options, print_json, rpc_option, strict_option
+from romou.cli.common import (
+    check_host,
+    console,
+    constants_option,
+    debug_option,
+    host_option,
+    json_option,
+    memory_option,
+    precision_options,
+    print_json,
+    rpc_option,
+    strict_option,
+)
 from romou.core.errors import UsageError
 
 _BUNDLED = "bundled:"
@@ -74,6 +86,7 @@ def default_output(model: str) -> Path:
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search; the same seed tries the same candidates first.")
 @memory_option
 @strict_option
+@host_option
 @json_option
 @debug_option
 def command(
@@ -102,6 +115,7 @@ def command(
     seed: int,
     max_memory: int | None,
     strict: bool,
+    allow_host: bool,
     is_json: bool,
 ) -> None:
     """Tune MODEL and save it.
@@ -150,16 +164,13 @@ def command(
 
         out = console(is_json=False)
         print_summary(summary, out)
-        for row in summary.host:
-            out.print(f"on the host, by onnxruntime: {', '.join(row.nodes)}: {row.ms or 0.0:.3f} ms", markup=False)
-        if summary.host and summary.host_share is not None:
-            out.print(f"share of the time on the host: {summary.host_share:.0%}", markup=False)
         out.print(f"launched: {summary.launching}", markup=False)
         if summary.records is not None:
             out.print(f"records: {summary.records} (a later run goes on from them)", markup=False)
         if report is not None:
             out.print(f"Report: {report}", markup=False)
         out.print(f"Saved to {path}. Run it: romou run {path}{f' --rpc {rpc}' if rpc else ''}", markup=False)
+    check_host(summary, allow_host)
 
 
 def read_model(model: str) -> Any:

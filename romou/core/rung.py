@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 
+# Share of a model's operations that may run on the host before it counts as one that is not compiled.
+MOST_ON_HOST = 0.2
+
 
 class Rung(enum.IntEnum):
     """FUSED: with its neighbours, by an operator family.   APART: each operator by itself, by a family.   RULES: by TVM's schedule rules.

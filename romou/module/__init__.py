@@ -6,7 +6,7 @@ from romou.module.build import Failures, Kept
 from romou.module.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.module.outputs import Outputs
 from romou.module.saved import load
-from romou.module.summary import HostRow, LayerRow, Summary
+from romou.module.summary import HostRow, LayerRow, MovedRow, Summary
 from romou.module.tuned_model import Argument, TunedModel
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "LayerRow",
     "MemoryPlan",
     "MemoryUse",
+    "MovedRow",
     "Outputs",
     "PlannedTensor",
     "ScheduledFunction",

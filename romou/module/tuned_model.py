@@ -303,7 +303,7 @@ class TunedModel:
         LEDGER.seconds.clear()
         if self.host_nodes:
             self.times(repeat=repeat, clock="wall")
-        return tuple(HostRow(nodes=row.nodes, ms=1e3 * LEDGER.seconds[row.nodes] / (repeat + 1)) for row in self._summary.host)
+        return tuple(dataclasses.replace(row, ms=1e3 * LEDGER.seconds[row.nodes] / (repeat + 1)) for row in self._summary.host)
 
     def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
         """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.

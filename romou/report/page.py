@@ -15,6 +15,7 @@ from romou.core.version import __version__
 from romou.report.evidence import Evidence, UnknownError
 from romou.report.figures import FIGURES
 from romou.report.figures.figure import ALL
+from romou.report.table import device_lines
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _HINT = "pip install 'romou[report]'"
@@ -71,6 +72,7 @@ def _about(evidence: Evidence) -> str:
         parts.append(f"{summary.default_ms:.3f} ms with default schedules, {summary.tuned_ms:.3f} ms tuned")
     if summary is not None and summary.relative_l2_error is not None:
         parts.append(f"relative L2 error {summary.relative_l2_error:.1e} against onnxruntime")
+    parts += device_lines(summary) if summary is not None else []
     return "; ".join(part for part in parts if part)
 
 

@@ -116,6 +116,23 @@ def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
     return total if rows else None
 
 
+_INSTEAD = {"apart": "each by itself", "rules": "TVM's schedule", "plain": "TVM's simplest schedule", "host": "the host"}
+
+
+def device_lines(summary: Summary) -> list[str]:
+    """What of a model is not as it should be: its shares on the host, nodes that moved and why, and those with schedules of TVM's; empty for none."""
+    lines = []
+    if summary.host:
+        time = "" if summary.host_share is None else f", {summary.host_share:.0%} of the time"
+        nodes = sum(len(row.nodes) for row in summary.host)
+        lines.append(f"On the host: {nodes} of {summary.nodes} nodes, {summary.host_flop_share:.0%} of the operations{time}.")
+        lines += [f"on the host, by onnxruntime: {', '.join(row.nodes)}{'' if row.ms is None else f': {row.ms:.3f} ms'}" for row in summary.host]
+    lines += [f"moved to {_INSTEAD.get(row.to, row.to)}: {', '.join(row.nodes)}: {row.reason}" for row in summary.moved if row.nodes]
+    if summary.by_tvm:
+        lines.append(f"By a schedule of TVM's: {', '.join(summary.by_tvm)}.")
+    return lines
+
+
 def print_summary(summary: Summary, out: Console) -> None:
     """The table, the time of the whole model and the check against onnxruntime."""
     print_table(layer_table(summary.rows), out)
@@ -131,3 +148,5 @@ def print_summary(summary: Summary, out: Console) -> None:
     if summary.memory is not None:
         weights, between = (number / 2**20 for number in (summary.memory.weights, summary.memory.tensors))
         out.print(f"Memory on the device: {weights:.1f} MiB of weights, {between:.1f} MiB of tensors between kernels.", markup=False)
+    for line in device_lines(summary):
+        out.print(line, markup=False)

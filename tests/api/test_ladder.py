@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import tvm
+from click.testing import CliRunner
 from small_networks import Graph
 from tvm_ffi.structural import structural_map
 
 import romou
 import romou.api.lowered
 from romou.api.graph import import_model, lower
+from romou.cli import main
 from romou.core.errors import BuildError, ModelError, NumericError
 from romou.core.rung import Rung
 from romou.frontend.reference import run_onnxruntime
@@ -274,3 +277,49 @@ def test_a_wrong_kernel_fails_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_wrong_kernels(monkeypatch, lambda template: template.workload.out_channels == 16)
     with pytest.raises(NumericError, match="the first operator whose output differs is Conv 't2'"):
         romou.compile(net(), target=HOST)
+
+
+def test_the_summary_has_the_shares_and_the_reasons(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    break_code_generator(monkeypatch, "tanh")
+    model = romou.compile(net(), target=HOST)
+    summary = model.summary()
+    assert summary.nodes == 5
+    assert summary.host_node_share == 1 / 5
+    # One operation for each element, of two convolutions, their activations, and the softmax.
+    counts = {"conv0": 2 * 12 * 36 * 72, "relu": 12 * 36, "conv2": 2 * 16 * 16 * 108, "tanh": 16 * 16, "softmax": 16 * 16}
+    assert summary.flops == sum(counts.values())
+    assert summary.host_flop_share == counts["tanh"] / summary.flops
+    assert [(row.to, [name.split()[0] for name in row.nodes]) for row in summary.moved] == [("apart", ["Conv"]), ("host", ["Tanh"])]
+    assert all("no.such.instruction" in row.reason for row in summary.moved)
+    assert type(summary).from_dict(summary.to_dict()) == summary
+    assert not summary.is_off_device
+    assert "% of the model's operations run on the host" not in caplog.text
+
+
+def test_a_model_that_is_wholly_on_the_host_says_so(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    break_code_generator(monkeypatch, "")
+    summary = romou.tune(softmax(), target=HOST, trials=0, work_dir=False).summary()
+    assert (summary.host_node_share, summary.host_flop_share, summary.host_share) == (1, 1, 1)
+    assert "100% of the model's operations run on the host" in caplog.text
+
+
+def test_a_schedule_of_tvm_is_named(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Conv (t2)" not in romou.compile(net(), target=HOST, verify=False).summary().by_tvm
+    fail_for(monkeypatch, ContractionTemplate, lambda template: template.workload.out_channels == 16)
+    assert "Conv (t2)" in romou.compile(net(), target=HOST, verify=False).summary().by_tvm
+
+
+@pytest.mark.parametrize("command", [["compile", "--no-verify"], ["tune", "--trials", "0", "--no-records"]])
+def test_a_command_ends_with_an_exit_code_where_much_is_on_the_host(
+    command: list[str], fallbacks: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    break_code_generator(monkeypatch, "")
+    path, saved = tmp_path / "net.onnx", tmp_path / "net.romou"
+    onnx.save(softmax(), path)
+    arguments = [command[0], str(path), *command[1:], "-o", str(saved)]
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == 3
+    assert "100% of the model's operations run on the host, more than 20%; --allow-host accepts that" in refused.output
+    assert "On the host: 2 of 2 nodes, 100% of the operations" in refused.output
+    assert romou.load(saved).host_nodes
+    assert CliRunner().invoke(main, [*arguments, "--allow-host"]).exit_code == 0

@@ -30,6 +30,9 @@ class FakeSummary:
     relative_l2_error: float | None
     is_right: bool | None = None
     memory: MemoryUse | None = None
+    host: tuple[()] = ()
+    moved: tuple[()] = ()
+    by_tvm: tuple[()] = ()
 
 
 def text_of(summary: FakeSummary) -> str:
