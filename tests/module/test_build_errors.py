@@ -45,7 +45,7 @@ def test_a_pass_that_fails_on_one_of_two_kernels(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("target", "hint"), [("opencl -device=adreno740", "The model is compiled for adreno740"), ("opencl", "`romou doctor` says")])
 def test_a_driver_that_refuses_the_kernels(target: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("clBuildProgram failed: half precision is not supported")
 
     compiled = romou.compile(model_of({"y": ("Relu", "x")}, INPUTS), target=target, verify=False)
