@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tvm
 from small_networks import prime_net
 
 import romou
 from romou.core.errors import BuildError, ModelError, UsageError
-from romou.module import manifest
+from romou.module import manifest, tuned_model
 
 TARGET = "opencl -device=host"
 
@@ -37,13 +36,13 @@ def saved(model: romou.TunedModel, tmp_path_factory: pytest.TempPathFactory) -> 
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Libraries that were opened: none of a damaged model."""
     paths: list[str] = []
-    load_module = tvm.runtime.load_module
+    load_library = tuned_model.load_library
 
-    def noted(path: str) -> Any:
-        paths.append(path)
-        return load_module(path)
+    def noted(path: Path) -> Any:
+        paths.append(str(path))
+        return load_library(path)
 
-    monkeypatch.setattr(tvm.runtime, "load_module", noted)
+    monkeypatch.setattr(tuned_model, "load_library", noted)
     return paths
 
 
