@@ -55,7 +55,8 @@ def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> 
         scheduled = None if schedule is None else schedule.mod["main"]
         return scheduled if scheduled is not None and _fits(scheduled, target) else None
     except Exception as error:  # rules raise whatever their schedule primitives and assertions do
-        logger.debug("TVM's rule %s does not take %s: %s", type(rule).__name__, func.attrs.get("global_symbol", "a function"), error)
+        name = func.attrs.get("global_symbol", "a function") if func.attrs else "a function"
+        logger.debug("TVM's rule %s does not take %s: %s", type(rule).__name__, name, error)
         return None
 
 
