@@ -118,13 +118,17 @@ def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
     if all(opset.domain != DOMAIN for opset in result.opset_import):
         result.opset_import.add(domain=DOMAIN, version=1)
     groups = []
+    readers = _readers(nodes)
     for level in range(max(levels) + 1):
         group = [nodes[i] for i in range(len(nodes)) if levels[i] == level and i in on_host]
         rest = [nodes[i] for i in range(len(nodes)) if levels[i] == level and i not in on_host]
         if group:
             made = {name for node in group for name in node.output if name}
-            others = {name for i, node in enumerate(nodes) if i not in on_host or levels[i] != level for name in inputs_of(node)}
-            outputs = [name for node in group for name in node.output if name in outside | others]
+
+            def is_needed(name: str, level: int = level) -> bool:
+                return name in outside or any(i not in on_host or levels[i] != level for i in readers.get(name, ()))
+
+            outputs = [name for node in group for name in node.output if is_needed(name)]
             inputs = [name for name in dict.fromkeys(n for node in group for n in inputs_of(node)) if name not in made and name not in values.constants]
             result.graph.node.append(_host_node(model, group, inputs, outputs, values))
             groups.append(tuple(node_name(node) for node in group))
@@ -135,7 +139,7 @@ def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
 
 def _closed(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) -> set[int]:
     """The nodes, and those that read or write what cannot cross, or have a shape that stays unknown."""
-    closed = set(on_host)
+    closed, readers, reads = set(on_host), _readers(nodes), [inputs_of(node) for node in nodes]
     while True:
         made = {name for i in closed for name in nodes[i].output if name}
         more = {
@@ -143,9 +147,9 @@ def _closed(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) 
             for i, node in enumerate(nodes)
             if i not in closed
             and (
-                any(name in made and (values.shape(name) is None or not values.is_carried(name)) for name in inputs_of(node))
-                or any(j in closed and not values.is_carried(name) for name in inputs_of(node) if (j := values.producer.get(name)) is not None)
-                or any(not values.is_carried(name) for name in node.output if name and _is_read_by(nodes, name, closed))
+                any(name in made and (values.shape(name) is None or not values.is_carried(name)) for name in reads[i])
+                or any(j in closed and not values.is_carried(name) for name in reads[i] if (j := values.producer.get(name)) is not None)
+                or any(not values.is_carried(name) for name in node.output if not closed.isdisjoint(readers.get(name, ())))
             )
         }
         if not more:
@@ -153,8 +157,13 @@ def _closed(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) 
         closed |= more
 
 
-def _is_read_by(nodes: Sequence[onnx.NodeProto], name: str, readers: set[int]) -> bool:
-    return any(name in inputs_of(nodes[i]) for i in readers)
+def _readers(nodes: Sequence[onnx.NodeProto]) -> dict[str, list[int]]:
+    """Name of a value -> positions of the nodes that read it."""
+    found: dict[str, list[int]] = {}
+    for i, node in enumerate(nodes):
+        for name in inputs_of(node):
+            found.setdefault(name, []).append(i)
+    return found
 
 
 def _levels(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) -> list[int]:
