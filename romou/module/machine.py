@@ -242,11 +242,7 @@ class Machine:
         plain = self._invoke()
         expected = [o.numpy() for o in plain]
         captured = backend(self._kind).record(self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
-        for output, before, right in zip(self._outputs, plain, expected, strict=True):
-            # What the captured run does not write would else be there from the run before. An output at the address
-            # of one that is still held is no tensor of the run: it is an input, or a constant that kernels read.
-            if output.data_ptr() != before.data_ptr():
-                output.copyfrom((~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))
+        _invert(self._outputs, plain, expected)
         del plain
         captured.launch()
         if any(o.numpy().tobytes() != right.tobytes() for o, right in zip(self._outputs, expected, strict=True)):
@@ -266,3 +262,14 @@ class Machine:
         launch()
         self._device.sync()
         return 1e3 * (time.perf_counter() - start)
+
+
+def _invert(outputs: Sequence[Any], before: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Put the complement of `values` into outputs: what a captured run does not write would else be there from the run before.
+
+    before: outputs of an earlier run, which are held. An output at the address of one of them is no tensor of the run: it is
+    an input, or a constant that kernels read.
+    """
+    for output, earlier, right in zip(outputs, before, values, strict=True):
+        if output.data_ptr() != earlier.data_ptr():
+            output.copyfrom((~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))
