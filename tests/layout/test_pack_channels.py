@@ -181,7 +181,7 @@ def test_what_is_no_product_of_two_matrices_stays() -> None:
 
 @pytest.mark.parametrize("is_computed", [False, True])
 def test_a_product_of_a_matrix_with_itself(is_computed: bool) -> None:
-    """Its second factor is a view of the first one, which takes no kernel."""
+    """The second factor is a view of the first one, which takes no kernel."""
     g = Graph({"a": (5, 12)})
     a = g.add("Relu", g.add("MatMul", "a", g.weight(12, 8))) if is_computed else "a"
     square = g.add("MatMul", a, g.add("Transpose", a, perm=[1, 0]))

@@ -166,7 +166,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(more[0], more[1]), **fields)
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """Of volumes, also those whose windows reach over several frames, as a transposed convolution of images."""
+        """Return the packed result, also for windows that reach over several frames: a volume is then a batch of images."""
         volume = _Volume.of(call)
         return super().rewrite(call, graph) if volume is None else volume.emit(self, graph)
 
