@@ -3,13 +3,14 @@
     for t: for d, b, j: sums[g] = sum over k of state[k] * weight[k, g, j]; step(sums)    ->    for t (host): kernel(t)
 
 unit          a hidden unit of a direction and a sequence
-work-item     `width` neighbours of them, whose weights it loads as vectors
+work-item     `width` neighbours of them in `rows` sequences, whose weights it loads once, as vectors
 work group    `units` times `threads` work-items: `threads` share a sum, which the first of them adds up in local memory
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
 # Work-items of a group; of a nest without sums, and of one with sums where the device has no warps.
 _GROUP = 64
+# The same of one with sums, on a CPU, whose cores take whole groups.
+_GROUP_OF_CPU = 16
+# Sequences of a work-item, at most.
+_MOST_ROWS = 4
+_FLOAT_BYTES = 4
+# Registers of a work-item, where they are not known.
+_REGISTERS = 128
 # Work-items that share a sum, at most: what they have is added up by one of them.
 _MOST_THREADS = 32
 # Units that a work-item sums up at least.
@@ -80,12 +88,16 @@ def _nest(stage: tirx.For) -> _Nest:
 
 @dataclass(kw_only=True)
 class _Items:
-    """Work-items of a kernel.  width, units, threads: see above.   blocks: groups of a sequence."""
+    """Work-items of a kernel.  width, rows, units, threads: see above.
+
+    blocks, row_blocks: work groups that share a sequence, and steps of `rows` in the batch.
+    """
 
     nest: _Nest
-    width: int
+    width: int = 1
+    rows: int = 1
     units: int
-    threads: int
+    threads: int = 1
     group: tirx.Var = field(default_factory=lambda: tirx.Var("group", "int32"))
     unit: tirx.Var = field(default_factory=lambda: tirx.Var("unit", "int32"))
     thread: tirx.Var = field(default_factory=lambda: tirx.Var("thread", "int32"))
@@ -100,64 +112,91 @@ class _Items:
         return -(-self.vectors // self.units)
 
     @property
+    def row_blocks(self) -> int:
+        return -(-self.nest.extents[1] // self.rows)
+
+    @property
     def groups(self) -> int:
-        return self.blocks * self.nest.extents[0] * self.nest.extents[1]
+        return self.blocks * self.row_blocks * self.nest.extents[0]
+
+    @property
+    def cells(self) -> int:
+        """Units of a work-item."""
+        return self.rows * self.width
 
     @property
     def vector(self) -> tirx.Expr:
         """Place of a work-item's units among those of the sequence, in vectors."""
         return self.group % self.blocks * self.units + self.unit
 
-    @property
-    def inside(self) -> tirx.Expr | None:
-        return self.vector < self.vectors if self.vectors % self.units else None
+    def row(self, at: int) -> tirx.Expr:
+        """One of a work-item's sequences."""
+        return self.group // self.blocks % self.row_blocks * self.rows + at
 
-    def place(self, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
+    def inside(self, row: int) -> tirx.Expr | None:
+        """Whether a work-item has units in its vector of a sequence; None: each has."""
+        conditions = [self.vector < self.vectors] if self.vectors % self.units else []
+        conditions += [self.row(row) < self.nest.extents[1]] if row and self.nest.extents[1] % self.rows else []
+        return tirx.all(*conditions) if conditions else None
+
+    def place(self, row: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
         """What stands for the loops of the nest."""
         d, b, j = self.nest.axes
-        sequence, batch = self.group // self.blocks, self.nest.extents[1]
-        return {d: sequence // batch, b: sequence % batch, j: vector * self.width + lane}
+        return {d: self.group // (self.blocks * self.row_blocks), b: row, j: vector * self.width + lane}
+
+    def place_to_read(self, row: int, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
+        """Return what stands for the loops where numbers are read: the last units, for those beyond them."""
+        if self.inside(row) is None:
+            return self.place(self.row(row), self.vector, lane)
+        last_row, last_vector = (tirx.const(count - 1, "int32") for count in (self.nest.extents[1], self.vectors))
+        return self.place(tirx.min(self.row(row), last_row), tirx.min(self.vector, last_vector), lane)
 
 
-def _items(nest: _Nest, limits: Limits, summed: int) -> _Items:
-    """Vectors where the units allow, and `threads` for a sum that keep the device busy.
-
-    summed: numbers that a unit adds up; 0: none.
-    """
+def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
+    """Vectors where the units allow, rows that share the weights, and threads for a sum that keep the device busy."""
     directions, batch, hidden = nest.extents
     most = min(_GROUP, limits.max_work_group_size)
-    if not summed:
-        return _Items(nest=nest, width=1, units=min(most, hidden), threads=1)
+    if product is None:
+        return _Items(nest=nest, units=min(most, hidden))
+    gates, summed = int(product.body.extent), int(product.extent)
     width = LANES if hidden % LANES == 0 else 1
+    # Partial sums of all of them are in local memory.
+    room = limits.local_memory_bytes // (_FLOAT_BYTES * most * gates * width)
+    # Sums fill half of the registers, at most.
+    registers = (limits.registers or _REGISTERS) // 2 // (gates * width)
+    rows = max(1, min(_MOST_ROWS, batch, room, registers))
     vectors, threads = hidden // width, 1
     # Without warps (CPUs) work-items wait for each other one by one.
     while (
         limits.warp_size > 1
-        and threads < _MOST_THREADS
-        and vectors * batch * directions * threads < limits.busy_work_items
+        and threads < min(_MOST_THREADS, most)
+        and vectors * -(-batch // rows) * directions * threads < limits.busy_work_items
         and summed // threads > _LEAST_SUMMED
     ):
         threads *= 2
-    threads = min(threads, most)
-    return _Items(nest=nest, width=width, units=max(1, min(most // threads, vectors)), threads=threads)
+    units = (_GROUP_OF_CPU if limits.warp_size == 1 else most) // threads
+    return _Items(nest=nest, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
 
 
 def _kernel(stage: tirx.For, limits: Limits) -> tirx.Stmt:
     """A nest of units as a kernel."""
     nest = _nest(stage)
     product = next((step for step in nest.steps if isinstance(step, tirx.For) and SUMMED in step.annotations), None)
-    items = _items(nest, limits, 0 if product is None else int(product.extent))
-    own = {buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.width) for buffer in _registers(nest)}
+    items = _items(nest, limits, product)
+    own = {buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)}
     steps, body, buffers = nest.steps, list[tirx.Stmt](), [*own.values()]
     if product is not None:
         steps = steps[steps.index(product) + 1 :]
         body, more = _sums(items, product, own)
         buffers += more
     finish = []
-    for lane in range(items.width):
-        finish += [substitute(_in_lane(step, own, items.width, lane), items.place(items.vector, lane)) for step in steps]
-    stored = guarded(items.inside, _sequence(finish))
-    body.append(guarded(items.thread < 1 if items.threads > 1 else None, stored))
+    for row in range(items.rows):
+        stores = []
+        for lane in range(items.width):
+            place = items.place(items.row(row), items.vector, lane)
+            stores += [substitute(_in_cell(step, own, items.cells, row * items.width + lane), place) for step in steps]
+        finish.append(guarded(items.inside(row), _sequence(stores)))
+    body.append(guarded(items.thread < 1 if items.threads > 1 else None, _sequence(finish)))
     return _launched(items, body, buffers)
 
 
@@ -171,61 +210,70 @@ def _register(name: str, extent: int) -> tirx.Buffer:
     return tirx.decl_buffer([extent], "float32", name, scope="local")
 
 
-def _in_lane(step: tirx.Stmt, own: dict[tirx.Buffer, tirx.Buffer], width: int, lane: int) -> tirx.Stmt:
-    """A statement for one of a work-item's units, whose numbers are every `width`-th."""
+def _in_cell(step: tirx.Stmt, own: dict[tirx.Buffer, tirx.Buffer], cells: int, cell: int) -> tirx.Stmt:
+    """A statement for one of a work-item's units, whose numbers are every `cells`-th."""
 
     def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
-        return tirx.BufferLoad(own[access.source], [access.indices[0] * width + lane]) if access.source in own else access
+        buffer = own.get(access.source)
+        return access if buffer is None else tirx.BufferLoad(buffer, [access.indices[0] * cells + cell])
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
-        return tirx.BufferStore(own[access.buffer], access.value, [access.indices[0] * width + lane]) if access.buffer in own else access
+        buffer = own.get(access.buffer)
+        return access if buffer is None else tirx.BufferStore(buffer, access.value, [access.indices[0] * cells + cell])
 
     return structural_map(step, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
-def _sums(items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
+def _sums(
+    items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]
+) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
     """Statements that leave the sums of a work-item's units in registers, and what they need besides."""
-    gates, store = int(product.body.extent), product.body.body
+    gates, summed, store = int(product.body.extent), int(product.extent), product.body.body
     sums, (read, weight) = own[store.buffer], (store.value.b.a, store.value.b.b)
-    factor, width, lane, i = _register("factor", 1), items.width, tirx.Var("lane", "int32"), tirx.Var("i", "int32")
-    k, summed = i * items.threads + items.thread if items.threads > 1 else i, int(product.extent)
-    vector = tirx.min(items.vector, tirx.const(items.vectors - 1, "int32")) if items.inside is not None else items.vector
+    factors, numbers = _register("factors", items.rows), _register("numbers", items.width)
+    lane, i = tirx.Var("lane", "int32"), tirx.Var("i", "int32")
+    k = i * items.threads + items.thread if items.threads > 1 else i
 
-    def of_gates(value: Callable[[int], tirx.Expr]) -> list[tirx.Stmt]:
-        return [loop(lane, width, tirx.BufferStore(sums, value(g), [g * width + lane]), "vectorized") for g in range(gates)]
+    def in_lanes(buffer: tirx.Buffer, value: tirx.Expr, at: tirx.Expr | int = 0) -> tirx.Stmt:
+        return loop(lane, items.width, tirx.BufferStore(buffer, value, [at + lane]), "vectorized")
 
-    def added(g: int) -> tirx.Expr:
-        number = substitute(weight, {product.loop_var: k, product.body.loop_var: tirx.const(g, "int32"), **items.place(vector, lane)})
-        return tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(factor, [0]) * number
-
-    loaded = tirx.BufferStore(factor, substitute(read, {product.loop_var: k, **items.place(vector, 0)}), [0])
-    step = guarded(k < summed if summed % items.threads else None, _sequence([loaded, *of_gates(added)]))
-    steps = [*of_gates(lambda g: tirx.const(0.0, "float32")), loop(i, -(-summed // items.threads), step)]
+    cells = itertools.product(range(gates), range(items.rows))
+    vectors = [(gate, row, (gate * items.rows + row) * items.width) for gate, row in cells]
+    added: list[tirx.Stmt] = []
+    for row in range(items.rows):
+        place = {product.loop_var: k, **items.place_to_read(row, 0)}
+        added.append(tirx.BufferStore(factors, substitute(read, place), [row]))
+    for gate, row, at in vectors:
+        if row == 0:
+            place = {product.loop_var: k, product.body.loop_var: tirx.const(gate, "int32")}
+            added.append(in_lanes(numbers, substitute(weight, {**place, **items.place_to_read(0, lane)})))
+        more = tirx.BufferLoad(factors, [row]) * tirx.BufferLoad(numbers, [lane])
+        added.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + more, at))
+    step = guarded(k < summed if summed % items.threads else None, _sequence(added))
+    steps = [in_lanes(sums, tirx.const(0.0, "float32"), at) for _, _, at in vectors]
+    steps.append(loop(i, -(-summed // items.threads), step))
     if items.threads == 1:
-        return steps, [factor]
-    count, other = gates * width, tirx.Var("other", "int32")
+        return steps, [factors, numbers]
+    count, other = gates * items.cells, tirx.Var("other", "int32")
     partial = tirx.decl_buffer([items.threads * items.units * count], "float32", "partial_sums", scope="shared")
 
-    def place(thread: tirx.Expr, g: int) -> tirx.Expr:
-        return (thread * items.units + items.unit) * count + g * width + lane
+    def share(thread: tirx.Expr, at: int) -> tirx.Expr:
+        return (thread * items.units + items.unit) * count + at
 
-    for g in range(gates):
-        steps.append(
-            loop(
-                lane,
-                width,
-                tirx.BufferStore(partial, tirx.BufferLoad(sums, [g * width + lane]), [place(items.thread, g)]),
-                "vectorized",
-            )
-        )
-    total = of_gates(lambda g: tirx.BufferLoad(sums, [g * width + lane]) + tirx.BufferLoad(partial, [place(other + 1, g)]))
+    steps += [in_lanes(partial, tirx.BufferLoad(sums, [at + lane]), share(items.thread, at)) for _, _, at in vectors]
+    total = []
+    for _, _, at in vectors:
+        theirs = tirx.BufferLoad(partial, [share(other + 1, at) + lane])
+        total.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + theirs, at))
     steps.append(guarded(items.thread < 1, loop(other, items.threads - 1, _sequence(total))))
-    return steps, [factor, partial]
+    return steps, [factors, numbers, partial]
 
 
 def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
     """A kernel's statements below its launch."""
-    stmt: tirx.Stmt = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers))
+    stmt: tirx.Stmt = s_tir.SBlockRealize(
+        [], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers)
+    )
     for tag, var, extent in (
         ("threadIdx.y", items.thread, items.threads),
         ("threadIdx.x", items.unit, items.units),

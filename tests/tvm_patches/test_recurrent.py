@@ -122,6 +122,15 @@ def test_other_compilers(platform: Platform, request: pytest.FixtureRequest) -> 
     assert done.stdout.splitlines()[-1:] == ["right"], done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("batch", [5, 8])
+@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
+def test_sequences_share_weights(target: str, batch: int) -> None:
+    """Work-items have four sequences, also where the batch has no whole number of fours."""
+    for operator in GATES:
+        node = Node(operator, "bidirectional", batch, steps=3, hidden=28, batch=batch).with_options()
+        check(node.model("y", "y_h"), node.given, target)
+
+
 @pytest.mark.parametrize("target", PHONES[:2])
 @pytest.mark.parametrize("operator", list(GATES))
 def test_numbers_of_phones(operator: str, target: str) -> None:
