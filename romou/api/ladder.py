@@ -201,6 +201,8 @@ class Ladder:
 
     def _move(self, nodes: frozenset[str], rung: Rung, reason: str, error: Exception) -> None:
         if rung == Rung.HOST:
+            if self.imported.onnx_model is None:
+                raise error  # gradients, and single operators: no ONNX node does what their functions do
             if self.imported.unconverted is not None and not nodes <= self._fp32:
                 self._fp32 |= nodes
                 try:
@@ -236,6 +238,8 @@ class Ladder:
     def _first_failing(self, error: Exception) -> frozenset[str]:
         """The first node with which the graph fails as a whole; the error is raised where that is on the host already."""
         model, target = self.imported.folded, self._target
+        if self.imported.onnx_model is None:
+            raise error
         values = Values(model)
 
         def fails(count: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,11 @@ def test_a_command_ends_with_an_exit_code_where_much_is_on_the_host(
     assert "On the host: 2 of 2 nodes, 100% of the operations" in refused.output
     assert romou.load(saved).host_nodes
     assert CliRunner().invoke(main, [*arguments, "--allow-host"]).exit_code == 0
+
+
+def test_what_no_onnx_node_computes_does_not_go_to_the_host(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a gradient, say: the ONNX model that it was made of computes something else."""
+    imported = replace(import_model(net(), None), onnx_model=None)
+    break_code_generator(monkeypatch, "tanh")
+    with pytest.raises(BuildError, match="no.such.instruction"):
+        lower(imported, Target(HOST))
