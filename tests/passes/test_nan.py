@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
+from nodes import assert_as_onnxruntime, model_of
 from tvm import te, tirx
 from tvm_ffi.structural import structural_walk
 
@@ -64,3 +65,12 @@ def test_the_numbers_are_those_of_numpy() -> None:
         arrays = [tvm.runtime.tensor(array, device) for array in (left, right, np.zeros(36, "float32"))]
         module["main"](*arrays)
         np.testing.assert_array_equal(arrays[-1].numpy(), expected(left, right))
+
+
+def test_doubles_through_vulkan(vulkan_device: tvm.runtime.Device) -> None:
+    """GLSL's maximum drops NaN, and its functions of floats take no doubles."""
+    x = np.random.default_rng(7).standard_normal((5, 12))
+    x[1, 3] = x[4, 0] = np.nan
+    x[2, 5], x[3, 7] = np.inf, -np.inf
+    nodes = {"high": ("Max", "x zero"), "low": ("Min", "x zero"), "over": ("Relu", "x")}
+    assert_as_onnxruntime(model_of(nodes, {"x": x}, {"zero": np.float64(0)}), {"x": x}, 1e-12, "vulkan")

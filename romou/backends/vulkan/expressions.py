@@ -306,7 +306,9 @@ class Expressions(Text):
         if name not in DEFINITIONS:
             self.fail(f"a call of {name}")
         if str(arguments[0].ty).startswith("float64"):
-            self.fail(f"{name} of fp64")
+            if f"{name}_of_double" not in DEFINITIONS:
+                self.fail(f"{name} of fp64")
+            return self.call(f"{name}_of_double", kind.lanes, *texts)
         if str(arguments[0].ty).startswith("float16"):
             # These are functions of fp32.
             wide = Type("float32", kind.lanes).register

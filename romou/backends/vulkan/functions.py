@@ -30,6 +30,17 @@ DEFINITIONS = {
     # By choices between values: a conditional expression would be a branch, for each lane of what a kernel writes.
     "max_with_nan": "float max_with_nan(float a, float b) { return mix(mix(max(a, b), b, is_nan(b)), a, is_nan(a)); }",
     "min_with_nan": "float min_with_nan(float a, float b) { return mix(mix(min(a, b), b, is_nan(b)), a, is_nan(a)); }",
+    "is_nan_of_double": """bool is_nan_of_double(double x) {
+  uvec2 bits = unpackDouble2x32(x);
+  uint high = bits.y & 0x7FFFFFFFu;
+  return high > 0x7FF00000u || (high == 0x7FF00000u && bits.x != 0u);
+}""",
+    "max_with_nan_of_double": """double max_with_nan_of_double(double a, double b) {
+  return mix(mix(max(a, b), b, is_nan_of_double(b)), a, is_nan_of_double(a));
+}""",
+    "min_with_nan_of_double": """double min_with_nan_of_double(double a, double b) {
+  return mix(mix(min(a, b), b, is_nan_of_double(b)), a, is_nan_of_double(a));
+}""",
     "quotient": """float quotient(float a, float b) {
   // A division by the device, and what it leaves of a, which the products of halves of 12 bits give exactly: fma may be none.
   precise float q = a / b, p = q * b;
@@ -174,7 +185,7 @@ vec4 texel(texture2DArray image, ivec3 at) {
 }
 _CALL = re.compile(r"\b(\w+)\(")
 _HEAD = re.compile(r"^(\w+) (\w+)\((.*?)\) \{", re.MULTILINE)
-_OF_LANES = {"float": "vec", "int": "ivec", "bool": "bvec"}
+_OF_LANES = {"float": "vec", "double": "dvec", "int": "ivec", "bool": "bvec"}
 
 
 def definitions(calls: set[tuple[str, int]]) -> str:
