@@ -272,6 +272,15 @@ def masked_attention() -> Block:
     return net.block(attention(net, x, 9, 12, 3, lambda scores: net.add("Add", scores, away)))
 
 
+def boolean_attention() -> Block:
+    """Scores chosen by a mask of truth values, and which of the results are positive."""
+    net = Net("boolean_attention")
+    x, seen = net.input((2, 9, 12)), net.input((2, 1, 9, 9), "bool")
+    y = attention(net, x, 9, 12, 3, lambda scores: net.add("Where", seen, scores, net.const(-1e9)), batch=2)
+    weighted = net.add("Add", net.linear(y, 12, 8), net.add("Cast", net.input((2, 9, 8), "bool"), to=onnx.TensorProto.FLOAT))
+    return net.block(weighted, net.add("Greater", net.linear(y, 12, 16), net.const(0.0)))
+
+
 def rotary() -> Block:
     """Rotary positions by halves, angles computed in the graph from positions."""
     net = Net("rotary")
@@ -402,7 +411,7 @@ BLOCKS: dict[str, Callable[[], Block]] = {
     make.__name__: make
     for make in (
         dense_block, sppf, squeeze_excite, group_norm, geglu, rms_norm, window_attention, pixel_shuffle, depthwise_1d, gated_tcn, conv_3d,
-        deconvolution, einsum, top_k, yolo_head, masked_attention, rotary, quantized_conv, dynamic_linear, dynamic_conv, bool_masks,
+        deconvolution, einsum, top_k, yolo_head, masked_attention, boolean_attention, rotary, quantized_conv, dynamic_linear, dynamic_conv, bool_masks,
         constant_outputs, float64, token_ids, channel_shuffle, leaky_residual, feature_pyramid, vision_transformer, reflection,
     )
 } | {

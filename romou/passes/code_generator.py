@@ -4,6 +4,8 @@ Loops that the device's compiler writes out: the one for CUDA puts `#pragma unro
 
 Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value in each lane.
 
+Truth values in memory, in OpenCL: TVM takes a vector of them for one of 32-bit integers, four times as many bytes as there are.
+
 Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
 
 What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
@@ -77,16 +79,48 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
     """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Run last, as the code generator sees the addresses.
 
     int8x4 v = x[ramp(i, 3, 4)]      ->      int8x4 v = (char4)(x[i], x[i + 3], x[i + 6], x[i + 9])
+    boolx4 v = x[ramp(i, 1, 4)]      ->      boolx4 v = (int4)(x[i], x[i + 1], x[i + 2], x[i + 3]) != (int4)(0)
+    y[ramp(i, 1, 4)] = boolx4(v)     ->      int4 t = select(v, (int4)(1), (int4)(0)); y[i] = t.s0 != 0; y[i + 1] = t.s1 != 0; ...
     """
-    return func.with_body(structural_map(func.body, (TensorLoad, _gathered))) if dialect_of(func).packs_gathered_bytes else func
+    if not dialect_of(func).packs_gathered_bytes:
+        return func
+    body = structural_map(func.body, (tirx.Cast, _as_truth))
+    return func.with_body(structural_map(body, [(TensorLoad, _gathered), (tirx.BufferStore, _scattered)]))
+
+
+def _as_truth(cast: tirx.Cast) -> tirx.Expr:
+    """A conversion of a vector to truth values, of which what is not zero is true; TVM cuts its fractions off."""
+    wanted, given = (tvm.DataType(str(expr.ty)) for expr in (cast, cast.value))
+    if not is_truth(wanted) or is_truth(given) or int(given.lanes) == 1:
+        return cast
+    return tirx.NE(cast.value, tirx.Broadcast(tirx.const(0, str(given.with_lanes(1))), int(given.lanes)))
+
+
+def is_truth(dtype: tvm.DataType) -> bool:
+    """Whether a type is that of truth values."""
+    return bool(dtype.type_code == tvm.DataType("bool").type_code)
+
+
+def _scattered(store: tirx.BufferStore) -> tirx.Stmt:
+    lanes = int(tvm.DataType(str(store.value.ty)).lanes)
+    if not is_truth(tvm.DataType(str(store.value.ty))) or lanes == 1:
+        return store
+    numbers = tirx.Select(store.value, *(tirx.Broadcast(tirx.const(value, "int32"), lanes) for value in (1, 0)))
+    vector = tirx.Var("truths", numbers.ty)
+    places = [[*store.indices[:-1], lane_of(store.indices[-1], lane)] for lane in range(lanes)]
+    values = [tirx.NE(tirx.Shuffle([vector], [lane]), tirx.const(0, "int32")) for lane in range(lanes)]
+    stores = [tirx.BufferStore(store.buffer, value, place) for value, place in zip(values, places, strict=True)]
+    return tirx.SeqStmt([tirx.Bind(vector, numbers), *stores])
 
 
 def _gathered(load: TensorLoad) -> tirx.Expr:
     dtype, index = tvm.DataType(str(load.ty)), load.indices[-1]
     lanes = int(tvm.DataType(str(index.ty)).lanes)
-    if dtype.bits != 8 or lanes == 1 or _is_aligned(index):
+    if lanes == 1 or not (is_truth(dtype) or (dtype.bits == 8 and not _is_aligned(index))):
         return load
     scalars = [tirx.BufferLoad(load.source, [*load.indices[:-1], lane_of(index, lane)]) for lane in range(lanes)]
+    if is_truth(dtype):
+        return tirx.NE(tirx.call_pure_extern(f"int32x{lanes}", f"(int{lanes})", *scalars), tirx.Broadcast(tirx.const(0, "int32"), lanes))
     vector = f"({'u' if str(dtype).startswith('u') else ''}char{lanes})"
     return tirx.call_pure_extern(str(dtype), vector, *scalars)
 
@@ -135,7 +169,7 @@ def _compared(select: tirx.Select) -> tirx.Expr:
 def _number(cast: tirx.Cast) -> tirx.Expr:
     given, wanted = (tvm.DataType(str(expr.ty)) for expr in (cast.value, cast))
     lanes = int(given.lanes)
-    if given.type_code != tvm.DataType("bool").type_code or lanes == 1:
+    if not is_truth(given) or lanes == 1:
         return cast
     scalar = str(wanted).removesuffix(f"x{lanes}")
     return tirx.Select(cast.value, *(tirx.Broadcast(tirx.const(value, scalar), lanes) for value in (1, 0)))

@@ -16,6 +16,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType, TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
+from romou.backends.dialect import dialect_of
 from romou.tir.calls import op_name
 from romou.tir.primitives import LANES, is_texel
 
@@ -42,6 +43,8 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
             (tvm.ir.Call, lambda c: handed_on.add(c.args[0]) if op_name(c) == "tirx.buffer_data" else None),
         ],
     )
+    # OpenCL has no vectors of truth values in memory: `gather_bytes` takes them one by one.
+    is_kept = {"bool"} if dialect_of(func).packs_gathered_bytes else set()
     pointers = {p: p for p in func.params}
     buffers: dict[tirx.Var, tirx.Var] = {}
 
@@ -61,7 +64,7 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
     def declare(stmt: tirx.DeclBuffer) -> tirx.Stmt:
         old = stmt.buffer
         accesses = [*loads.get(old, []), *stores.get(old, [])]
-        if stmt.data not in pointers or old in handed_on or not accesses or not all(map(is_whole, accesses)):
+        if stmt.data not in pointers or old in handed_on or not accesses or not all(map(is_whole, accesses)) or str(old.dtype) in is_kept:
             return stmt
         pointer = tirx.Var(stmt.data.name, PointerType(PrimType(f"{old.dtype}x{LANES}"), str(old.scope())))
         pointers[stmt.data] = pointer
@@ -70,7 +73,7 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
     def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
         old = stmt.buffer
         is_register_tile = str(old.scope()) == "local" and old in stores and old not in handed_on and len(old.shape) == 1
-        is_scalar = tvm.DataType(str(old.dtype)).lanes == 1
+        is_scalar = tvm.DataType(str(old.dtype)).lanes == 1 and str(old.dtype) not in is_kept
         if is_register_tile and is_scalar and all(map(is_whole, stores[old])) and all(is_whole(i) or is_lane(i) for i in loads.get(old, [])):
             return tirx.AllocBuffer(vectors(old, old.name, scope="local"))
         return stmt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from nodes import model_of
 from onnx import TensorProto
 from small_networks import Graph, random_inputs
 
@@ -39,3 +40,37 @@ def test_conditions_of_vectors(kind: str, opencl_device: tvm.runtime.Device) -> 
     expected = run_onnxruntime(model, inputs)
     assert expected is not None
     assert relative_l2_error(romou.compile(model, target="opencl").run(inputs)[0], expected[0]) < 1e-5
+
+
+_RNG = np.random.default_rng(5)
+_X, _W = _RNG.standard_normal((17, 8)).astype("float32"), _RNG.standard_normal((8, 16)).astype("float32")
+_MASK = _RNG.random((17, 16)) < 0.5
+BEHIND = {
+    "greater": {"y": ("Greater", "t zero")},
+    "cast": {"u": ("Relu", "t"), "y": ("Cast", "u", {"to": TensorProto.BOOL})},
+    "where": {"y": ("Where", "mask t low")},
+    "where of a row": {"y": ("Where", "row t low")},
+    "added": {"u": ("Cast", "mask", {"to": TensorProto.FLOAT}), "y": ("Add", "t u")},
+    "not": {"u": ("Not", "mask"), "y": ("Where", "u t low")},
+    "either": {"u": ("Greater", "t zero"), "v": ("Or", "u mask"), "y": ("Where", "v t low")},
+}
+
+
+@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan"])
+@pytest.mark.parametrize("behind", BEHIND)
+def test_truth_values_in_memory_behind_a_product(behind: str, target: str, opencl_device: tvm.runtime.Device) -> None:
+    """Vectors of them that an epilogue reads or writes: bytes in memory, of which OpenCL has no vectors."""
+    inputs = {"x": _X, **({"mask": _MASK} if "mask" in str(BEHIND[behind]) else {}), **({"row": _MASK[:1]} if "row" in str(BEHIND[behind]) else {})}
+    model = model_of({"t": ("MatMul", "x w"), **BEHIND[behind]}, inputs, {"w": _W, "zero": np.float32(0), "low": np.float32(-9)})
+    kept = [output for output in model.graph.output if output.name == "y"]
+    del model.graph.output[:-1]
+    assert [output.name for output in model.graph.output] == [output.name for output in kept] == ["y"]
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    compiled = romou.compile(model, target=target, device=0, verify=False, strict=True)
+    (found,) = compiled.run(inputs)
+    assert found.dtype == expected[0].dtype
+    if found.dtype == bool:
+        np.testing.assert_array_equal(found, expected[0])
+    else:
+        assert relative_l2_error(found, expected[0]) < 1e-5
