@@ -15,6 +15,7 @@ import pytest
 import tvm
 from exhaustive import exhaustive, few
 from glsl import entry, launch, module, run_python
+from nodes import model_of
 from shaders import validate_text
 from small_networks import Graph, random_inputs
 from tvm import s_tir, te, tirx
@@ -292,6 +293,18 @@ def test_what_is_rounded_is_divided_exactly(vulkan_device: tvm.runtime.Device) -
         kernel = module(k=entry(shader, ("buffer:r", "buffer:r", "buffer:w")))["k"]
         launch(kernel, tvm.runtime.tensor(a, vulkan_device), tvm.runtime.tensor(b, vulkan_device), result, SIZE // 64, 64)
         np.testing.assert_array_equal(result.numpy(), a / b, division)
+
+
+@pytest.mark.parametrize("operator", ["Xor", "And", "Or"])
+def test_truth_values(operator: str) -> None:
+    rng = np.random.default_rng(9)
+    inputs = {"x": rng.integers(0, 2, (3, 4, 5)).astype(bool), "y": rng.integers(0, 2, (4, 5)).astype(bool)}
+    model = model_of({"z": (operator, "x y")}, inputs)
+    compiled = romou.compile(model, target="vulkan", verify=False)
+    assert compiled.host_nodes == ()
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    np.testing.assert_array_equal(np.asarray(compiled.run(inputs)[0]), expected[0])
 
 
 def test_a_sum_of_many_terms_is_written_in_no_time(vulkan_device: tvm.runtime.Device) -> None:

@@ -24,6 +24,8 @@ _INFIX = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.Div: "/", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=", tirx.EQ: "==", tirx.NE: "!=",
     tirx.And: "&&", tirx.Or: "||", tirx.BitwiseAnd: "&", tirx.BitwiseOr: "|", tirx.BitwiseXor: "^", tirx.LShift: "<<", tirx.RShift: ">>",
 }  # fmt: skip
+# GLSL has no bits of truth values.
+_OF_TRUTH = {tirx.BitwiseAnd: "&&", tirx.BitwiseOr: "||", tirx.BitwiseXor: "^^"}
 _OF_VECTORS = {
     tirx.LT: "lessThan", tirx.LE: "lessThanEqual", tirx.GT: "greaterThan", tirx.GE: "greaterThanEqual", tirx.EQ: "equal", tirx.NE: "notEqual",
 }  # fmt: skip
@@ -144,6 +146,8 @@ class Expressions(Text):
         if kind.lanes > 1 and kind.base == "bool":
             # Vectors of truth values have no operators.
             return f"{kind.register}(uvec{kind.lanes}({self.text(expr.a)}) {operator[0]} uvec{kind.lanes}({self.text(expr.b)}))"
+        if operands.base == "bool":
+            operator = _OF_TRUTH.get(type(expr), operator)
         # Each is written once: of a sum of many terms, twice at each of them would be without end.
         a, b = self.text(expr.a), self.text(expr.b)
         is_sum = type(expr) in _ADDITIVE
