@@ -33,7 +33,7 @@ from romou.frontend.imported import ImportedModel, imported_with
 from romou.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
 from romou.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.frontend.scaled_sums import scale_factors
-from romou.frontend.sizes import check_sizes
+from romou.frontend.sizes import check_ranges, check_sizes
 from romou.frontend.to_host import with_more_on_host
 from romou.frontend.to_relax import to_relax
 from romou.frontend.wide_nodes import widened
@@ -61,6 +61,7 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
     """
     proto = inline_functions(load_onnx(model))
     _check_types(proto)
+    check_ranges(proto)
     proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
     check_sizes(proto)
     asked = precision or Precision()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
@@ -21,8 +21,17 @@ def check_sizes(proto: onnx.ModelProto) -> None:
     ModelError
         One has more elements than kernels can count, or less than none on an axis: a window is larger than what it moves over.
     """
+    _check(proto, (*_tensors(proto.graph), *_ranges(proto.graph)))
+
+
+def check_ranges(proto: onnx.ModelProto) -> None:
+    """Check what Range makes of constants, before inference computes all its elements; errors as of `check_sizes`."""
+    _check(proto, _ranges(proto.graph))
+
+
+def _check(proto: onnx.ModelProto, tensors: Iterable[tuple[str, int, tuple[int, ...]]]) -> None:
     makers = {name: f" ({node.op_type})" for node in proto.graph.node for name in node.output}
-    for name, element, shape in (*_tensors(proto.graph), *_ranges(proto.graph)):
+    for name, element, shape in tensors:
         what = f"tensor {name!r}{makers.get(name, '')} has the shape {'x'.join(map(str, shape))}"
         if any(extent < 0 for extent in shape):
             raise ModelError(f"{what}: its input is smaller than its window; give larger input shapes")

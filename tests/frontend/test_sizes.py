@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import onnx
 import pytest
@@ -39,3 +41,17 @@ def test_a_window_larger_than_its_input_is_an_error(op: str) -> None:
     model = model_of(op, {"x": [1, 4, "h", "w_"]}, weight, kernel_shape=[5, 5])
     with pytest.raises(ModelError, match="smaller than its window|shapes do not fit"):
         import_onnx(model, {"x": (1, 4, 3, 3)})
+
+
+def test_a_large_range_is_refused_before_it_is_computed() -> None:
+    """Inference would compute all of its elements."""
+    bounds = [numpy_helper.from_array(np.asarray(value), name) for name, value in (("start", 0), ("limit", 2**34), ("step", 1))]
+    nodes = [helper.make_node("Range", ["start", "limit", "step"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=1), helper.make_node("Relu", ["x"], ["z"])]
+    values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [4]), ("y", None), ("z", [4]))]
+    for is_node in (False, True):
+        made = [helper.make_node("Constant", [], [bound.name], value=bound) for bound in bounds] if is_node else []
+        graph = helper.make_graph([*made, *nodes], "g", values[:1], values[1:], [] if is_node else bounds)
+        started = time.monotonic()
+        with pytest.raises(ModelError, match=r"\(Range\) has the shape 17179869184, 1.718e\+10 elements"):
+            import_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+        assert time.monotonic() - started < 20
