@@ -8,21 +8,31 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 
-RIGHT, HOST, REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME = "right", "on the host", "refused", "wrong", "traceback", "crash", "over time"
-OUTCOMES = (RIGHT, HOST, REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME)
+if TYPE_CHECKING:
+    from romou.module import TunedModel
+
+# Where a right result came from: kernels of Romou's families or nothing to compute, at least one kernel of TVM's own rules, at least one node on the host.
+KERNEL, PLAIN, HOST = "kernels", "plain schedule", "on the host"
+REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME = "refused", "wrong", "traceback", "crash", "over time"
+OUTCOMES = (KERNEL, PLAIN, HOST, REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME)
+# All of a test is on the device.
+ON_DEVICE = (KERNEL, PLAIN)
 # What a release may not have.
 FAULTS = (WRONG, TRACEBACK, CRASH, OVER_TIME)
 
 # Their values are drawn at random, so only shape and dtype are compared.
 _RANDOM = re.compile(r"test_(bernoulli|training_dropout|random)")
+# Elements of an input that a model could hold as a constant.
+_MOST_CONSTANT = 64
 # Relative L2 error by dtype; wider than rounding, narrower than any wrong formula.
 _L2 = {"float64": 1e-6, "float32": 2e-4, "float16": 2e-3, "bfloat16": 1e-2}
 
@@ -45,11 +55,16 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a case ended.   detail: why it is not right.   host_nodes: nodes that ran on the host."""
+    """How a case ended.   detail: why it is not right.   host_nodes: nodes that ran on the host.   plain: nodes with a schedule of TVM's.
+
+    with_constants: how a test that ended on the host ends with its small inputs, all but the first, as constants of the model; empty where not tried.
+    """
 
     outcome: str
     detail: str = ""
     host_nodes: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
+    with_constants: str = ""
 
 
 def node_cases() -> list[Case]:
@@ -90,8 +105,50 @@ def bundled_cases() -> list[Case]:
 
 def run_case(case: Case, target: str) -> Result:
     """Compile a case, run it and compare its outputs. Raises what Romou raises."""
+    return _with_other(_run, case, target)
+
+
+def compile_case(case: Case, target: str) -> Result:
+    """Where a case would run: as `run_case`, without running and comparing."""
+    return _with_other(_compile, case, target)
+
+
+def _with_other(attempt: Callable[[Case, str], Result], case: Case, target: str) -> Result:
+    from romou.core.errors import RomouError
+
+    result = attempt(case, target)
+    other = with_constants(case) if result.outcome == HOST else None
+    if other is None:
+        return result
+    try:
+        return replace(result, with_constants=attempt(other, target).outcome)
+    except RomouError:
+        return replace(result, with_constants=REFUSED)
+
+
+def with_constants(case: Case) -> Case | None:
+    """The case with what models hold as constants (axes, shapes, sizes) as initializers: small inputs, all but the first; None where there is none."""
+    model = onnx.load_from_string(case.model)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    values = [value for value in model.graph.input if value.name not in weights]
+    inputs = list(case.inputs or ())
+    fixed = {
+        i: onnx.numpy_helper.from_array(array, value.name)
+        for i, (value, array) in enumerate(zip(values, inputs, strict=False))
+        if i and isinstance(array, np.ndarray) and array.size <= _MOST_CONSTANT and array.dtype.kind != "O" and value.type.HasField("tensor_type")
+    }
+    if not fixed:
+        return None
+    model.graph.initializer.extend(fixed.values())
+    kept = [value for i, value in enumerate(values) if i not in fixed]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    return replace(case, model=model.SerializeToString(), inputs=[array for i, array in enumerate(inputs) if i not in fixed])
+
+
+def _compiled(case: Case, target: str) -> tuple[onnx.ModelProto, dict[str, Any], TunedModel, Result]:
+    """(model, inputs, compiled, result if its outputs are right)."""
     import romou
-    from romou.frontend.reference import run_onnxruntime
     from romou.module import random_inputs
 
     model = onnx.load_from_string(case.model)
@@ -102,14 +159,23 @@ def run_case(case: Case, target: str) -> Result:
     # The outputs are compared below, on the case's own inputs.
     compiled = romou.compile(model, target=target, shapes=shapes, verify=False)
     inputs = inputs or random_inputs(compiled.inputs, seed=0) | compiled.settled
+    host_nodes, plain = tuple(compiled.host_nodes), compiled.summary().by_tvm
+    origin = HOST if host_nodes else PLAIN if plain else KERNEL
+    return model, inputs, compiled, Result(outcome=origin, host_nodes=host_nodes, plain=plain)
+
+
+def _compile(case: Case, target: str) -> Result:
+    return _compiled(case, target)[-1]
+
+
+def _run(case: Case, target: str) -> Result:
+    from romou.frontend.reference import run_onnxruntime
+
+    model, inputs, compiled, result = _compiled(case, target)
     expected = run_onnxruntime(model, inputs) if case.outputs is None else case.outputs
     assert expected is not None
-    outputs = list(compiled.run(inputs))
-    host_nodes = tuple(getattr(compiled, "host_nodes", ()))
-    fault = _difference(case, outputs, expected)
-    if fault:
-        return Result(outcome=WRONG, detail=fault, host_nodes=host_nodes)
-    return Result(outcome=HOST if host_nodes else RIGHT, host_nodes=host_nodes)
+    fault = _difference(case, list(compiled.run(inputs)), expected)
+    return replace(result, outcome=WRONG, detail=fault) if fault else result
 
 
 def _difference(case: Case, outputs: list[np.ndarray], expected: list[Any]) -> str:
