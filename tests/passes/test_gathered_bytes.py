@@ -25,7 +25,7 @@ NODES = {
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
+@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan"])
 def test_moves_of_bytes(dtype: str, target: str, opencl_device: tvm.runtime.Device) -> None:
     constants = {"seven": [7], "first": [1], "last": [13], "axis": [1], "step": [3]}
     x = np.random.default_rng(3).integers(0, 120, (16, 13)).astype(dtype)

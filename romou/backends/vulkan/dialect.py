@@ -35,6 +35,7 @@ class Glsl(OpenCLC):
     """
 
     has_negative_truth = False
+    packs_gathered_bytes = False
     has_pointers = False
     # Buffers of 16-bit integers are an extension.
     moves_fp16_bits = False
