@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 OPSET = 21
 _MOST_ELEMENTS = 20_000
-SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e18, -1e18, 1.0, -1.0, 0.5, 2.5, 88.8, -104.0, 2147483648.0, 16777217.0)
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -1e-30, 1e18, -1e18, 1.0, -1.0, 0.5, 2.5, 88.8, -104.0, 2147483648.0, 16777217.0)
 _FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
 
 
