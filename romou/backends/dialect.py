@@ -19,6 +19,7 @@ class Dialect:
     has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
     packs_gathered_bytes      whether TVM's code generator makes one 32-bit integer of a vector of bytes that lie apart
+    prints_seven_digits       whether TVM's code generator prints seven digits of a constant, and no more
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
     converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
     moves_fp16_bits           whether a kernel may read and write the fp16 of a buffer as 16-bit integers, so that what it only moves is not converted
@@ -35,6 +36,7 @@ class Dialect:
     has_pointers = False
     has_unroll_pragma = False
     packs_gathered_bytes = False
+    prints_seven_digits = False
     takes_vectors_apart = False
     converts_fp16_in_memory = True
     moves_fp16_bits = True

@@ -4,6 +4,8 @@ Loops that the device's compiler writes out: the one for CUDA puts `#pragma unro
 
 Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value in each lane.
 
+Constants of more than seven digits: TVM's code generators for OpenCL and CUDA print no more.
+
 Truth values in memory, in OpenCL: TVM takes a vector of them for one of 32-bit integers, four times as many bytes as there are.
 
 Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
@@ -15,8 +17,11 @@ A variable for each statement has a text of its own.
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -72,6 +77,29 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
         func = func.with_body(structural_map(func.body, (tirx.BitwiseNot, _inverted)))
     is_changed = dialect.has_negative_truth or dialect.takes_vectors_apart
     return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if is_changed else func
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Write doubles, and whole numbers in fp32, as sums of what is printed. Run last: any simplification would add them up.
+
+    16777215.0      ->      1.677722e+07f + -5.0e+00f
+    """
+    return func.with_body(structural_map(func.body, (tirx.FloatImm, _in_parts))) if dialect_of(func).prints_seven_digits else func
+
+
+def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
+    dtype, value = str(constant.ty), float(constant.value)
+    if not math.isfinite(value) or not (dtype == "float64" or (dtype == "float32" and value.is_integer())):
+        return constant
+    number = np.dtype(dtype).type
+    parts, rest = list[tirx.Expr](), number(value)
+    # Seven digits each: three make a double.
+    while rest and len(parts) < 3:
+        printed = number(f"{rest:.6e}")
+        parts.append(tirx.FloatImm(dtype, float(printed)))
+        rest = number(rest - printed)
+    return functools.reduce(tirx.Add, parts) if len(parts) > 1 else constant
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

@@ -21,6 +21,7 @@ class CudaCpp(Dialect):
     has_vector_arithmetic = False
     has_unroll_pragma = True
     has_images = False
+    prints_seven_digits = True
     takes_vectors_apart = True
     converts_fp16_in_memory = False
 

@@ -42,6 +42,7 @@ class OpenCLC(Dialect):
     has_negative_truth = True
     has_pointers = True
     packs_gathered_bytes = True
+    prints_seven_digits = True
     rounds_divisions_roughly = True
     # `opencl_runtime/program.cc` looks for the comment.
     rounding_mark = "/* correctly rounded */"

@@ -36,6 +36,7 @@ class Glsl(OpenCLC):
 
     has_negative_truth = False
     packs_gathered_bytes = False
+    prints_seven_digits = False
     has_pointers = False
     # Buffers of 16-bit integers are an extension.
     moves_fp16_bits = False
