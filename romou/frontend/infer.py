@@ -79,7 +79,7 @@ def _is_foreign(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
         return True
     # GroupNormalization is a function of its inputs' types, through which inference does not see.
     schema = onnx.defs.get_schema(node.op_type, opset, "")
-    return bool(schema.has_context_dependent_function and not schema.has_type_and_shape_inference_function)
+    return not schema.has_function and not schema.has_type_and_shape_inference_function
 
 
 def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx.ModelProto:
