@@ -77,9 +77,8 @@ def _is_foreign(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
     opset = next((o.version for o in model.opset_import if o.domain in _STANDARD), 1)
     if not onnx.defs.has(node.op_type, opset, ""):
         return True
-    # GroupNormalization is a function of its inputs' types, through which inference does not see.
-    schema = onnx.defs.get_schema(node.op_type, opset, "")
-    return not schema.has_function and not schema.has_type_and_shape_inference_function
+    # Such as GroupNormalization, a function of its inputs' types, through which inference does not see.
+    return not onnx.defs.get_schema(node.op_type, opset, "").has_type_and_shape_inference_function
 
 
 def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx.ModelProto:
