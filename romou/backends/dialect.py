@@ -18,6 +18,7 @@ class Dialect:
     has_negative_truth        whether a lane that is true is -1, so that a vector of truth values cannot be cast to numbers
     has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
+    widens_truth_values       whether TVM's code generator takes a vector of truth values in memory for one of larger integers
     packs_gathered_bytes      whether TVM's code generator makes one 32-bit integer of a vector of bytes that lie apart
     prints_seven_digits       whether TVM's code generator prints seven digits of a constant, and no more
     takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
@@ -35,6 +36,7 @@ class Dialect:
     has_negative_truth = False
     has_pointers = False
     has_unroll_pragma = False
+    widens_truth_values = False
     packs_gathered_bytes = False
     prints_seven_digits = False
     takes_vectors_apart = False
@@ -49,6 +51,14 @@ class Dialect:
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """A vector of copies, where there is vector arithmetic."""
         raise NotImplementedError
+
+    def vector_of(self, scalars: Sequence[tirx.Expr], dtype: str) -> tirx.Expr:
+        """A vector whose lanes are these scalars, which may be of a smaller type than the lanes."""
+        raise NotImplementedError
+
+    def narrowed(self, value: tirx.Expr) -> tirx.Expr:
+        """A scalar of 8 or 16 bits in its own type, where arithmetic in C makes an int of it."""
+        return value
 
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """A scalar in the place of a vector, where there is vector arithmetic."""

@@ -4,9 +4,9 @@ Loops that the device's compiler writes out: the one for CUDA puts `#pragma unro
 
 Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value in each lane.
 
-Constants of more than seven digits: TVM's code generators for OpenCL and CUDA print no more.
+Constants of more than seven digits, in OpenCL: TVM prints no more.
 
-Truth values in memory, in OpenCL: TVM takes a vector of them for one of 32-bit integers, four times as many bytes as there are.
+Truth values in memory, in OpenCL and CUDA: TVM takes a vector of them for one of 32-bit or 16-bit integers, more bytes than there are.
 
 Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
 
@@ -27,10 +27,11 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_walk
 
-from romou.backends.dialect import dialect_of
+from romou.backends.dialect import Dialect, dialect_of
 from romou.passes.bindings import sequence_of, statements_of
 from romou.tir.primitives import UNROLL_BY_COMPILER
 
+_PROMOTED = ("int8", "uint8", "int16", "uint16")
 _ELEMENTWISE = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
     *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or),
@@ -110,10 +111,13 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
     boolx4 v = x[ramp(i, 1, 4)]      ->      boolx4 v = (int4)(x[i], x[i + 1], x[i + 2], x[i + 3]) != (int4)(0)
     y[ramp(i, 1, 4)] = boolx4(v)     ->      int4 t = select(v, (int4)(1), (int4)(0)); y[i] = t.s0 != 0; y[i + 1] = t.s1 != 0; ...
     """
-    if not dialect_of(func).packs_gathered_bytes:
-        return func
-    body = structural_map(func.body, (tirx.Cast, _as_truth))
-    return func.with_body(structural_map(body, [(TensorLoad, _gathered), (tirx.BufferStore, _scattered)]))
+    dialect = dialect_of(func)
+    if dialect.widens_truth_values:
+        func = func.with_body(structural_map(func.body, (tirx.Cast, _as_truth)))
+        func = func.with_body(structural_map(func.body, (tirx.BufferStore, _scattered)))
+    if dialect.widens_truth_values or dialect.packs_gathered_bytes:
+        func = func.with_body(structural_map(func.body, (TensorLoad, functools.partial(_gathered, dialect))))
+    return func
 
 
 def _as_truth(cast: tirx.Cast) -> tirx.Expr:
@@ -141,16 +145,16 @@ def _scattered(store: tirx.BufferStore) -> tirx.Stmt:
     return tirx.SeqStmt([tirx.Bind(vector, numbers), *stores])
 
 
-def _gathered(load: TensorLoad) -> tirx.Expr:
+def _gathered(dialect: Dialect, load: TensorLoad) -> tirx.Expr:
     dtype, index = tvm.DataType(str(load.ty)), load.indices[-1]
     lanes = int(tvm.DataType(str(index.ty)).lanes)
-    if lanes == 1 or not (is_truth(dtype) or (dtype.bits == 8 and not _is_aligned(index))):
+    is_packed = dialect.packs_gathered_bytes and dtype.bits == 8 and not is_truth(dtype) and not _is_aligned(index)
+    if lanes == 1 or not (is_packed or (dialect.widens_truth_values and is_truth(dtype))):
         return load
     scalars = [tirx.BufferLoad(load.source, [*load.indices[:-1], lane_of(index, lane)]) for lane in range(lanes)]
     if is_truth(dtype):
-        return tirx.NE(tirx.call_pure_extern(f"int32x{lanes}", f"(int{lanes})", *scalars), tirx.Broadcast(tirx.const(0, "int32"), lanes))
-    vector = f"({'u' if str(dtype).startswith('u') else ''}char{lanes})"
-    return tirx.call_pure_extern(str(dtype), vector, *scalars)
+        return tirx.NE(dialect.vector_of(scalars, f"int32x{lanes}"), tirx.Broadcast(tirx.const(0, "int32"), lanes))
+    return dialect.vector_of(scalars, str(dtype))
 
 
 def _is_aligned(index: tirx.Expr) -> bool:
@@ -183,6 +187,22 @@ def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
     dtype = tvm.DataType(str(inversion.ty))
     ones = tirx.const(-1 if dtype.type_code == tvm.DataType("int").type_code else 2**dtype.bits - 1, str(dtype.with_lanes(1)))
     return inversion if dtype.lanes == 1 else tirx.bitwise_xor(inversion.a, tirx.Broadcast(ones, dtype.lanes))
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def narrow_choices(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Give both choices of a scalar of 8 or 16 bits that type, which arithmetic widens in C. Run when divisions are written out as choices.
+
+    select(c, x + y, x)      ->      select(c, (short)(x + y), (short)(x))
+    """
+    dialect = dialect_of(func)
+
+    def narrowed(select: tirx.Select) -> tirx.Expr:
+        if str(select.ty) not in _PROMOTED:
+            return select
+        return tirx.Select(select.condition, dialect.narrowed(select.true_value), dialect.narrowed(select.false_value))
+
+    return func.with_body(structural_map(func.body, (tirx.Select, narrowed)))
 
 
 def _compared(select: tirx.Select) -> tirx.Expr:

@@ -20,7 +20,7 @@ from romou.passes.advancing_pointers import advance_pointers
 from romou.passes.argument_checks import trust_arguments
 from romou.passes.arithmetic import spell_arithmetic
 from romou.passes.async_copies import copy_asynchronously
-from romou.passes.code_generator import compare_lanes, gather_bytes, keep_digits, name_register_reads, number_truth_values, unroll_by_compiler
+from romou.passes.code_generator import compare_lanes, gather_bytes, keep_digits, name_register_reads, narrow_choices, number_truth_values, unroll_by_compiler
 from romou.passes.double_buffers import double_buffers
 from romou.passes.early_return import return_early
 from romou.passes.exact_division import divide_exactly
@@ -159,6 +159,7 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             compare_lanes,
             gather_bytes,
             tirx.transform.LowerIntrin(),
+            narrow_choices,
             keep_digits,
         ]
     )

@@ -43,8 +43,8 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
             (tvm.ir.Call, lambda c: handed_on.add(c.args[0]) if op_name(c) == "tirx.buffer_data" else None),
         ],
     )
-    # OpenCL has no vectors of truth values in memory: `gather_bytes` takes them one by one.
-    is_kept = {"bool"} if dialect_of(func).packs_gathered_bytes else set()
+    # `gather_bytes` takes truth values one by one.
+    is_kept = {"bool"} if dialect_of(func).widens_truth_values else set()
     pointers = {p: p for p in func.params}
     buffers: dict[tirx.Var, tirx.Var] = {}
 

@@ -31,8 +31,7 @@ def _constant(value: float, dtype: str, kind: str) -> tirx.Expr:
     return keep_digits(tvm.IRModule({"main": func}))["main"].body.value
 
 
-@pytest.mark.parametrize("kind", ["opencl", "cuda"])
-def test_only_what_loses_digits_is_a_sum(kind: str) -> None:
+def test_only_what_loses_digits_is_a_sum() -> None:
     short, long = ((0.5, "float64"), (0.1, "float32"), (4096.0, "float32")), ((1 / 3, "float64"), (16777215.0, "float32"))
     for value, dtype, is_sum in (*((*one, False) for one in short), *((*one, True) for one in long)):
-        assert isinstance(_constant(value, dtype, kind), tirx.Add) == is_sum, (value, dtype)
+        assert isinstance(_constant(value, dtype, "opencl"), tirx.Add) == is_sum, (value, dtype)

@@ -74,3 +74,36 @@ def test_truth_values_in_memory_behind_a_product(behind: str, target: str, openc
         np.testing.assert_array_equal(found, expected[0])
     else:
         assert relative_l2_error(found, expected[0]) < 1e-5
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+def test_truth_values_are_bytes_in_cuda(behind: str) -> None:
+    """TVM takes vectors of them for ones of 16-bit integers there; the numbers are those of an NVIDIA GPU, where there is one."""
+    inputs = {"x": _X, **({"mask": _MASK} if "mask" in str(BEHIND[behind]) else {}), **({"row": _MASK[:1]} if "row" in str(BEHIND[behind]) else {})}
+    model = model_of({"t": ("MatMul", "x w"), **BEHIND[behind]}, inputs, {"w": _W, "zero": np.float32(0), "low": np.float32(-9)})
+    del model.graph.output[:-1]
+    has_device = tvm.device("cuda", 0).exist
+    compiled = romou.compile(model, target="cuda" if has_device else "cuda -device=nvidia_h200", verify=False, strict=True)
+    assert all("ushort4*" not in text for text in compiled.sources().values())
+    if has_device:
+        expected = run_onnxruntime(model, inputs)
+        assert expected is not None
+        np.testing.assert_allclose(compiled.run(inputs)[0].astype("float32"), expected[0].astype("float32"), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("target", ["opencl", "vulkan"])
+def test_choices_between_short_integers(dtype: str, target: str, opencl_device: tvm.runtime.Device) -> None:
+    """Arithmetic makes an int of them in C, and OpenCL's select takes none beside a short: NVIDIA's compiler refused it."""
+    rng = np.random.default_rng(2)
+    low = 0 if dtype.startswith("u") else -90
+    x, y = (rng.integers(low, 90, (5, 13)).astype(dtype) for _ in range(2))
+    y[y == 0] = 7
+    model = model_of({"m": ("Mod", "x y"), "s": ("Add", "x y"), "w": ("Where", "c s x")}, {"x": x, "y": y, "c": x > y})
+    compiled = romou.compile(model, target=target, verify=False, strict=True)
+    found = compiled.run({"x": x, "y": y, "c": x > y})
+    np.testing.assert_array_equal(found["m"], np.mod(x, y))
+    np.testing.assert_array_equal(found["w"], np.where(x > y, x + y, x))
+    c_type = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort"}[dtype]
+    texts = "".join(compiled.sources().values())
+    assert target == "vulkan" or texts.count("select(") == texts.count(f"select(({c_type})(")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 
 from romou.backends.dialect import Dialect
@@ -21,9 +23,13 @@ class CudaCpp(Dialect):
     has_vector_arithmetic = False
     has_unroll_pragma = True
     has_images = False
-    prints_seven_digits = True
+    widens_truth_values = True
     takes_vectors_apart = True
     converts_fp16_in_memory = False
+
+    def vector_of(self, scalars: Sequence[tirx.Expr], dtype: str) -> tirx.Expr:
+        scalar = dtype.partition("x")[0]
+        return tirx.Shuffle([tirx.Cast(scalar, value) for value in scalars], list(range(len(scalars))))
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(str(bits.ty).replace("uint16", "float32"), "float_of_half", bits)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm
 from tvm import tirx
 from tvm.ir import PointerType
@@ -9,7 +11,7 @@ from tvm.ir import PointerType
 from romou.backends.dialect import Dialect, vector_type
 from romou.backends.opencl.functions import function_name
 
-_NAMES = {"float32": "float", "float16": "half"}
+_NAMES = {"float32": "float", "float16": "half", "int32": "int", "int16": "short", "uint16": "ushort", "int8": "char", "uint8": "uchar"}
 
 # TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take vectors.
 _FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "hypot", "ldexp", "log1p", "nextafter", "rsqrt", "tan")
@@ -41,6 +43,7 @@ class OpenCLC(Dialect):
 
     has_negative_truth = True
     has_pointers = True
+    widens_truth_values = True
     packs_gathered_bytes = True
     prints_seven_digits = True
     rounds_divisions_roughly = True
@@ -50,6 +53,15 @@ class OpenCLC(Dialect):
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         base, _, lanes = dtype.partition("x")
         return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", scalar)
+
+    def vector_of(self, scalars: Sequence[tirx.Expr], dtype: str) -> tirx.Expr:
+        """See `Dialect.vector_of`: TVM would print a call of a function `char4`."""
+        base, _, lanes = dtype.partition("x")
+        return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", *scalars)
+
+    def narrowed(self, value: tirx.Expr) -> tirx.Expr:
+        """See `Dialect.narrowed`: `select` takes no int beside a short."""
+        return tirx.call_pure_extern(value.ty, f"({_NAMES[str(value.ty)]})", value)
 
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         """See `Dialect.bare_scalar`: a call of a function without a name prints its argument in parentheses."""

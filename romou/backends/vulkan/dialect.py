@@ -35,6 +35,7 @@ class Glsl(OpenCLC):
     """
 
     has_negative_truth = False
+    widens_truth_values = False
     packs_gathered_bytes = False
     prints_seven_digits = False
     has_pointers = False
@@ -48,6 +49,9 @@ class Glsl(OpenCLC):
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(quotient.ty, "quotient", quotient.a, quotient.b)
+
+    def narrowed(self, value: tirx.Expr) -> tirx.Expr:
+        return value
 
     def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
         # `functions.py` has those that GLSL lacks.
