@@ -327,7 +327,7 @@ def test_a_command_ends_with_an_exit_code_where_much_is_on_the_host(
 
 
 def test_what_no_onnx_node_computes_does_not_go_to_the_host(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a gradient, say: the ONNX model that it was made of computes something else."""
+    """A gradient, say, is a model that was made of an ONNX model which computes something else."""
     imported = replace(import_model(net(), None), onnx_model=None)
     break_code_generator(monkeypatch, "tanh")
     with pytest.raises(BuildError, match="no.such.instruction"):
