@@ -354,7 +354,9 @@ def convolution(b: Builder) -> object:
 
 def deconvolution(b: Builder) -> object:
     groups, inputs, outputs = _channels(b)
-    x = b.fresh((b.whole(1, 2), inputs, *b.shape(b.pick((1, 2, 2, 3)))), constant=False)
+    shape = (b.whole(1, 2), inputs, *b.shape(b.pick((1, 2, 2, 3))))
+    # Finite: a weight of zero that fills up a tile makes NaN of an infinity beside it.
+    x = b.given(b.rng.standard_normal(shape).astype(b.dtype), False)
     options = _window(b, b.dims(x)[2:])
     options.pop("auto_pad", None)
     if "strides" in options and b.chance(0.3):
@@ -387,7 +389,8 @@ def resize(b: Builder) -> object:
     options = {"mode": mode, "coordinate_transformation_mode": b.pick(ways)}
     if mode == "nearest":
         options["nearest_mode"] = b.pick(("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"))
-    if b.chance(0.5):
+    # With corners aligned a scale that gives no whole size counts by its fraction in onnxruntime.
+    if b.chance(0.5) and options["coordinate_transformation_mode"] != "align_corners":
         return b.add("Resize", x, "", b.fixed([1.0, 1.0, *(float(b.pick((0.5, 1.0, 2.0, 3.0))) for _ in range(rank - 2))], "float32"), **options)
     return b.add("Resize", x, "", "", b.fixed([*b.dims(x)[:2], *(b.whole(1, 11) for _ in range(rank - 2))]), **options)
 

@@ -22,7 +22,7 @@ OPSET = 18
 class Block:
     """A graph and how to draw its inputs.
 
-    plain: operators of which no family makes kernels, and which move or compare a few values; TVM's default schedule serves them.
+    plain: operators that no family makes kernels of yet: integer and double products, and quantization with scalars that are computed.
     tolerance: largest relative L2 error of an output in fp32.
     """
 
@@ -244,7 +244,7 @@ def top_k() -> Block:
     net = Net("top_k")
     scores = net.add("Softmax", net.linear(net.input((3, 20)), 20, 37), axis=-1)
     values, indices = net.add("TopK", scores, net.const([5]), outputs=2, axis=-1)
-    return net.block(values, indices, plain=("topk",))
+    return net.block(values, indices)
 
 
 def yolo_head() -> Block:
@@ -316,7 +316,7 @@ def dynamic_linear() -> Block:
     x, scale, zero = net.add("DynamicQuantizeLinear", net.input((7, 20)), outputs=3)
     weight = net.const(net.rng.integers(-127, 128, (20, 13)), "int8")
     product = net.add("Cast", net.add("MatMulInteger", x, weight, zero, net.const(0, "int8")), to=onnx.TensorProto.FLOAT)
-    return net.block(net.add("Add", net.add("Mul", product, net.add("Mul", scale, net.const(0.01))), net.weight(13)))
+    return net.block(net.add("Add", net.add("Mul", product, net.add("Mul", scale, net.const(0.01))), net.weight(13)), plain=(*_DYNAMIC, "MatMulInteger"))
 
 
 def dynamic_conv() -> Block:
@@ -326,7 +326,7 @@ def dynamic_conv() -> Block:
     weight = net.const(net.rng.integers(-127, 128, (10, 6, 3, 3)), "int8")
     product = net.add("Cast", net.add("ConvInteger", x, weight, zero, net.const(0, "int8"), pads=[1] * 4), to=onnx.TensorProto.FLOAT)
     product = net.add("Mul", product, net.add("Mul", scale, net.const(0.01)))
-    return net.block(net.add("Relu", net.add("Add", product, net.weight(1, 10, 1, 1))))
+    return net.block(net.add("Relu", net.add("Add", product, net.weight(1, 10, 1, 1))), plain=(*_DYNAMIC, "ConvInteger", "Relu"))
 
 
 def bool_masks() -> Block:
@@ -350,7 +350,8 @@ def float64() -> Block:
     x = net.input((5, 9), "float64")
     y = net.add("MatMul", x, net.const(net.rng.standard_normal((9, 1)) @ np.ones((1, 6)), "float64"))
     # Roots and quotients: Vulkan's GLSL has no other functions of doubles.
-    return net.block(net.add("Sqrt", net.add("Abs", net.add("Div", y, net.add("ReduceMax", net.add("Abs", y), net.const([-1]))))), tolerance=1e-6)
+    share = net.add("Div", y, net.add("ReduceMax", net.add("Abs", y), net.const([-1])))
+    return net.block(net.add("Sqrt", net.add("Abs", share)), tolerance=1e-6, plain=("MatMul",))
 
 
 def token_ids() -> Block:
@@ -405,6 +406,10 @@ def reflection() -> Block:
     x = net.add("Pad", net.input((1, 5, 9, 7)), net.const([0, 0, 2, 1, 0, 0, 1, 2]), mode="reflect")
     y = net.add("Pad", net.conv(x, 5, 10, pads=[0] * 4), net.const([0, 0, 1, 1, 0, 0, 1, 1]), net.const(-2.0))
     return net.block(net.add("Slice", y, net.const([-1]), net.const([-(2**62)]), net.const([3]), net.const([-1])))
+
+
+# What DynamicQuantizeLinear is made of: its scale and zero point are scalars, which no family computes.
+_DYNAMIC = ("Min", "Max", "Sub", "Div", "Mul", "Clip", "Round", "Cast", "QuantizeLinear", "Add")
 
 
 BLOCKS: dict[str, Callable[[], Block]] = {
