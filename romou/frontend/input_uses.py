@@ -103,6 +103,7 @@ class _Uses:
         for node in model.graph.node:
             for i, name in enumerate(node.input):
                 self._readers.setdefault(name, []).append((node, i))
+        self._scales: dict[tuple[str, int], float | None] = {}
 
     def draw(self, name: str) -> Draw | None:
         """What an input takes; None for what its type says."""
@@ -115,10 +116,10 @@ class _Uses:
             if element in _BYTES and name in self._readers:
                 limits = np.iinfo(helper.tensor_dtype_to_np_dtype(element))
                 return Draw(low=int(limits.min), high=int(limits.max))
-            return self._steps(name) if self._angle_scale(name, 1.0) is not None or self._is_step(name) else None
+            return self._steps(name) if self._angle_scale(name) is not None or self._is_step(name) else None
         if element not in _FLOATS or not self._is_scalar(name):
             return None
-        scale = self._angle_scale(name, 1.0)
+        scale = self._angle_scale(name)
         steps = self._steps(name)
         if scale is not None and abs(scale) >= _LEAST_STEPS:
             return Draw(low=steps.low / abs(scale), high=steps.high / abs(scale), is_whole=False)
@@ -169,18 +170,24 @@ class _Uses:
         value = None if tensor is None else numpy_helper.to_array(tensor)
         return int(value.reshape(-1)[0]) if value is not None and value.size == 1 and value.dtype.kind in "iu" else None
 
-    def _angle_scale(self, name: str, scale: float, depth: int = 32) -> float | None:
+    def _angle_scale(self, name: str, depth: int = 32) -> float | None:
         """What a tensor is multiplied by, at most, before a Sin or a Cos; None where none is behind it."""
-        found: list[float] = []
-        for node, position in self._readers.get(name, ()) if depth else ():
-            if node.op_type in _ANGLES:
-                found.append(scale)
-            elif node.op_type in ELEMENTWISE | MOVES | {"Cast"} or (node.op_type in ("MatMul", "Gemm", "Einsum") and is_of_coordinates(node, self._shapes)):
-                factor = 1.0
-                others = [numpy_helper.to_array(self.constants[given]) for i, given in enumerate(node.input) if i != position and given in self.constants]
-                if node.op_type in ("Mul", "Div") and others and others[0].size == 1:
-                    number = float(others[0].reshape(-1)[0])
-                    factor = number if node.op_type == "Mul" else 1 / number if number else 1.0
-                behind = self._angle_scale(node.output[0], scale * factor, depth - 1)
-                found += [] if behind is None else [behind]
-        return max(found, key=abs) if found else None
+        # There are more paths than tensors: twice as many after each node that reads its input twice.
+        if (name, depth) not in self._scales:
+            found: list[float] = []
+            for node, position in self._readers.get(name, ()) if depth else ():
+                if node.op_type in _ANGLES:
+                    found.append(1.0)
+                elif node.op_type in ELEMENTWISE | MOVES | {"Cast"} or (node.op_type in ("MatMul", "Gemm", "Einsum") and is_of_coordinates(node, self._shapes)):
+                    behind = self._angle_scale(node.output[0], depth - 1)
+                    found += [] if behind is None else [behind * self._factor(node, position)]
+            self._scales[name, depth] = max(found, key=abs) if found else None
+        return self._scales[name, depth]
+
+    def _factor(self, node: onnx.NodeProto, position: int) -> float:
+        """What a node multiplies one of its inputs by, where that is a constant number; else 1."""
+        others = [self.constants[given] for i, given in enumerate(node.input) if i != position and given in self.constants]
+        if node.op_type not in ("Mul", "Div") or not others or math.prod(others[0].dims) != 1:
+            return 1.0
+        number = float(numpy_helper.to_array(others[0]).reshape(-1)[0])
+        return number if node.op_type == "Mul" else 1 / number if number else 1.0

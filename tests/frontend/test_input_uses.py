@@ -102,6 +102,16 @@ def test_positions_and_timesteps(make: Callable[[], onnx.ModelProto], name: str,
     assert draws_of(import_onnx(make()).folded)[name] == Draw(low=low, high=999)
 
 
+def test_tensors_that_are_read_twice_are_followed_once() -> None:
+    """Paths from the input to the angle: a thousand million."""
+    g = Graph({"i": (2, 1)})
+    doubled = "i"
+    for _ in range(30):
+        doubled = g.add("Add", doubled, doubled)
+    draws = draws_of(g.model(g.add("Sin", g.add("Mul", doubled, g.constant(np.float32(1000))))))
+    assert draws["i"].high == pytest.approx(0.999)
+
+
 def test_a_timestep_is_known_by_its_name() -> None:
     names = ("timestep", "time_steps", "t", "unet.timesteps", "temperature", "text", "input")
     g = Graph(dict.fromkeys(names, (1,)))
