@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from romou.api.report import write_report as write_report
     from romou.api.spaces import pruned_spaces as pruned_spaces
     from romou.api.tune import tune as tune
+    from romou.core.errors import BrokenFunctionsError as BrokenFunctionsError
     from romou.core.errors import BrokenModelError as BrokenModelError
+    from romou.core.errors import BrokenNodesError as BrokenNodesError
     from romou.core.errors import BuildError as BuildError
     from romou.core.errors import CompatError as CompatError
     from romou.core.errors import ConnectionLostError as ConnectionLostError
@@ -64,7 +66,7 @@ _NAMES = {
     "romou.core.outcome": ("Outcome",),
     "romou.core.errors": (
         *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError", "BrokenModelError", "NumericError"),
-        *("RecordError", "BuildError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
+        *("RecordError", "BuildError", "BrokenFunctionsError", "BrokenNodesError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
     ),
 }
 # Modules whose functions belong to the interface too.

@@ -101,7 +101,7 @@ class BrokenNodesError(BuildError):
 
     @classmethod
     def of(cls, what: str, nodes: Iterable[str], error: Exception) -> BrokenNodesError:
-        """Say what could not be built, and why."""
+        """Say what could not be built (`what`), at which `nodes`, and which `error` says so."""
         return cls(_cannot_be_built(what, error), hint=_FAULT, what=what, nodes=frozenset(nodes))
 
 
@@ -113,7 +113,7 @@ class BrokenFunctionsError(BuildError):
 
     @classmethod
     def of(cls, functions: Mapping[str, Exception], origins: Mapping[str, frozenset[str]] | None = None) -> BrokenFunctionsError:
-        """Say why the first one cannot be built, and how many others cannot."""
+        """Say why the first one of `functions` cannot be built, and how many others cannot; `origins` as above."""
         first = next(iter(functions.values()))
         message = first.message if isinstance(first, RomouError) else str(first)
         more = f" (and {len(functions) - 1} more kernels)" if len(functions) > 1 else ""
