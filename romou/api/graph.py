@@ -12,7 +12,6 @@ from romou.api.ladder import Ladder
 from romou.api.lowered import Graph
 from romou.core.errors import UsageError
 from romou.frontend import ImportedModel, Precision, import_onnx, with_constants
-from romou.schedules.families import template_of
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -44,8 +43,6 @@ def lower(imported: ImportedModel, target: Target, *, strict: bool = False, exec
 
     executor: compiles with default configs while the caller goes on. Where that fails, only a call without an executor moves nodes.
     """
-    # Its entries hold the functions of the models before.
-    template_of.cache_clear()
     return settled(Ladder(imported, target, strict=strict), target, executor)
 
 

@@ -36,7 +36,7 @@ from romou.frontend.to_host import in_fp32, with_nodes_on_host
 from romou.frontend.to_relax import to_relax
 from romou.layout.origins import function_origins
 from romou.module import Kept
-from romou.schedules.families import RUNG
+from romou.schedules.families import RUNG, template_of
 from romou.target import Target
 from romou.tvm_patches.quiet import quiet_stderr
 
@@ -67,6 +67,8 @@ class Ladder:
     """
 
     def __init__(self, imported: ImportedModel, target: Target, *, strict: bool = False) -> None:
+        # Its entries hold the functions of the models before.
+        template_of.cache_clear()
         self.imported = imported
         self.rungs: dict[str, Rung] = {}
         self.kept = Kept()

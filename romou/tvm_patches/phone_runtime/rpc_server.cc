@@ -131,6 +131,9 @@ void run_session(const Guest& guest, Handle& listener, Guests& others, const Opt
     setpgid(child, child);
     int status = 0;
     const std::string reason = watch(child, *pulse, options, limit_s, &status);
+    // Before anybody is told that the session is over.
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
     if (!reason.empty()) {
       say("session with %s was ended: %s", peer.c_str(), reason.c_str());
       try {
