@@ -406,7 +406,7 @@ def quantized(b: Builder) -> object:
     if operator == "ConvInteger":
         c = b.whole(1, 5)
         return b.add(operator, b.fresh((1, c, 6, 7), "uint8", False), b.fresh((b.whole(1, 5), c, 3, 2), kind), b.fixed(b.whole(0, 9), "uint8"))
-    x = b.any(ranks=(2, 3, 4), filled=True) if operator == "QuantizeLinear" else b.fresh(b.shape(b.whole(2, 4)), kind, False)
+    x = b.any(ranks=(2, 3, 4), filled=True, finite=True) if operator == "QuantizeLinear" else b.fresh(b.shape(b.whole(2, 4)), kind, False)
     if operator == "QuantizeLinear" and b.array(x).dtype != np.float32:
         raise UnfitError("scales are fp32")
     axis = b.whole(0, len(b.dims(x)) - 1)
