@@ -53,10 +53,13 @@ class Guarded:
         return data, self._described(found[: self.before], found[self.before + size :])
 
     def fault(self) -> str | None:
-        """Return what was written beside the tensor, or None; reads the zones only."""
+        """Return what was written beside the tensor, or None; reads the zones only, where it can."""
         if self.whole is None or self.extents is not None:
             return None
         end = math.prod(self.whole.shape) - ZONE_BYTES
+        if _is_remote(self.device):
+            found = self.whole.numpy()
+            return self._described(found[: self.before], found[end:])
         zones = [self.whole._create_view((length,), "uint8", start).numpy() for start, length in ((0, self.before), (end, ZONE_BYTES)) if length]
         return self._described(zones[0] if self.before else np.empty(0, np.uint8), zones[-1])
 
@@ -103,7 +106,7 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
     before = ZONE_BYTES if window is not None else 0
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     pieces = [piece for piece in (_PATTERN[:before], data, _PATTERN) if piece.size]
-    if data.size < _MOST_JOINED_BYTES:
+    if data.size < _MOST_JOINED_BYTES or _is_remote(device):
         pieces = [np.concatenate(pieces)]
     try:
         whole = tvm.runtime.empty((sum(piece.size for piece in pieces),), "uint8", device)
@@ -116,6 +119,11 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
         start += piece.size
     view = whole._create_view(array.shape, str(array.dtype), before)
     return Guarded(**made, tensor=view if window is None else window(view), whole=whole, before=before)
+
+
+def _is_remote(device: Any) -> bool:
+    """Whether a device is one of a connection, whose copies pass over a view's offset: only whole tensors go there and come back."""
+    return bool(device.dlpack_device_type() >= 128)
 
 
 def _image(array: np.ndarray, name: str, scope: str, device: Any, *, is_written: bool) -> Guarded:
