@@ -13,7 +13,9 @@ import forked
 import numpy as np
 import pytest
 import tvm
+import tvm.rpc
 from platforms import INTEL
+from rpc_servers import serving
 from tvm import ir, tirx
 
 from romou.backends import backend
@@ -131,3 +133,18 @@ def test_a_tensor_that_leaves_no_room_for_zones_has_none(vulkan_device: tvm.runt
     (image,) = guard((widest,), ("y",), ("global.texture",), vulkan_device, None)
     assert image.extents is None
     assert image.output()[1] is None
+
+
+def test_zones_of_a_connection_are_seen() -> None:
+    """Copies over RPC pass over the offset of a view."""
+    with serving() as server:
+        (address, key) = server.address.split("/")
+        host, port = address.rsplit(":", 1)
+        session = tvm.rpc.connect(host, int(port), key)
+        for kind in ("opencl", "vulkan"):
+            (given,) = guard((np.ones(5, "float32"),), ("x",), ("global",), session.device(kind, 0), None)
+            assert given.fault() is None
+            found = given.whole.numpy()
+            found[-3] ^= 1
+            given.whole.copyfrom(found)
+            assert given.fault() == "wrote 1 bytes behind `x`"
