@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +13,10 @@ import onnx
 from romou.core.errors import DeviceError, NumericError, RomouError
 from romou.core.linking import is_here
 from romou.frontend import draws_of
-from romou.frontend.graph import shapes_of
+from romou.frontend.graph import captured, shapes_of
 from romou.frontend.precision import AS_GIVEN, FP16, MIXED
 from romou.frontend.precision import TOLERANCE as MADE_FP16
+from romou.frontend.prefix import first_failing
 from romou.frontend.reference import relative_l2_error, run_onnxruntime, spreads
 from romou.module import TunedModel, random_inputs
 from romou.target import Target
@@ -224,14 +225,8 @@ def _first_wrong(
 
     A wrong tensor is needed by the outputs, or makes others wrong that are: so what is wrong after one node is wrong after all later ones.
     """
-    right, wrong = 0, len(model.graph.node)
-    while wrong - right > 1:
-        count = (right + wrong) // 2
-        if _is_part_wrong(_first_nodes(model, count), compiled, target, precision, given):
-            wrong = count
-        else:
-            right = count
-    node = model.graph.node[wrong - 1]
+    at = first_failing(len(model.graph.node), lambda count: _is_part_wrong(_first_nodes(model, count), compiled, target, precision, given))
+    node = model.graph.node[at]
     assert isinstance(node, onnx.NodeProto)
     return node
 
@@ -258,8 +253,8 @@ def _first_nodes(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
     """The model as far as its first `count` nodes; its outputs are their tensors that later nodes, or the model's outputs, need."""
     nodes, later = list(model.graph.node[:count]), model.graph.node[count:]
     made = {name for node in nodes for name in node.output if name}
-    read = {name for node in nodes for name in _read_by(node)}
-    needed = {name for node in later for name in _read_by(node)} | {output.name for output in model.graph.output}
+    read = {name for node in nodes for name in (*node.input, *captured(node))}
+    needed = {name for node in later for name in (*node.input, *captured(node))} | {output.name for output in model.graph.output}
     known: Mapping[str, onnx.ValueInfoProto] = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
     part = onnx.ModelProto()
     part.CopyFrom(model)
@@ -273,13 +268,3 @@ def _first_nodes(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
         del field[:]
         field.extend(kept)
     return part
-
-
-def _read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Names of the tensors that a node needs, those inside its branches and bodies too."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _read_by(inner)
-            yield from (output.name for output in graph.output)

@@ -72,17 +72,17 @@ def command(
         emit_source.mkdir(parents=True, exist_ok=True)
         for name, text in sources.items():
             (emit_source / f"{name}.{suffix}").write_text(text, encoding="utf-8")
+    summary = compiled.summary()
     if is_json:
         files = [str(emit_source / f"{name}.{suffix}") for name in sources] if emit_source is not None else []
-        about = {"model": model, "target": str(parsed), "output": str(path), "relative_l2_error": compiled.summary().relative_l2_error}
-        about |= {"checked_on": compiled.summary().checked_on}
-        print_json({**about, "kernels": list(sources), "sources": files, "summary": compiled.summary().to_dict()})
-        check_host(compiled.summary(), allow_host)
+        about = {"model": model, "target": str(parsed), "output": str(path), "relative_l2_error": summary.relative_l2_error}
+        about |= {"checked_on": summary.checked_on}
+        print_json({**about, "kernels": list(sources), "sources": files, "summary": summary.to_dict()})
+        check_host(summary, allow_host)
         return
     from romou.report.table import device_lines
 
     out = console(is_json=False)
-    summary = compiled.summary()
     reason = "no device that runs its kernels is here, or onnxruntime does not run the model." if verify else "--no-verify."
     checked = f"Its outputs were not checked: {reason}"
     if summary.relative_l2_error is not None:
@@ -90,6 +90,6 @@ def command(
     out.print(f"{len(sources)} kernels, saved to {path}. {checked}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)
-    for line in device_lines(compiled.summary()):
+    for line in device_lines(summary):
         out.print(line, markup=False)
-    check_host(compiled.summary(), allow_host)
+    check_host(summary, allow_host)

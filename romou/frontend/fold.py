@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.frontend.graph import Shapes, check, constants_of, replace_nodes, shapes_of, types_of
+from romou.frontend.graph import Shapes, captured, check, constants_of, replace_nodes, shapes_of, types_of
 from romou.frontend.infer import infer
 
 logger = logging.getLogger("romou")
@@ -87,7 +87,7 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
         known.update(node.output)
     if not has_progress:
         return None
-    needed = {name for node in rest for name in node.input} | {value.name for value in graph.output} | _captured(rest)
+    needed = {name for node in rest for name in node.input} | {value.name for value in graph.output} | {name for node in rest for name in captured(node)}
     values = _compute(model, constant, [name for node in constant for name in node.output if name in needed])
     if values is None:
         return None
@@ -124,17 +124,6 @@ def _dimensions(node: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
         return np.array(np.prod(shape, dtype=np.int64), np.int64)
     given = {a.name: a.i for a in node.attribute}
     return np.array(shape[given.get("start", 0) : given.get("end", len(shape))], np.int64)
-
-
-def _captured(nodes: list[onnx.NodeProto]) -> set[str]:
-    """Names that subgraphs of the nodes may read from outside."""
-    found: set[str] = set()
-    for node in nodes:
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                inner = list(graph.node)
-                found |= {name for n in inner for name in n.input} | {value.name for value in graph.output} | _captured(inner)
-    return found
 
 
 def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[str]) -> dict[str, np.ndarray] | None:

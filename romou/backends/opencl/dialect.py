@@ -51,8 +51,7 @@ class OpenCLC(Dialect):
     rounding_mark = "/* correctly rounded */"
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
-        base, _, lanes = dtype.partition("x")
-        return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", scalar)
+        return self.vector_of([scalar], dtype)
 
     def vector_of(self, scalars: Sequence[tirx.Expr], dtype: str) -> tirx.Expr:
         """See `Dialect.vector_of`: TVM would print a call of a function `char4`."""
