@@ -9,6 +9,7 @@ Groups of whole texels only. The packed reshapes are views of the same memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import relax
@@ -50,20 +51,16 @@ def opened(bb: relax.BlockBuilder, packed: relax.Expr, shape: Shape | None, want
     return Rows(bb.emit(relax.op.reshape(packed, wanted)), (n, c, h, w))
 
 
-def kept(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows], plain: dict[relax.Var, relax.Expr]) -> Rows | None:
+def kept(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows], plain_expr: Callable[[relax.Expr], relax.Expr]) -> Rows | None:
     """Return the result of an element-wise operator whose operands are such rows, or are the same for a whole row."""
-    name, read = op_name(call), [rows[arg] for arg in call.args if arg in rows]
-    if name not in _ELEMENTWISE or not read or any(one.shape != read[0].shape for one in read):
+    name, read = op_name(call), [arg for arg in call.args if arg in rows]
+    if name not in _ELEMENTWISE or not read or shape_of(call) != shape_of(read[0]) or any(rows[arg].shape != rows[read[0]].shape for arg in read):
         return None
-    operands = []
-    for arg in call.args:
-        if arg in rows:
-            operands.append(rows[arg].value)
-        elif not isinstance(arg.ty, relax.TensorType) or (shape_of(arg) is not None and static_shape(arg)[-1:] in ((), (1,))):
-            operands.append(plain.get(arg, arg))
-        else:
-            return None
-    return Rows(bb.emit(relax.Call(call.op, operands, call.attrs)), read[0].shape)
+    others = [arg for arg in call.args if arg not in rows and isinstance(arg.ty, relax.TensorType)]
+    if any(shape_of(arg) is None or static_shape(arg)[-1:] not in ((), (1,)) for arg in others):
+        return None
+    operands = [rows[arg].value if arg in rows else plain_expr(arg) for arg in call.args]
+    return Rows(bb.emit(relax.Call(call.op, operands, call.attrs)), rows[read[0]].shape)
 
 
 def reduced(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows]) -> relax.Expr | None:

@@ -178,7 +178,7 @@ class _Packer(Walker):
             if statistics is not None:
                 self.plain[var] = statistics
                 return True
-            rows = kept(self.bb, value, self._rows, self.plain)
+            rows = kept(self.bb, value, self._rows, self.plain_expr)
         if rows is None:
             return False
         self._rows[var] = rows

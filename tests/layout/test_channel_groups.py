@@ -44,3 +44,17 @@ def test_numbers(model: onnx.ModelProto, target: str, opencl_device: tvm.runtime
     assert not compiled.host_nodes
     for found, right in zip(compiled.run(inputs), expected, strict=True):
         assert relative_l2_error(found, right) < 1e-5
+
+
+@pytest.mark.parametrize("is_wider", [False, True], ids=["packed", "wider"])
+def test_rows_beside_other_tensors(is_wider: bool, opencl_device: tvm.runtime.Device) -> None:
+    """One that is the same for a row and stands packed only, and one that makes more axes of the result."""
+    g = Graph({"image": (1, 3, 5, 7), "row": (1, 8, 1)})
+    rows = g.add("Reshape", g.conv("image", 3, 20, pads=[1, 1, 1, 1]), g.constant(np.array([1, 5, -1])))
+    packed = g.add("Conv", "row", g.weight(5, 8, 1), kernel_shape=[1])
+    factor = g.add("Mul", packed, g.constant(np.arange(15, dtype="float32").reshape(3, 1, 5, 1))) if is_wider else packed
+    model = g.model(g.add("Exp", g.add("Mul", rows, factor)))
+    inputs = random_inputs(model)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    assert relative_l2_error(romou.compile(model, target="opencl", verify=False, strict=True).run(inputs)[0], expected[0]) < 1e-5
