@@ -16,15 +16,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import click
 import numpy as np
 import onnx
+from child_pool import in_children
 from graph_cases import Case, UnfitError, case, reference
 
 from romou.core.errors import RomouError
@@ -183,26 +182,14 @@ def _run(child: ChildProcess, seed: int, number: int, way: str, keep: Path | Non
 
 def fuzz(numbers: range, *, seed: int, ways: tuple[str, ...] = tuple(WAYS), jobs: int = 1, keep: Path | None = None, verbose: bool = False) -> list[Result]:
     """How each graph ended, each in one of the ways, in `jobs` child processes."""
-    children: Queue[ChildProcess] = Queue()
-    for _ in range(jobs):
-        children.put(ChildProcess("graph"))
 
-    def run(number: int) -> Result:
-        child = children.get()
-        try:
-            result = _run(child, seed, number, ways[number % len(ways)], keep)
-        finally:
-            children.put(child)
+    def run(child: ChildProcess, number: int) -> Result:
+        result = _run(child, seed, number, ways[number % len(ways)], keep)
         if verbose and (result.outcome in FAULTS or result.outcome == REFUSED):
             print(f"graph {number} ({result.way}), {result.operators}: {result.outcome}\n{result.detail}\n", flush=True)
         return result
 
-    try:
-        with ThreadPoolExecutor(jobs) as threads:
-            return list(threads.map(run, numbers))
-    finally:
-        for _ in range(jobs):
-            children.get().kill()
+    return in_children("graph", run, numbers, jobs=jobs)
 
 
 @click.command()

@@ -11,17 +11,16 @@ of processor time.
 
 from __future__ import annotations
 
-import queue
 import resource
 import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from child_pool import in_children
 from fuzz_cases import case
 
 from romou.core.errors import NumericError, RomouError
@@ -98,23 +97,7 @@ def _is_clear(error: RomouError) -> bool:
 
 def fuzz(numbers: range, *, seed: int = 0, jobs: int = 1) -> list[Result]:
     """How each case ended, run in `jobs` child processes."""
-    children: queue.Queue[ChildProcess] = queue.Queue()
-    for _ in range(jobs):
-        children.put(ChildProcess("case"))
-
-    def run(number: int) -> Result:
-        child = children.get()
-        try:
-            return run_case(child, seed, number)
-        finally:
-            children.put(child)
-
-    try:
-        with ThreadPoolExecutor(jobs) as threads:
-            return list(threads.map(run, numbers))
-    finally:
-        for _ in range(jobs):
-            children.get().kill()
+    return in_children("case", lambda child, number: run_case(child, seed, number), numbers, jobs=jobs)
 
 
 @click.command()

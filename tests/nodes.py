@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -28,3 +28,11 @@ def assert_as_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarra
     for name, a, b in zip(found.names, found, expected, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), name
         np.testing.assert_allclose(a, b, tolerance, tolerance, err_msg=name)
+
+
+def assert_equals_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray], when: str = "") -> None:
+    """Assert that outputs are onnxruntime's, bit for bit but for NaN."""
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None, "onnxruntime takes the model"
+    for value, found, right in zip(model.graph.output, outputs, expected, strict=True):
+        np.testing.assert_array_equal(found, right, err_msg=f"{value.name} {when}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tvm
+from nodes import assert_equals_onnxruntime
 from operators import target_of
 from small_networks import Graph, random_inputs, shared_outputs_net
 
 import romou
-from romou.frontend.reference import run_onnxruntime
 
 KINDS = ["opencl", "vulkan"]
 
@@ -27,11 +26,8 @@ def test_right_in_every_run(kind: str, capture: bool, tmp_path: Path) -> None:
     loaded = romou.load(compiled.save(tmp_path / "m.romou"), capture=capture)
     for seed in range(4):
         inputs = random_inputs(model, seed=seed)
-        right = run_onnxruntime(model, inputs)
-        assert right is not None
-        for found in (compiled.run(inputs), loaded.run(inputs)):
-            for name, mine, theirs in zip(compiled.outputs, found, right, strict=True):
-                np.testing.assert_array_equal(mine, theirs, err_msg=f"{name}, run {seed}")
+        for one in (compiled, loaded):
+            assert_equals_onnxruntime(model, inputs, one.run(inputs), f"in run {seed}")
     assert all(("command buffer" in one.launching) == capture for one in (compiled, loaded))
 
 
@@ -41,10 +37,7 @@ def test_right_after_it_was_timed(opencl_device: tvm.runtime.Device) -> None:
     compiled = romou.compile(model, target=target_of("opencl"))
     compiled.times(repeat=1)
     inputs = random_inputs(model, seed=1)
-    right = run_onnxruntime(model, inputs)
-    assert right is not None
-    for mine, theirs in zip(compiled.run(inputs), right, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    assert_equals_onnxruntime(model, inputs, compiled.run(inputs))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +49,4 @@ def test_no_output_is_computed(kind: str) -> None:
     compiled = romou.compile(model, target=target_of(kind))
     for seed in range(3):
         inputs = random_inputs(model, seed=seed)
-        right = run_onnxruntime(model, inputs)
-        assert right is not None
-        for mine, theirs in zip(compiled.run(inputs), right, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+        assert_equals_onnxruntime(model, inputs, compiled.run(inputs))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import standin
 from click.testing import CliRunner
+from nodes import assert_equals_onnxruntime
 from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, tracking, wait_for
 from small_networks import Graph, random_inputs, shared_outputs_net, short_net
 
@@ -133,10 +134,7 @@ def test_outputs_that_are_constants_or_inputs_stay_right_at_a_server(tmp_path: P
     there = romou.load(romou.compile(model, target="opencl -device=host", device=0).save(tmp_path / "m.romou"), rpc=server.address)
     for seed in range(3):
         inputs = random_inputs(model, seed=seed)
-        right = run_onnxruntime(model, inputs)
-        assert right is not None
-        for mine, theirs in zip(there.run(inputs), right, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+        assert_equals_onnxruntime(model, inputs, there.run(inputs))
     there.release()
 
 

@@ -1,0 +1,33 @@
+"""Cases by number, run in child processes that survive each other's crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from typing import TypeVar
+
+from romou.measure.child import ChildProcess
+
+T = TypeVar("T")
+
+
+def in_children(name: str, run: Callable[[ChildProcess, int], T], numbers: Iterable[int], *, jobs: int) -> list[T]:
+    """Return what `run` returns for each number, in order. jobs: child processes at a time; name: of them, in errors."""
+    children: Queue[ChildProcess] = Queue()
+    for _ in range(jobs):
+        children.put(ChildProcess(name))
+
+    def run_one(number: int) -> T:
+        child = children.get()
+        try:
+            return run(child, number)
+        finally:
+            children.put(child)
+
+    try:
+        with ThreadPoolExecutor(jobs) as threads:
+            return list(threads.map(run_one, numbers))
+    finally:
+        for _ in range(jobs):
+            children.get().kill()
