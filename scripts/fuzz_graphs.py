@@ -49,7 +49,7 @@ _SPREAD, _RUNS = 16.0, 8
 
 @dataclass(frozen=True)
 class Result:
-    """How a graph ended in one way."""
+    """The outcome of a graph in one way."""
 
     number: int
     way: str
@@ -89,7 +89,7 @@ def bounds(graph: Case, epsilon: float) -> tuple[dict[str, np.ndarray], list[dic
 
 
 def differs(found: np.ndarray, expected: list[np.ndarray], *, is_fp16: bool = False) -> str | None:
-    """What is wrong with an output, or None. expected: the right result, then results of perturbed graphs."""
+    """Return the fault of an output, or None. expected: the right result, then results of perturbed graphs."""
     right, *others = expected
     if found.shape != right.shape or found.dtype != right.dtype:
         return f"{found.dtype} {found.shape} for {right.dtype} {right.shape}"
@@ -143,7 +143,7 @@ def _is_wrong(graph: Case, way: str) -> bool:
 
 
 def run_case(seed: int, number: int, way: str, keep: str | None) -> tuple[str, str, str]:
-    """What a child process does for a graph: (outcome, operators, detail)."""
+    """Compile and compare a graph in a child process; return (outcome, operators, detail)."""
     _, _, is_special, dtypes = WAYS[way]
     graph = case(seed, number, special=is_special, dtypes=dtypes)
     try:
@@ -181,7 +181,7 @@ def _run(child: ChildProcess, seed: int, number: int, way: str, keep: Path | Non
 
 
 def fuzz(numbers: range, *, seed: int, ways: tuple[str, ...] = tuple(WAYS), jobs: int = 1, keep: Path | None = None, verbose: bool = False) -> list[Result]:
-    """How each graph ended, each in one of the ways, in `jobs` child processes."""
+    """Return the outcome of each graph, each in one of the ways, by `jobs` child processes."""
 
     def run(child: ChildProcess, number: int) -> Result:
         result = _run(child, seed, number, ways[number % len(ways)], keep)

@@ -69,7 +69,7 @@ class Case:
 
 
 def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What onnxruntime computes for one node, without its optimizations; UnfitError where it does not."""
+    """Return onnxruntime's results of one node, without its optimizations; UnfitError if it has none."""
     unique = dict(zip(dict.fromkeys(name for name in node.input if name), given, strict=True))
     infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in unique.items()]
     graph = helper.make_graph([node], "node", infos, [helper.make_empty_tensor_value_info(n) for n in node.output if n])

@@ -1,4 +1,4 @@
-"""How each operator of a random graph gets its inputs and attributes: one function for each kind of operator."""
+"""Generators of inputs and attributes of random graphs, one for each kind of operator."""
 
 from __future__ import annotations
 

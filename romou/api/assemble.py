@@ -133,7 +133,7 @@ def with_fp32_sums(tasks: Iterable[TunableTask], configs: Mapping[str, Config | 
 
 
 def _compiler_of_parts(graph: Graph, place: Place, configs: Mapping[str, Config | None], plain: Summary) -> Callable[[onnx.ModelProto], TunedModel]:
-    """What compiles a part of a model with the configs that the model's own kernels have."""
+    """Return a compiler of parts of a model, with the configs of the model's own kernels."""
 
     def compiled(part: onnx.ModelProto) -> TunedModel:
         lowered = lower(import_model(part, None, graph.imported.precision.of_parts()), place.target)
@@ -176,7 +176,7 @@ def unmeasured(graph: Graph, target: Target, *, rows: tuple[LayerRow, ...], seco
 
 
 def where_nodes_run(graph: Graph) -> dict[str, Any]:
-    """Fields of a summary: nodes on the host, those that moved or have a schedule of TVM's, and how much that is of the model."""
+    """Return the summary's fields on where nodes run: the host, other kernels than they should have, TVM's schedules, and the totals of the model."""
     folded = graph.imported.folded
     flops, names = flops_by_node(folded), {first_output(node): node_name(node) for node in folded.graph.node}
     by_name = {names[output]: count for output, count in flops.items()}

@@ -1,4 +1,4 @@
-"""What happens where a model has no right kernel for some of its nodes: these nodes go a rung down, and everything else keeps its kernel.
+"""The fallback of nodes without a right kernel: they go a rung down, and all other nodes keep their kernels.
 
     fused function -> its operators by themselves -> TVM's schedule rules -> TVM's simplest schedule -> the ONNX node on the host     (romou.core.rung)
 
@@ -267,7 +267,7 @@ class Ladder:
 
 
 def _reason(error: Exception) -> str:
-    """What an error says, in a line, without the hint for a person."""
+    """Return an error's message in one line, without its hint."""
     return " ".join((error.message if isinstance(error, RomouError) else str(error)).split())[:_REASON]
 
 

@@ -72,12 +72,12 @@ class Graph:
         return {pair.task.key: pair.keys for pair in self.pairs}
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> Graph:
-        """The graph with the pairs joined of whose tasks, by key, that is true; itself where that is none."""
+        """Return a copy in which every pair whose task key satisfies `is_chosen` is joined into one kernel; the graph itself if no pair is."""
         chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
         return Graph.of(self.imported, join_pairs(self.placed, chosen), self.moved) if chosen else self
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> Graph:
-        """The graph with the pairs joined that take less time as one kernel than as two; seconds: by task key, of those with a kernel that works."""
+        """Return a copy in which the pairs are joined that are faster as one kernel than as two. seconds: by task key, of those with a kernel that works."""
 
         def is_faster(key: str) -> bool:
             keys = (key, *self.alternatives[key])

@@ -61,7 +61,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
 
 
 def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dict[str, np.ndarray]:
-    """What outputs are checked on: the first calibration inputs, or random ones of the range that each is used for."""
+    """Return the inputs of a check: the first calibration inputs, or random ones from the range in which each is used."""
     given = next(iter(imported.precision.calibration), None) if not seed else None
     return dict(given) if given is not None else random_inputs(imported.inputs, seed, draws_of(imported.folded)) | model.settled
 

@@ -38,7 +38,7 @@ def is_keeping() -> bool:
 
 
 def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable[[], bytes]) -> bytes:
-    """What `compile_now` returns, from disk if a process has compiled it before. Warns of an entry that had to be given up.
+    """Return what `compile_now` returns, from disk if a process has compiled it before. Warns of an entry that had to be given up.
 
     compiler: its name.   depends: everything that the answer depends on, as JSON can hold it.   what: the program for a person.
     """

@@ -44,7 +44,7 @@ def strict_option(function: _F) -> _F:
 
 
 def host_option(function: _F) -> _F:
-    text = f"Accept a model of which more than {100 * MOST_ON_HOST:.0f}% of the operations run on the host. [default: exit code {EXIT_NO_DEVICE}]"
+    text = f"Accept a model with more than {100 * MOST_ON_HOST:.0f}% of its operations on the host. [default: exit code {EXIT_NO_DEVICE}]"
     return click.option("--allow-host", is_flag=True, help=text)(function)
 
 

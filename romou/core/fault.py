@@ -1,4 +1,4 @@
-"""Where an exception that nobody raised on purpose comes from: a fault of Romou's own code, or of a user's pass, knob or family."""
+"""The place of an exception that nobody raised on purpose: a fault of Romou's own code, or of a user's pass, knob or family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node of a model is computed: from a kernel that it shares with others down to the host. A step down is taken where the one above fails."""
+"""The ways to compute a node of a model, from a fused kernel down to the host. A step down is taken if the one above fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model uses an input for says which numbers it takes: an index lies within a table, a timestep goes up to 999.
+"""The range of each input by its use: an index stays within its table, a timestep goes up to 999.
 
     ids -> Gather(table of 30522 rows)                    0 to 30521; the smallest table counts, and what is added on the way is taken off
     depth of a OneHot, lengths of sequences               likewise
@@ -78,7 +78,7 @@ _FIRST: Mapping[str, int] = {"ReverseSequence": 1, "GRU": 1, "LSTM": 1, "RNN": 1
 
 
 def draws_of(model: onnx.ModelProto) -> dict[str, Draw]:
-    """What each input of a model takes whose use says more than its type; the types of the model are inferred."""
+    """Return the numbers that each input takes, if its use says more than its type; the types of the model are inferred."""
     uses = _Uses(model)
     found = {}
     for value in model.graph.input:
@@ -106,7 +106,7 @@ class _Uses:
         self._scales: dict[tuple[str, int], float | None] = {}
 
     def draw(self, name: str) -> Draw | None:
-        """What an input takes; None for what its type says."""
+        """Return the numbers that an input takes; None if only its type is known."""
         element = self._types.get(name)
         if element in _INTEGERS:
             ranges = list(self._ranges(name, 0, set()))
@@ -157,7 +157,7 @@ class _Uses:
         return found
 
     def _added_by(self, node: onnx.NodeProto, position: int) -> int | None:
-        """What a node adds to the integers that it passes on; None where its results are others."""
+        """Return the number that a node adds to the integers that it passes on; None if its results are others."""
         if node.op_type == "Cast":
             return 0 if self._types.get(node.output[0]) in _INTEGERS else None
         if node.op_type in MOVES | {"Where"}:
@@ -171,7 +171,7 @@ class _Uses:
         return int(value.reshape(-1)[0]) if value is not None and value.size == 1 and value.dtype.kind in "iu" else None
 
     def _angle_scale(self, name: str, depth: int = 32) -> float | None:
-        """What a tensor is multiplied by, at most, before a Sin or a Cos; None where none is behind it."""
+        """Return the largest factor of a tensor before a Sin or a Cos; None if neither is behind it."""
         # There are more paths than tensors: twice as many after each node that reads its input twice.
         if (name, depth) not in self._scales:
             found: list[float] = []
@@ -185,7 +185,7 @@ class _Uses:
         return self._scales[name, depth]
 
     def _factor(self, node: onnx.NodeProto, position: int) -> float:
-        """What a node multiplies one of its inputs by, where that is a constant number; else 1."""
+        """Return the constant number that a node multiplies one of its inputs by; 1 if there is none."""
         others = [self.constants[given] for i, given in enumerate(node.input) if i != position and given in self.constants]
         if node.op_type not in ("Mul", "Div") or not others or math.prod(others[0].dims) != 1:
             return 1.0

@@ -1,4 +1,4 @@
-"""Which nodes of a model run on the host, or in fp32, because they cannot be imported, or because later steps ask for it."""
+"""Nodes of a model moved to the host, or to fp32, because they cannot be imported or because later steps ask for it."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _statistics(graph: _Graph) -> set[int]:
 
 
 def _angles(graph: _Graph) -> set[int]:
-    """What Sin, Cos and Tan read, and floats that become integers, back to where positions come from."""
+    """Nodes that make the arguments of Sin, Cos and Tan, and floats that become integers, back to their positions."""
     found: set[int] = set()
     for i, node in enumerate(graph.nodes):
         is_index = node.op_type == "Cast" and graph.types.get(node.output[0]) in _LARGE_INTEGERS and bool(graph.floats(i))
@@ -229,7 +229,7 @@ def _masks(graph: _Graph, *, clamps: bool) -> tuple[set[int], set[int]]:
 
 
 def _vectors(graph: _Graph) -> set[int]:
-    """What is computed with global means element by element, all between one and a product with whole channels, and that product.
+    """Element-wise nodes behind a global mean, up to a product with whole channels, and that product.
 
     The mean itself reads fp16, and so its kernel does; a cast behind it is part of the kernel.
     """

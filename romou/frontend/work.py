@@ -1,4 +1,4 @@
-"""What the nodes of a model have to do: floating-point operations, estimated from shapes."""
+"""The floating-point operations of each node, estimated from shapes."""
 
 from __future__ import annotations
 

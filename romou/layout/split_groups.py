@@ -137,7 +137,7 @@ def _is_untaken(func: tirx.PrimFunc | relax.Function) -> bool:
 
 
 def _in_order_of_use(bindings: Sequence[relax.Binding]) -> list[relax.Binding]:
-    """What the last binding needs, each right before the first that reads it, so that few values are alive at a time: fusion puts what is read first first.
+    """Return the bindings that the last one needs, each right before its first reader, so that live ranges are short: fusion puts what is read first first.
 
     Of what a binding reads, what most is behind comes first: a cast of the other factor then stays beside their product.
     """

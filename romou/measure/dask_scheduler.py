@@ -27,7 +27,7 @@ _LENGTH_BYTES, _LONGEST_GREETING = 8, 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchedulerAddress:
-    """Where a scheduler is: dask://host:port, or dask+tls://host:port, whose certificates dask's configuration names (distributed.comm.tls)."""
+    """The address of a scheduler: dask://host:port, or dask+tls://host:port, whose certificates dask's configuration names (distributed.comm.tls)."""
 
     text: str
     host: str

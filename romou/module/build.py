@@ -35,7 +35,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Kept:
-    """What was made for a target's functions, each by all that decides it: scheduled ones, and lowered ones."""
+    """Scheduled and lowered functions of a target, each under all that decides it."""
 
     scheduled: dict[Hashable, tirx.PrimFunc] = field(default_factory=dict)
     lowered: dict[Hashable, Lowered] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Failures:
         self._errors: dict[str, Exception] = {}
 
     def attempt(self, name: str, what: str, make: Callable[[], _T]) -> _T | None:
-        """What `make` returns; None where it fails. An error of the user, the device or the installation is raised."""
+        """Return what `make` returns; None if it fails. An error of the user, the device or the installation is raised."""
         try:
             with as_build_error(what):
                 return make()

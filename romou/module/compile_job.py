@@ -33,7 +33,7 @@ def compile_apart(kind: str, modules: Sequence[bytes], index: int, folder: str, 
 
 
 def compile_modules(kind: str, modules: Sequence[bytes], index: int, folder: str, threads: int) -> None:
-    """What that process does."""
+    """Compile modules of kernels in this process and keep their programs in `folder`."""
     import tvm
 
     function = backend(kind).function

@@ -120,7 +120,7 @@ _INSTEAD = {"apart": "each by itself", "rules": "TVM's schedule", "plain": "TVM'
 
 
 def device_lines(summary: Summary) -> list[str]:
-    """What of a model is not as it should be: its shares on the host, nodes that moved and why, and those with schedules of TVM's; empty for none."""
+    """Return lines on nodes that are not as they should be: shares on the host, nodes that moved and why, TVM's schedules; empty if there are none."""
     lines = []
     if summary.host:
         time = "" if summary.host_share is None else f", {summary.host_share:.0%} of the time"

@@ -140,7 +140,7 @@ class _Items:
         return tirx.all(*conditions) if conditions else None
 
     def place(self, row: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
-        """What stands for the loops of the nest."""
+        """The statement in place of the loops of the nest."""
         d, b, j = self.nest.axes
         return {d: self.group // (self.blocks * self.row_blocks), b: row, j: vector * self.width + lane}
 

@@ -1,4 +1,4 @@
-"""Which ONNX nodes a Relax variable comes from: the names of the nodes' first outputs, as the source name of the variable's span.
+"""The ONNX nodes of a Relax variable: the names of their first outputs, as the source name of the variable's span.
 
 TVM's graph passes keep the variables that they rewrite, with their spans. `romou.layout.rewrite` hands the origin on where bindings are emitted anew,
 `romou.layout.origins` where operators are fused. So a kernel that cannot be built leads to the nodes of the model.

@@ -50,7 +50,7 @@ DEFINITIONS = {
   return abs(a) > 1e-20 && abs(a) < 1e37 && abs(q) < 1e30 ? better : q;
 }""",
     "rem": "int rem(int a, int b) { return a - a / b * b; }",
-    # By whole numbers: the quotient may have 277 bits, of which eight at a time are divided.
+    # In integers: the quotient may have 277 bits. Eight are divided at a time.
     "fmod": """float fmod(float a, float b) {
   uint x = floatBitsToUint(a) & 0x7FFFFFFFu, y = floatBitsToUint(b) & 0x7FFFFFFFu;
   if (x >= 0x7F800000u || y > 0x7F800000u || y == 0u) return uintBitsToFloat(0x7FC00000u);

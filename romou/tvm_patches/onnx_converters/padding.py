@@ -1,4 +1,4 @@
-"""Where auto_pad puts the padding of a window; convolutions are told it as numbers, because the wheel pads in a kernel of its own."""
+"""Padding of windows from auto_pad, as numbers: the wheel pads in a kernel of its own."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class _TimeLoop:
         return run
 
     def _nest(self, run: Callable[[_Unit], None], unit: _Unit | None = None) -> tirx.Stmt:
-        """What `run` adds, for each unit."""
+        """Return the growth that `run` causes, for each unit."""
         unit = unit or _Unit(self, [tirx.Var(name, "int32") for name in ("d", "b", "j")])
         run(unit)
         body = _sequence(unit.steps)
@@ -260,7 +260,7 @@ class _Unit:
         self.steps.append(self._loop.store(name, value, *self.place))
 
     def kept(self, name: str) -> tirx.Expr:
-        """What a nest before this one stored."""
+        """Return the value that a nest before this one stored."""
         return self._loop.load(name, *self.place)
 
     @property

@@ -175,7 +175,7 @@ class _Table:
 
 
 def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
-    """What was interpolated in the input's own type: whole numbers are cut off towards zero once, behind the last axis, as in onnxruntime."""
+    """Return interpolated values in the input's own type: whole numbers are cut off towards zero once, behind the last axis, as in onnxruntime."""
     if str(value.ty.dtype) == node.dtype():
         return value
     limits = np.iinfo(node.dtype())
